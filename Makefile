@@ -1,0 +1,36 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`. Both set up first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+# Versions come from constraints.txt; torch is installed by its exact version so that a CPU build is taken where one is.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: setup demo test check bench clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@echo "Setting up $(VENV) (once; a few minutes)"
+	@rm -f $(STAMP)
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) setuptools $(shell grep '^torch==' constraints.txt)
+	@$(PIP) --no-build-isolation --editable '.[dev]'
+	@touch $(STAMP)
+
+demo: setup
+	@$(BIN)/rgat demo
+
+test: setup
+	@$(BIN)/python -m pytest -n 2
+
+check: setup
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+
+bench: setup
+	@$(BIN)/python benchmarks/layers.py
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,379 @@
+"""A graph with typed edges (section 2.1, "Layer input and output") and everything derived from its edges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+INT32_LIMIT = 2**31  # derived index arrays are int32: half the memory traffic of int64
+
+
+class Rows(NamedTuple):
+    """The distinct (relation, node) pairs at one end of the edges, sorted by relation, then node."""
+
+    node: Tensor  # [U] int32
+    relation: Tensor  # [U] int32
+    relation_ptr: Tensor  # [R + 1] int32; the rows of relation r are relation_ptr[r]:relation_ptr[r + 1]
+
+
+class Structure(NamedTuple):
+    """What a layer needs to know about the edges, sorted by (target, relation, source).
+
+    In this order the edges of one softmax group are contiguous for both scopes: a "within" group is one
+    (target, relation), an "across" group one target.
+    """
+
+    order: Tensor  # [E] int32; the caller's position of each sorted edge
+    target: Tensor  # [E] int32
+    group: Tensor  # [E] int32; the (target, relation) group of each edge
+    source_row: Tensor  # [E] int32; the edge's place in `sources`
+    target_ptr: Tensor  # [N + 1] int32
+    group_ptr: Tensor  # [V + 1] int32
+    group_row: Tensor  # [V] int32; the group's place in `targets`
+    by_source: Tensor  # [E] int32; sorted edges again, in the order of their source row
+    source_ptr: Tensor  # [U + 1] int32; the edges of source row u are by_source[source_ptr[u]:source_ptr[u + 1]]
+    sources: Rows
+    targets: Rows
+    graph_sizes: Tensor  # [G] int64; number of nodes of each graph of a batch
+
+
+class RelationalGraph:
+    r"""A graph of ``N`` nodes whose ``E`` edges each have one of ``R`` relation types.
+
+    ``edge_index[0]`` holds the sources :math:`j`, ``edge_index[1]`` the targets :math:`i`; messages flow from source
+    to target. Parallel edges count separately. Nothing computed from a graph depends on the order of its edges.
+
+    Args:
+        edge_index: ``[2, E]`` integer node ids.
+        edge_type: ``[E]`` integer relation ids.
+        num_nodes: ``N``.
+        num_relations: ``R``.
+        edge_attr: optional ``[E, edge_dim]`` edge features.
+        batch: optional ``[N]`` graph id of each node, for several graphs in one.
+        validate: check ids here, and features for NaN here and in every eager call of a layer.
+    """
+
+    def __init__(
+        self,
+        edge_index: Tensor,
+        edge_type: Tensor,
+        *,
+        num_nodes: int,
+        num_relations: int,
+        edge_attr: Tensor | None = None,
+        batch: Tensor | None = None,
+        validate: bool = True,
+    ) -> None:
+        _check_shapes(edge_index, edge_type, num_nodes, num_relations, edge_attr, batch)
+        self.edge_index = edge_index.long()
+        self.edge_type = edge_type.long()
+        self.edge_attr = edge_attr
+        self.batch = None if batch is None else batch.long()
+        self.validate = validate
+        self._structure: Structure | None = None
+        self._num_nodes = num_nodes
+        self._num_relations = num_relations
+        if validate:
+            self._check_values()
+        self._num_graphs = 1 if batch is None else int(batch.max()) + 1 if len(batch) else 0
+
+    def _check_values(self) -> None:
+        check_ids("edge_index", self.edge_index, self._num_nodes, "num_nodes")
+        check_ids("edge_type", self.edge_type, self._num_relations, "num_relations")
+        if self.edge_attr is not None and self.edge_attr.isnan().any():
+            raise ValueError("`edge_attr` must not contain NaN; clean the edge features first")
+        if self.batch is not None and len(self.batch) and int(self.batch.min()) < 0:
+            raise ValueError(f"`batch` must hold graph ids from 0 on, got {int(self.batch.min())}")
+
+    @property
+    def num_nodes(self) -> int:
+        # Once prepared, sizes come from shapes, so that an exported program is not pinned to one graph.
+        return self._num_nodes if self._structure is None else self._structure.target_ptr.shape[0] - 1
+
+    @property
+    def num_edges(self) -> int:
+        return self.edge_type.shape[0]
+
+    @property
+    def num_relations(self) -> int:
+        return self._num_relations if self._structure is None else self._structure.sources.relation_ptr.shape[0] - 1
+
+    @property
+    def num_graphs(self) -> int:
+        return self._num_graphs if self._structure is None else self._structure.graph_sizes.shape[0]
+
+    @property
+    def device(self) -> torch.device:
+        return self.edge_index.device
+
+    @property
+    def is_prepared(self) -> bool:
+        return self._structure is not None
+
+    @property
+    def structure(self) -> Structure:
+        """The derived structure, computed on first use."""
+        if self._structure is None:
+            if torch.compiler.is_compiling():
+                raise RuntimeError(
+                    "a graph must be prepared before it enters compiled code; call `graph.prepare()` first"
+                )
+            self._structure = _derive(self)
+        return self._structure
+
+    def prepare(self) -> RelationalGraph:
+        """Compute the derived structure now, once, and return the graph."""
+        _ = self.structure
+        return self
+
+    def to(self, device: torch.device | str) -> RelationalGraph:
+        """The same graph on another device; a prepared graph stays prepared."""
+        return self._map(lambda tensor: tensor.to(device))
+
+    def with_inverses(self) -> RelationalGraph:
+        """Add for every edge the reverse edge, under relation ``r + R``; the result has ``2 R`` relations."""
+        return RelationalGraph(
+            torch.cat([self.edge_index, self.edge_index.flip(0)], dim=1),
+            torch.cat([self.edge_type, self.edge_type + self.num_relations]),
+            num_nodes=self.num_nodes,
+            num_relations=2 * self.num_relations,
+            edge_attr=None if self.edge_attr is None else torch.cat([self.edge_attr, self.edge_attr]),
+            **self._shared(),
+        )._keep_graphs(self)
+
+    def with_self_loops(self) -> RelationalGraph:
+        """Add one edge from every node to itself, under a new relation ``R``, with zero edge features."""
+        loop = torch.arange(self.num_nodes, device=self.device)
+        edge_attr = self.edge_attr
+        if edge_attr is not None:
+            edge_attr = torch.cat([edge_attr, edge_attr.new_zeros(self.num_nodes, edge_attr.shape[1])])
+        return RelationalGraph(
+            torch.cat([self.edge_index, loop.expand(2, -1)], dim=1),
+            torch.cat([self.edge_type, torch.full_like(loop, self.num_relations)]),
+            num_nodes=self.num_nodes,
+            num_relations=self.num_relations + 1,
+            edge_attr=edge_attr,
+            **self._shared(),
+        )._keep_graphs(self)
+
+    @staticmethod
+    def collate(graphs: Sequence[RelationalGraph]) -> RelationalGraph:
+        """Put graphs of the same relations side by side into one graph that remembers which node came from which."""
+        if len(graphs) == 0:
+            raise ValueError("`collate` needs at least one graph, got an empty list")
+        relations = {graph.num_relations for graph in graphs}
+        if len(relations) > 1:
+            raise ValueError(f"all graphs of a batch must have the same `num_relations`, got {sorted(relations)}")
+        attributes = [graph.edge_attr for graph in graphs if graph.edge_attr is not None]
+        if len(attributes) not in (0, len(graphs)):
+            raise ValueError(
+                f"all graphs of a batch or none must have `edge_attr`, got {len(attributes)} of {len(graphs)}"
+            )
+        num_nodes = num_graphs = 0
+        edges, batches = [], []
+        for graph in graphs:
+            edges.append(graph.edge_index + num_nodes)
+            batches.append(graph.graph_ids() + num_graphs)
+            num_nodes += graph.num_nodes
+            num_graphs += graph.num_graphs
+        batch = RelationalGraph(
+            torch.cat(edges, dim=1),
+            torch.cat([graph.edge_type for graph in graphs]),
+            num_nodes=num_nodes,
+            num_relations=graphs[0].num_relations,
+            edge_attr=torch.cat(attributes) if attributes else None,
+            batch=torch.cat(batches),
+            validate=False,
+        )
+        batch.validate = all(graph.validate for graph in graphs)
+        batch._num_graphs = num_graphs
+        return batch
+
+    def __repr__(self) -> str:
+        parts = [f"num_{name}={getattr(self, f'num_{name}'):,}" for name in ("nodes", "edges", "relations")]
+        if self.batch is not None:
+            parts.append(f"num_graphs={self.num_graphs:,}")
+        if self.edge_attr is not None:
+            parts.append(f"edge_dim={self.edge_attr.shape[1]}")
+        if self.is_prepared:
+            parts.append("prepared")
+        return f"RelationalGraph({', '.join(parts)})"
+
+    def graph_ids(self) -> Tensor:
+        """The graph id of each node, [N]."""
+        if self.batch is not None:
+            return self.batch
+        return torch.zeros(self.num_nodes, dtype=torch.long, device=self.device)
+
+    def _shared(self) -> dict[str, Any]:
+        return {"batch": self.batch, "validate": self.validate}
+
+    def _keep_graphs(self, other: RelationalGraph) -> RelationalGraph:
+        # The last graphs of a batch may have no nodes, which the batch vector cannot show.
+        self._num_graphs = other.num_graphs
+        return self
+
+    def _map(self, function: Any) -> RelationalGraph:
+        new: RelationalGraph = object.__new__(RelationalGraph)
+        new.edge_index = function(self.edge_index)
+        new.edge_type = function(self.edge_type)
+        new.edge_attr = None if self.edge_attr is None else function(self.edge_attr)
+        new.batch = None if self.batch is None else function(self.batch)
+        new.validate = self.validate
+        new._num_nodes, new._num_relations = self.num_nodes, self.num_relations
+        new._num_graphs = self.num_graphs
+        new._structure = None
+        if self._structure is not None:
+            new._structure = pytree.tree_map(function, self._structure)
+        return new
+
+
+def _check_shapes(
+    edge_index: Tensor,
+    edge_type: Tensor,
+    num_nodes: int,
+    num_relations: int,
+    edge_attr: Tensor | None,
+    batch: Tensor | None,
+) -> None:
+    for name, value in (("num_nodes", num_nodes), ("num_relations", num_relations)):
+        if isinstance(value, bool) or not isinstance(value, (int, torch.SymInt)) or value < 0:
+            raise ValueError(f"`{name}` must be an integer of at least 0, got {value!r}")
+    for name, tensor in (("edge_index", edge_index), ("edge_type", edge_type), ("batch", batch)):
+        if tensor is None:
+            continue
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"`{name}` must be a tensor, got {type(tensor).__name__}; wrap it in `torch.as_tensor`")
+        if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+            raise TypeError(f"`{name}` must hold integers, got {tensor.dtype}; convert it with `.long()`")
+    if edge_index.dim() != 2 or edge_index.shape[0] != 2:
+        raise ValueError(f"`edge_index` must have shape [2, E], got {list(edge_index.shape)}")
+    num_edges = edge_index.shape[1]
+    if edge_type.dim() != 1 or edge_type.shape[0] != num_edges:
+        raise ValueError(f"`edge_type` must have one entry per edge, shape [{num_edges}], got {list(edge_type.shape)}")
+    if edge_attr is not None and (edge_attr.dim() != 2 or edge_attr.shape[0] != num_edges):
+        raise ValueError(f"`edge_attr` must have shape [{num_edges}, edge_dim], got {list(edge_attr.shape)}")
+    if edge_attr is not None and not edge_attr.is_floating_point():
+        raise TypeError(f"`edge_attr` must be floating point, got {edge_attr.dtype}; convert it with `.float()`")
+    if batch is not None and (batch.dim() != 1 or batch.shape[0] != num_nodes):
+        raise ValueError(f"`batch` must have one entry per node, shape [{num_nodes}], got {list(batch.shape)}")
+    if max(num_edges, num_nodes, num_relations) >= INT32_LIMIT:
+        raise ValueError("a graph must have fewer than 2^31 nodes, edges and relations; split it into parts")
+    if num_nodes * num_relations >= 2**63:
+        raise ValueError(f"`num_nodes * num_relations` must be below 2^63, got {num_nodes} * {num_relations}")
+
+
+def check_ids(name: str, ids: Tensor, size: int, size_name: str) -> None:
+    """Raise unless all ``ids`` lie between 0 and ``size - 1``."""
+    if ids.numel() == 0:
+        return
+    low, high = (int(value) for value in ids.aminmax())
+    if low < 0 or high >= size:
+        worst = low if low < 0 else high
+        raise ValueError(f"`{name}` must lie between 0 and {size_name} - 1 = {size - 1}, got {worst}")
+
+
+def _derive(graph: RelationalGraph) -> Structure:
+    num_nodes, num_relations = graph.num_nodes, graph.num_relations
+    source, target = graph.edge_index
+    relation = graph.edge_type
+    order = _sorted_edges(source, target, relation, num_relations, graph.edge_attr)
+    source, target, relation = source[order], target[order], relation[order]
+
+    group_key, group, group_sizes = torch.unique_consecutive(
+        target * num_relations + relation, return_inverse=True, return_counts=True
+    )
+    group_key = _relation_major(group_key, num_nodes, num_relations)
+    row_order = group_key.argsort()
+    group_row = torch.empty_like(row_order).scatter_(0, row_order, torch.arange(len(row_order), device=order.device))
+
+    source_key, source_row = torch.unique(relation * num_nodes + source, return_inverse=True)
+    return Structure(
+        order=order.int(),
+        target=target.int(),
+        group=group.int(),
+        source_row=source_row.int(),
+        target_ptr=_pointers(target.bincount(minlength=num_nodes)),
+        group_ptr=_pointers(group_sizes),
+        group_row=group_row.int(),
+        by_source=source_row.argsort(stable=True).int(),
+        source_ptr=_pointers(source_row.bincount(minlength=len(source_key))),
+        sources=_rows(source_key, num_nodes, num_relations),
+        targets=_rows(group_key[row_order], num_nodes, num_relations),
+        graph_sizes=graph.graph_ids().bincount(minlength=graph.num_graphs),
+    )
+
+
+def _sorted_edges(
+    source: Tensor, target: Tensor, relation: Tensor, num_relations: int, edge_attr: Tensor | None
+) -> Tensor:
+    """Sort by (target, relation, source); parallel edges by their features, so that no order of the caller is left."""
+    order = torch.arange(len(source), device=source.device)
+    if edge_attr is not None and len(source) and edge_attr.shape[1]:
+        rank = torch.unique(edge_attr.detach(), dim=0, return_inverse=True)[1]
+        order = rank.argsort(stable=True)
+    order = order[source[order].argsort(stable=True)]
+    return order[(target * num_relations + relation)[order].argsort(stable=True)]
+
+
+def _relation_major(key: Tensor, num_nodes: int, num_relations: int) -> Tensor:
+    """Turn ``node * R + relation`` into ``relation * N + node``."""
+    divisor = max(num_relations, 1)
+    return key % divisor * num_nodes + torch.div(key, divisor, rounding_mode="floor")
+
+
+def _rows(key: Tensor, num_nodes: int, num_relations: int) -> Rows:
+    divisor = max(num_nodes, 1)
+    relation = torch.div(key, divisor, rounding_mode="floor")
+    return Rows((key % divisor).int(), relation.int(), _pointers(relation.bincount(minlength=num_relations)))
+
+
+def _pointers(counts: Tensor) -> Tensor:
+    zero = torch.zeros(1, dtype=torch.int32, device=counts.device)
+    return torch.cat([zero, counts.cumsum(0).int()])
+
+
+_FIXED = ("edge_index", "edge_type")
+_OPTIONAL = ("edge_attr", "batch")
+
+
+def _flatten(graph: RelationalGraph) -> tuple[list[Tensor], tuple[str, ...]]:
+    present = tuple(name for name in _OPTIONAL if getattr(graph, name) is not None)
+    tensors = [getattr(graph, name) for name in _FIXED + present]
+    return tensors + pytree.tree_leaves(graph.structure), present
+
+
+def _flatten_with_keys(graph: RelationalGraph) -> tuple[list[tuple[Any, Any]], tuple[str, ...]]:
+    # Numbers, not names: the guards of `torch.export` mistake a name for another that begins with it.
+    leaves, present = _flatten(graph)
+    return [(pytree.SequenceKey(place), leaf) for place, leaf in enumerate(leaves)], present
+
+
+def _unflatten(leaves: Any, present: tuple[str, ...]) -> RelationalGraph:
+    leaves = list(leaves)
+    graph: RelationalGraph = object.__new__(RelationalGraph)
+    graph.edge_attr = graph.batch = None
+    for name in (*_FIXED, *present):
+        setattr(graph, name, leaves.pop(0))
+    graph._structure = Structure._make([*leaves[:9], Rows(*leaves[9:12]), Rows(*leaves[12:15]), leaves[15]])
+    graph._num_nodes = graph._num_relations = graph._num_graphs = -1  # unused: sizes come from shapes
+    graph.validate = False
+    return graph
+
+
+pytree.register_pytree_node(
+    RelationalGraph,
+    _flatten,
+    _unflatten,
+    serialized_type_name="rgat.RelationalGraph",
+    to_dumpable_context=list,
+    from_dumpable_context=tuple,
+    flatten_with_keys_fn=_flatten_with_keys,
+)
+
+# Plain containers of tensors: `torch.load` may build them without running anybody's code.
+torch.serialization.add_safe_globals([RelationalGraph, Structure, Rows])

@@ -1,0 +1,229 @@
+"""What the relational layers share: inputs, graph, values, dropout state, and the rows of featureless layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import one_hot
+
+from rgat.graph import RelationalGraph, Rows, check_ids
+from rgat.nn.kernels import BasisKernel, FullKernel, RowKernel
+
+
+class RelationalConv(nn.Module):
+    """A layer whose values are ``g_j = h_j W[r, k]``; subclasses say how neighbours are weighted."""
+
+    rows: Tensor | None  # [U] int64, sorted `r * N + node`: the rows that a compact featureless layer holds
+    dropout_state: Tensor  # [2] int64: seed, number of training calls so far; masks are a function of both
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        num_relations: int,
+        heads: int,
+        num_bases: int | None,
+        feature_dropout: float,
+        edge_dropout: float,
+        keys: Tensor | None,
+    ) -> None:
+        super().__init__()
+        for name, value in (("in_channels", in_channels), ("num_relations", num_relations)):
+            check_count(name, value, least=0)
+        for name, value in (("out_channels", out_channels), ("heads", heads)):
+            check_count(name, value)
+        for name, rate in (("feature_dropout", feature_dropout), ("edge_dropout", edge_dropout)):
+            if not 0 <= rate < 1:
+                raise ValueError(f"`{name}` must be at least 0 and below 1, got {rate}")
+        self.in_channels = in_channels
+        self.out_channels = out_channels
+        self.num_relations = num_relations
+        self.heads = heads
+        self.feature_dropout = feature_dropout
+        self.edge_dropout = edge_dropout
+        sizes = (num_relations, heads, in_channels, out_channels)
+        self.kernel: FullKernel | BasisKernel | RowKernel
+        if num_bases is not None:
+            check_count("num_bases", num_bases)
+            self.kernel = BasisKernel(*sizes, num_bases)
+        elif keys is not None:
+            self.kernel = RowKernel(*sizes, len(keys))
+        else:
+            self.kernel = FullKernel(*sizes)
+        self.register_buffer("rows", keys if num_bases is None else None)
+        self.register_buffer("dropout_state", torch.zeros(2, dtype=torch.int64))
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew, and the seed of the dropout masks."""
+        self.kernel.reset(self.in_channels + self.out_channels)
+        self.dropout_state.zero_()
+        self.dropout_state[0] = torch.randint(2**63 - 1, ())
+
+    def _kernels(self) -> Tensor:
+        """``W`` as ``[R, H, F, D]``."""
+        if isinstance(self.kernel, RowKernel):
+            assert self.rows is not None
+            return self.kernel.compose_rows(self.rows)
+        return self.kernel.compose()
+
+    def _as_graph(
+        self, x: Tensor | None, graph: RelationalGraph | Tensor, edge_type: Tensor | None, edge_attr: Tensor | None
+    ) -> RelationalGraph:
+        """Wrap bare tensors into a graph; check that graph and layer fit."""
+        if not isinstance(graph, RelationalGraph):
+            if edge_type is None:
+                raise TypeError(
+                    "`edge_type` must be given with `edge_index`, got None; pass both, or a RelationalGraph"
+                )
+            graph = RelationalGraph(
+                graph,
+                edge_type,
+                num_nodes=self.in_channels if x is None else x.shape[0],
+                num_relations=self.num_relations,
+                edge_attr=edge_attr,
+            )
+        elif edge_type is not None:
+            raise TypeError("`edge_type` must not be given with a RelationalGraph, which has its own; leave it out")
+        if graph.num_relations != self.num_relations:
+            raise ValueError(
+                f"the graph must have the layer's {self.num_relations} relations, got {graph.num_relations}; "
+                "build the layer with `num_relations=graph.num_relations`"
+            )
+        return graph
+
+    def _split_input(self, x: Tensor | None, graph: RelationalGraph) -> tuple[Tensor | None, Tensor | None]:
+        """Return dense features ``[N, F]``, or the position of the one of each node's one-hot input ``[N]``."""
+        if self.rows is not None and x is not None:
+            raise ValueError("a layer built with `graph=` is featureless and takes only `x=None`")
+        if x is None:
+            if graph.num_nodes != self.in_channels:
+                raise ValueError(
+                    f"without features, `in_channels` must be the number of nodes, {graph.num_nodes}, "
+                    f"got {self.in_channels}"
+                )
+            return None, torch.arange(graph.num_nodes, device=graph.device)
+        check = graph.validate and _may_look_at_values()
+        if x.layout != torch.strided:
+            x = _one_hot_index(x, self.in_channels)
+        if x.dim() == 1 and not x.is_floating_point():
+            if check:
+                check_ids("x", x, self.in_channels, "in_channels")
+            self._check_num_nodes(x, graph)
+            return None, x.long()
+        if x.dim() != 2 or x.shape[1] != self.in_channels:
+            raise ValueError(f"`x` must have shape [num_nodes, {self.in_channels}], got {list(x.shape)}")
+        self._check_num_nodes(x, graph)
+        if not x.is_floating_point():
+            raise TypeError(
+                f"`x` must be floating point or a vector of indices, got {x.dtype}; convert it with `.float()`"
+            )
+        if x.dtype != self._dtype and not torch.is_autocast_enabled(x.device.type):
+            raise TypeError(f"`x` must have the layer's dtype {self._dtype}, got {x.dtype}; convert one of them")
+        if check and x.isnan().any():
+            raise ValueError(
+                "`x` must not contain NaN; clean the node features first, or build the graph with `validate=False`"
+            )
+        return x, None
+
+    @staticmethod
+    def _check_num_nodes(x: Tensor, graph: RelationalGraph) -> None:
+        if x.shape[0] != graph.num_nodes:
+            raise ValueError(f"`x` must have one row per node of the graph, {graph.num_nodes}, got {x.shape[0]}")
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return next(self.kernel.parameters()).dtype
+
+    def _values(self, x: Tensor | None, index: Tensor | None, rows: Rows, graph: RelationalGraph) -> Tensor:
+        """The values ``g`` of the given rows, ``[U, H, D]``."""
+        if x is not None:
+            device = x.device.type
+            if torch.is_autocast_enabled(device) and x.dtype != torch.float64:
+                x = x.to(torch.get_autocast_dtype(device))
+            return self.kernel.project(x, rows)
+        if self.rows is not None:
+            return self.kernel.look_up(self._places(rows, graph), rows)
+        assert index is not None
+        return self.kernel.look_up(index.index_select(0, rows.node), rows)
+
+    def _places(self, rows: Rows, graph: RelationalGraph) -> Tensor:
+        """Where the graph's rows stand among the rows that this layer holds."""
+        assert self.rows is not None
+        keys = rows.relation.long() * graph.num_nodes + rows.node
+        places = torch.searchsorted(self.rows, keys)
+        if len(self.rows):
+            places = places.clamp(max=len(self.rows) - 1)
+        if _may_look_at_values():
+            missing = int((self.rows[places] != keys).sum()) if len(self.rows) else len(keys)
+            if missing:
+                raise ValueError(
+                    "the graph must use only rows (relation, node) of the graph this layer was built with, "
+                    f"got {missing} others; build the layer with this graph, or without `graph=`"
+                )
+        return places
+
+    def _dense(self, x: Tensor | None, index: Tensor | None) -> Tensor:
+        """The input as a matrix ``[N, F]``, for the reference."""
+        if x is not None:
+            return x
+        assert index is not None
+        return one_hot(index, self.in_channels).to(self._dtype)
+
+    def _next_dropout_state(self) -> Tensor | None:
+        if not self.training or self.feature_dropout == self.edge_dropout == 0:
+            return None
+        state = self.dropout_state.clone()
+        self.dropout_state[1].add_(1)
+        return state
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        rows = state_dict.get(prefix + "rows")
+        if rows is not None and self.rows is not None and not torch.equal(rows.cpu(), self.rows.cpu()):
+            error_msgs: list[str] = args[-1]
+            error_msgs.append(
+                f"`{prefix}rows` must be the rows of the graph this layer was built with "
+                f"({len(self.rows)}), got others ({len(rows)}); build the layer with the graph of the saved one"
+            )
+            return
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def check_count(name: str, value: object, least: int = 1) -> None:
+    """Raise unless ``value`` is a whole number of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"`{name}` must be an integer of at least {least}, got {value!r}")
+
+
+def row_keys(graph: RelationalGraph, in_channels: int, num_relations: int, both_ends: bool) -> Tensor:
+    """The rows ``r * N + node`` that edges of ``graph`` use, sorted: sources, or both ends."""
+    if graph.num_nodes != in_channels or graph.num_relations != num_relations:
+        raise ValueError(
+            f"a layer built with `graph=` must have its sizes, in_channels={graph.num_nodes} and "
+            f"num_relations={graph.num_relations}, got {in_channels} and {num_relations}"
+        )
+    ends = (graph.structure.sources, graph.structure.targets) if both_ends else (graph.structure.sources,)
+    keys: Tensor = torch.unique(torch.cat([rows.relation.long() * graph.num_nodes + rows.node for rows in ends]))
+    return keys.cpu()
+
+
+def _may_look_at_values() -> bool:
+    """Whether Python may branch on the contents of a tensor: not while tracing or capturing."""
+    return not torch.compiler.is_compiling() and not (
+        torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+    )
+
+
+def _one_hot_index(x: Tensor, in_channels: int) -> Tensor:
+    """The column of the one in each row of a sparse one-hot matrix."""
+    if x.dim() != 2 or x.shape[1] != in_channels:
+        raise ValueError(f"`x` must have shape [num_nodes, {in_channels}], got {list(x.shape)}")
+    x = x.to_sparse(layout=torch.sparse_coo).coalesce()
+    row: Tensor
+    column: Tensor
+    row, column = x.indices()
+    expected = torch.arange(x.shape[0], device=x.device)
+    if not torch.equal(row, expected) or bool((x.values() != 1).any()):
+        raise ValueError("a sparse `x` must be one-hot, a single 1 in each row; pass other features as `x.to_dense()`")
+    return column

@@ -1,0 +1,281 @@
+"""The relational graph attention layer (section 2.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rgat import ops
+from rgat.graph import RelationalGraph, Structure
+from rgat.nn.kernels import BasisKernel, FullKernel, fold_heads, glorot_bound
+from rgat.nn.relational import RelationalConv, check_count, row_keys
+from rgat.words import check_word
+
+SCOPES = ("within", "across")
+SCORES = ("additive", "multiplicative")
+HEAD_MERGES = ("concat", "mean", "sum", "projection")
+
+
+class RGATConv(RelationalConv):
+    r"""Relational graph attention, within (WIRGAT) or across (ARGAT) relations.
+
+    For head :math:`k` and relation :math:`r`, values, queries and keys of a node with features
+    :math:`h_i \in \mathbb{R}^F` are
+
+    .. math::
+        g_i = h_i W^{(r,k)} \in \mathbb{R}^D, \qquad q_i = g_i Q^{(r,k)}, \quad k_i = g_i K^{(r,k)} \in \mathbb{R}^A,
+
+    the logit of an edge from :math:`j` to :math:`i` is
+
+    .. math::
+        E_{ij} = \mathrm{LeakyReLU}(q_i + k_j) \ \text{(additive, } A = 1\text{)} \quad\text{or}\quad
+        E_{ij} = q_i \cdot k_j \ \text{(multiplicative)},
+
+    plus :math:`e_{ij} \cdot u^{(r,k)}`, before the LeakyReLU, where edges have features :math:`e_{ij}`. Attention
+    :math:`\alpha_{ij}` is the softmax of the logits over all edges of one :math:`(i, r)` ("within") or of one :math:`i`
+    ("across"), and the output is :math:`h'_i = \sum_r \sum_j \alpha_{ij}\, g_j` per head; heads are then merged and a
+    bias is added. A node without incoming edges gets the bias alone. The layer applies no nonlinearity, no
+    normalisation and no residual: these belong to the model.
+
+    Args:
+        in_channels: :math:`F`; for featureless input the number of nodes.
+        out_channels: :math:`D`, per head.
+        num_relations: :math:`R`.
+        heads: number of heads :math:`H`.
+        scope: "within" or "across", or one of these words per head.
+        score: "additive" or "multiplicative".
+        attention_channels: :math:`A`; by default 1 for the additive score (which allows nothing else) and
+            ``out_channels`` for the multiplicative one.
+        head_merge: "concat", "mean", "sum" or "projection" (a learned :math:`HD \times D` matrix).
+        num_bases: number of bases of :math:`W`; None for full kernels.
+        num_attention_bases: number of bases of the stacked :math:`[Q; K]`; None for full kernels.
+        edge_dim: number of edge features; None for none.
+        negative_slope: of the LeakyReLU.
+        feature_dropout: rate at which elements of the values :math:`g_j` are dropped from the sum, in training.
+        edge_dropout: rate at which attention coefficients are dropped, in training.
+        bias: add a learned bias.
+        graph: for featureless input, hold only the kernel rows that the edges of this graph use.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        num_relations: int,
+        heads: int = 1,
+        scope: str | Sequence[str] = "within",
+        score: str = "additive",
+        attention_channels: int | None = None,
+        head_merge: str = "concat",
+        num_bases: int | None = None,
+        num_attention_bases: int | None = None,
+        edge_dim: int | None = None,
+        negative_slope: float = 0.2,
+        feature_dropout: float = 0.0,
+        edge_dropout: float = 0.0,
+        bias: bool = True,
+        graph: RelationalGraph | None = None,
+    ) -> None:
+        keys = None if graph is None else row_keys(graph, in_channels, num_relations, both_ends=True)
+        super().__init__(
+            in_channels, out_channels, num_relations, heads, num_bases, feature_dropout, edge_dropout, keys
+        )
+        check_word("score", score, SCORES)
+        check_word("head_merge", head_merge, HEAD_MERGES)
+        self.scope = _scope_per_head(scope, heads)
+        self.score = score
+        self.attention_channels = _attention_channels(attention_channels, score, out_channels)
+        self.head_merge = head_merge
+        self.edge_dim = edge_dim
+        self.negative_slope = negative_slope
+
+        sizes = (num_relations, heads, 2 * out_channels, self.attention_channels)  # [Q; K] stacked, Q first
+        self.attention_kernel: FullKernel | BasisKernel
+        if num_attention_bases is None:
+            self.attention_kernel = FullKernel(*sizes)
+        else:
+            check_count("num_attention_bases", num_attention_bases)
+            self.attention_kernel = BasisKernel(*sizes, num_attention_bases)
+        self.edge_kernel: nn.Parameter | None = None
+        if edge_dim is not None:
+            check_count("edge_dim", edge_dim)
+            self.edge_kernel = nn.Parameter(torch.empty(num_relations, heads, edge_dim))
+        self.projection: nn.Parameter | None = None
+        if head_merge == "projection":
+            self.projection = nn.Parameter(torch.empty(heads * out_channels, out_channels))
+        self.bias: nn.Parameter | None = None
+        if bias:
+            self.bias = nn.Parameter(torch.empty(heads * out_channels if head_merge == "concat" else out_channels))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        self.attention_kernel.reset(self.out_channels + self.attention_channels)
+        for parameter, fan in (
+            (self.edge_kernel, (self.edge_dim or 0) + 1),
+            (self.projection, (self.heads + 1) * self.out_channels),
+        ):
+            if parameter is not None:
+                nn.init.uniform_(parameter, -glorot_bound(fan), glorot_bound(fan))
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+        super().reset_parameters()
+
+    def kernels(self) -> Tensor:
+        """The kernels ``W``, ``[R, H, F, D]``, composed from the bases where there are any; rows not held are zero."""
+        return self._kernels()
+
+    def attention_kernels(self) -> tuple[Tensor, Tensor]:
+        """The query and key kernels, ``[R, H, D, A]`` each."""
+        query, key = torch.split(self.attention_kernel.compose(), self.out_channels, dim=2)
+        return query, key
+
+    def edge_kernels(self) -> Tensor:
+        """The kernels ``u`` of the edge features, ``[R, H, edge_dim]``."""
+        if self.edge_kernel is None:
+            raise ValueError(
+                "a layer has edge kernels only with `edge_dim`, got None; pass `edge_dim=` when you build it"
+            )
+        return self.edge_kernel
+
+    def forward(
+        self,
+        x: Tensor | None,
+        edge_index: RelationalGraph | Tensor,
+        edge_type: Tensor | None = None,
+        edge_attr: Tensor | None = None,
+        return_attention_weights: bool = False,
+        constant_attention: bool = False,
+    ) -> Any:
+        """Return the output ``[N, H * D]`` (``[N, D]`` unless heads are concatenated).
+
+        Args:
+            x: features ``[N, F]``; None for featureless input; or indices ``[N]`` or a sparse matrix, one-hot.
+            edge_index: a (prepared) graph, or its ``[2, E]`` edges.
+            edge_type: ``[E]``, with bare edges only.
+            edge_attr: ``[E, edge_dim]``, by default the graph's own.
+            return_attention_weights: return also ``(edge_index, attention)``, with the attention before dropout
+                ``[E, H]`` in the caller's edge order.
+            constant_attention: give all edges of a softmax group the same attention.
+        """
+        graph = self._as_graph(x, edge_index, edge_type, edge_attr)
+        edge_attr = self._check_edge_attr(graph.edge_attr if edge_attr is None else edge_attr, graph)
+        x, index = self._split_input(x, graph)
+        state = self._next_dropout_state()
+        if ops.active_backend() == "reference":
+            out, attention = ops.relational_attention(
+                self._dense(x, index),
+                self.kernels(),
+                None if constant_attention else self.attention_kernels(),
+                graph,
+                scope=self.scope,
+                negative_slope=self._slope,
+                edge_attr=edge_attr,
+                edge_kernels=self.edge_kernel,
+                dropout_state=state,
+                feature_dropout=self.feature_dropout,
+                edge_dropout=self.edge_dropout,
+            )
+        else:
+            s = graph.structure
+            g = self._values(x, index, s.sources, graph)
+            queries = keys = edge_logits = None
+            if not constant_attention:
+                queries, keys, edge_logits = self._scores(g, x, index, edge_attr, graph)
+            out, attention = ops.attend(
+                g, queries, keys, edge_logits, s, self._attention, state, return_attention_weights
+            )
+            if return_attention_weights:
+                attention = torch.zeros_like(attention).index_copy(0, s.order.long(), attention)
+        out = self._merge(out)
+        return (out, (graph.edge_index, attention)) if return_attention_weights else out
+
+    def _scores(
+        self, g: Tensor, x: Tensor | None, index: Tensor | None, edge_attr: Tensor | None, graph: RelationalGraph
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Queries of the target rows, keys of the source rows, and what edge features add to the logits."""
+        s = graph.structure
+        # Logits go through an exponential and cost little: they stay in the parameters' precision under autocast.
+        with torch.autocast(g.device.type, enabled=False):
+            query_kernel, key_kernel = self.attention_kernels()
+            if x is None:
+                queries = ops.project(self._values(x, index, s.targets, graph), query_kernel, s.targets.relation_ptr)
+                keys = ops.project(g, key_kernel, s.sources.relation_ptr)
+            else:
+                # q = (h W) Q = h (W Q): one narrow kernel instead of two, and no values for the targets.
+                x, kernels = x.to(self._dtype).unsqueeze(1), self.kernels()
+                queries = ops.project(x, fold_heads(kernels @ query_kernel), s.targets.relation_ptr, s.targets.node)
+                keys = ops.project(x, fold_heads(kernels @ key_kernel), s.sources.relation_ptr, s.sources.node)
+            shape = (-1, self.heads, self.attention_channels)
+            edge_logits = None if edge_attr is None else self._edge_logits(edge_attr.to(self._dtype), s)
+            return queries.view(shape), keys.view(shape), edge_logits
+
+    def _edge_logits(self, edge_attr: Tensor, s: Structure) -> Tensor:
+        """``e . u[r, k]`` of the sorted edges, ``[E, H]``."""
+        # In the order of their source rows, edges are sorted by relation.
+        weight = self.edge_kernels().transpose(1, 2).unsqueeze(1)  # [R, 1, edge_dim, H]
+        relation_ptr = s.source_ptr.index_select(0, s.sources.relation_ptr)
+        edge = s.order.index_select(0, s.by_source)
+        by_relation = ops.project(edge_attr.unsqueeze(1), weight, relation_ptr, edge).squeeze(1)
+        return torch.zeros_like(by_relation).index_copy(0, s.by_source.long(), by_relation)
+
+    @property
+    def _slope(self) -> float | None:
+        return self.negative_slope if self.score == "additive" else None
+
+    @property
+    def _attention(self) -> ops.Attention:
+        across = [word == "across" for word in self.scope]
+        return ops.Attention(across, self._slope, self.feature_dropout, self.edge_dropout)
+
+    def _merge(self, out: Tensor) -> Tensor:
+        if self.head_merge == "mean":
+            out = out.mean(1)
+        elif self.head_merge == "sum":
+            out = out.sum(1)
+        else:
+            out = out.flatten(1)
+        if self.projection is not None:
+            out = out @ self.projection
+        return out if self.bias is None else out + self.bias.to(out.dtype)
+
+    def _check_edge_attr(self, edge_attr: Tensor | None, graph: RelationalGraph) -> Tensor | None:
+        if self.edge_dim is None:
+            if edge_attr is not None:
+                raise ValueError(
+                    "a layer without `edge_dim` takes no edge features, got some; pass `edge_dim=` when you build it"
+                )
+        elif edge_attr is None:
+            raise ValueError(f"a layer with `edge_dim={self.edge_dim}` needs edge features, got None; pass `edge_attr`")
+        elif list(edge_attr.shape) != [graph.num_edges, self.edge_dim]:
+            raise ValueError(
+                f"`edge_attr` must have shape [{graph.num_edges}, {self.edge_dim}], got {list(edge_attr.shape)}"
+            )
+        return edge_attr
+
+    def extra_repr(self) -> str:
+        scope = self.scope[0] if len(set(self.scope)) == 1 else self.scope
+        text = f"{self.in_channels}, {self.out_channels}, num_relations={self.num_relations}, heads={self.heads}"
+        return f"{text}, scope={scope!r}, score={self.score!r}, head_merge={self.head_merge!r}"
+
+
+def _scope_per_head(scope: str | Sequence[str], heads: int) -> tuple[str, ...]:
+    words = (scope,) * heads if isinstance(scope, str) else tuple(scope)
+    for word in words:
+        check_word("scope", word, SCOPES)
+    if len(words) != heads:
+        raise ValueError(f"`scope` must be one word or one word per head, {heads}, got {len(words)}")
+    return words
+
+
+def _attention_channels(attention_channels: int | None, score: str, out_channels: int) -> int:
+    if attention_channels is None:
+        return 1 if score == "additive" else out_channels
+    check_count("attention_channels", attention_channels)
+    if score == "additive" and attention_channels != 1:
+        raise ValueError(
+            f"`attention_channels` must be 1 for the additive score, got {attention_channels}; leave it out"
+        )
+    return attention_channels

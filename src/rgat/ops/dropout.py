@@ -1,0 +1,55 @@
+"""Dropout masks as a pure function of (seed, call number, ids, head, channel), the same on every backend.
+
+A mask is recomputed wherever it is needed, so it is never stored, and neither threads nor the order of the edges nor
+the backend can change it. Each id (a row ``relation * N + node``, or an edge's place in the sorted order) gets a
+64-bit key by the finaliser of SplitMix64; each column (``head * D + channel``, or the head) then costs one 32-bit
+finaliser, which vectorises well and needs no 64-bit product in the inner loop of a kernel.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+FEATURES, EDGES = 0, 1  # the two kinds of mask draw from streams of their own
+
+_LOW32 = 0xFFFFFFFF
+_GOLDEN32 = 0x9E3779B9  # 2^32 over the golden ratio: consecutive columns land far apart
+
+
+def _signed(value: int) -> int:
+    """Write an unsigned 64-bit constant as the int64 with the same bits; products then wrap as in C."""
+    return value - 2**64 if value >= 2**63 else value
+
+
+_GOLDEN64 = _signed(0x9E3779B97F4A7C15)
+_MIX64 = (_signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB))
+
+
+def _shift_right(value: Tensor, bits: int) -> Tensor:
+    return (value >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _mix64(value: Tensor) -> Tensor:
+    value = (value ^ _shift_right(value, 30)) * _MIX64[0]
+    value = (value ^ _shift_right(value, 27)) * _MIX64[1]
+    return value ^ _shift_right(value, 31)
+
+
+def _mix32(value: Tensor) -> Tensor:
+    value = ((value ^ (value >> 16)) * 0x85EBCA6B) & _LOW32
+    value = ((value ^ (value >> 13)) * 0xC2B2AE35) & _LOW32
+    return value ^ (value >> 16)
+
+
+def keep_mask(state: Tensor, kind: int, ids: Tensor, num_columns: int, rate: float) -> Tensor:
+    """Return the mask ``[len(ids), num_columns]``: True, with probability ``1 - rate``, where an element is kept.
+
+    ``state`` is the int64 pair (seed, call number).
+    """
+    stream = _mix64(_mix64(state[0] + kind * _GOLDEN64) + state[1] * _GOLDEN64)
+    key = _mix64(stream ^ (ids.long() * _GOLDEN64))  # [len(ids)]
+    low, high = key & _LOW32, _shift_right(key, 32)
+    column = torch.arange(num_columns, device=ids.device) * _GOLDEN32
+    bits = _mix32(((low[:, None] + column) & _LOW32) ^ high[:, None])
+    return bits >= round(rate * 2**32)

@@ -1,0 +1,78 @@
+"""The relational layer written from the paper's equations (section 2.1): the oracle for every other backend.
+
+Plain PyTorch, right in float64, differentiable by autograd alone, to be read beside the paper. It forms one
+intermediate representation per node *and* relation, so it is for small graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import leaky_relu
+
+from rgat.graph import RelationalGraph
+from rgat.ops.dropout import EDGES, FEATURES, keep_mask
+
+
+def relational_attention(
+    x: Tensor,  # H in the paper: [N, F]
+    kernels: Tensor,  # W: [R, H, F, D]
+    attention_kernels: tuple[Tensor, Tensor] | None,  # Q, K: [R, H, D, A] each; None: constant attention
+    graph: RelationalGraph,
+    *,
+    scope: Sequence[str],  # one word per head
+    negative_slope: float | None = None,  # of the additive score; None: the multiplicative score
+    edge_attr: Tensor | None = None,  # [E, edge_dim]
+    edge_kernels: Tensor | None = None,  # u: [R, H, edge_dim]
+    dropout_state: Tensor | None = None,  # (seed, call number); None: no dropout
+    feature_dropout: float = 0.0,
+    edge_dropout: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """Return the heads' outputs ``[N, H, D]`` and, in the caller's edge order, the undropped attention ``[E, H]``."""
+    source, target = graph.edge_index
+    relation = graph.edge_type
+    num_heads, channels = kernels.shape[1], kernels.shape[3]
+
+    g = torch.einsum("nf,rkfd->rnkd", x, kernels)  # G^(r) = H W^(r)
+    if attention_kernels is None:
+        logits = x.new_zeros(graph.num_edges, num_heads)
+    else:
+        q = torch.einsum("rnkd,rkda->rnka", g, attention_kernels[0])
+        k = torch.einsum("rnkd,rkda->rnka", g, attention_kernels[1])
+        q_edge, k_edge = q[relation, target], k[relation, source]  # [E, H, A]
+        logits = (q_edge * k_edge).sum(-1) if negative_slope is None else (q_edge + k_edge).squeeze(-1)
+        if edge_attr is not None and edge_kernels is not None:
+            logits = logits + torch.einsum("ec,ekc->ek", edge_attr, edge_kernels[relation])
+        if negative_slope is not None:
+            logits = leaky_relu(logits, negative_slope)
+
+    within = target * graph.num_relations + relation
+    attention = torch.stack(
+        [_softmax(logits[:, h], within if word == "within" else target) for h, word in enumerate(scope)], dim=1
+    )
+
+    weight, value = attention, g[relation, source]  # [E, H], [E, H, D]
+    if dropout_state is not None and edge_dropout > 0:
+        # Edges are numbered in the sorted order, which does not depend on the caller's.
+        number = torch.empty_like(relation).scatter_(
+            0, graph.structure.order.long(), torch.arange(graph.num_edges, device=x.device)
+        )
+        weight = weight * keep_mask(dropout_state, EDGES, number, num_heads, edge_dropout) / (1 - edge_dropout)
+    if dropout_state is not None and feature_dropout > 0:
+        row = relation * graph.num_nodes + source
+        keep = keep_mask(dropout_state, FEATURES, row, num_heads * channels, feature_dropout)
+        value = value * keep.view_as(value) / (1 - feature_dropout)
+
+    out = x.new_zeros(graph.num_nodes, num_heads, channels)
+    return out.index_add(0, target, weight.unsqueeze(-1) * value), attention
+
+
+def _softmax(logits: Tensor, group: Tensor) -> Tensor:
+    """Softmax of ``logits`` ``[E]`` over the entries that share a ``group``."""
+    groups, group = torch.unique(group, return_inverse=True)
+    # The maximum only keeps the exponentials finite; it cancels, so it needs no gradient.
+    maximum = logits.detach().new_full(groups.shape, -torch.inf).scatter_reduce(0, group, logits.detach(), "amax")
+    numerator = (logits - maximum[group]).exp()
+    return numerator / numerator.new_zeros(groups.shape).index_add(0, group, numerator)[group]

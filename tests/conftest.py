@@ -1,0 +1,33 @@
+import os
+import socket
+
+import pytest
+import torch
+
+os.environ.pop("RGAT_BACKEND", None)  # the tests choose backends themselves
+
+
+@pytest.fixture(autouse=True)
+def _fixed_and_poisoned():
+    """Fix the seed, and fill fresh memory with NaN, so that an uninitialised value shows at once."""
+    torch.manual_seed(0)
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def pytest_collection_modifyitems(items):
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if "gpu" in item.keywords:
+            item.add_marker(pytest.mark.skip(reason="no CUDA device on this machine"))
+
+
+@pytest.fixture
+def free_port():
+    """A port on loopback that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

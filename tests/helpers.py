@@ -1,0 +1,128 @@
+"""Graphs, comparisons with the float64 reference, and a pairwise covering table of options."""
+
+import copy
+import itertools
+
+import torch
+
+from rgat import RelationalGraph, ops
+
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5, torch.bfloat16: 3e-2}
+
+
+def random_graph(num_nodes=9, num_edges=60, num_relations=4, edge_dim=None, seed=0, **options):
+    """A graph with parallel edges, an isolated last node and an unused last relation."""
+    generator = torch.Generator().manual_seed(seed)
+    edge_index = torch.randint(max(num_nodes - 1, 1), (2, num_edges), generator=generator)
+    edge_type = torch.randint(max(num_relations - 1, 1), (num_edges,), generator=generator)
+    edge_attr = None
+    if edge_dim is not None:
+        edge_attr = torch.randn(num_edges, edge_dim, generator=generator, dtype=torch.float64)
+    return RelationalGraph(
+        edge_index, edge_type, num_nodes=num_nodes, num_relations=num_relations, edge_attr=edge_attr, **options
+    )
+
+
+def with_edge_attr(graph, edge_attr):
+    return RelationalGraph(
+        graph.edge_index,
+        graph.edge_type,
+        num_nodes=graph.num_nodes,
+        num_relations=graph.num_relations,
+        edge_attr=edge_attr,
+        batch=graph.batch,
+    )
+
+
+def relative_error(actual, expected):
+    """The largest difference, relative to the largest expected value."""
+    if expected.numel() == 0:
+        return 0.0
+    actual, expected = actual.detach(), expected.detach()
+    assert not actual.isnan().any(), "NaN"
+    return float((actual.double() - expected.double()).abs().max() / expected.double().abs().max().clamp(min=1e-30))
+
+
+def assert_close(actual, expected, tolerance, what="value"):
+    assert actual.shape == expected.shape, f"{what}: {list(actual.shape)} is not {list(expected.shape)}"
+    error = relative_error(actual, expected)
+    assert error <= tolerance, f"{what}: relative error {error:.2e} > {tolerance:.0e}"
+
+
+def run(conv, x, graph, cotangents, backend, autocast=None, **call):
+    """Outputs and all gradients of one call of a copy of ``conv``."""
+    conv = copy.deepcopy(conv)
+    if x is not None and x.is_floating_point() and x.layout == torch.strided:
+        x = x.detach().clone().requires_grad_()
+    edge_attr = None
+    if graph.edge_attr is not None and getattr(conv, "edge_dim", None) is not None:
+        edge_attr = graph.edge_attr.detach().clone().to(next(conv.parameters()).dtype).requires_grad_()
+        graph = with_edge_attr(graph, edge_attr)
+    with ops.backend(backend), torch.autocast("cpu", dtype=autocast, enabled=autocast is not None):
+        out = conv(x, graph, **call)
+        results = {"output": out}
+        if call.get("return_attention_weights"):
+            results["output"], (_, results["attention"]) = out
+    loss = sum((results[name].double() * cotangent).sum() for name, cotangent in cotangents.items())
+    loss.backward()
+    for name, parameter in conv.named_parameters():
+        results[f"gradient of {name}"] = parameter.grad
+    if x is not None and x.requires_grad:
+        results["gradient of x"] = x.grad
+    if edge_attr is not None:
+        results["gradient of edge_attr"] = edge_attr.grad
+    return results
+
+
+def assert_matches_reference(
+    conv, x, graph, dtype=torch.float64, autocast=None, backend="torch", attention=True, **call
+):
+    """Compare output, attention and every gradient, under random cotangents, with the reference in float64."""
+    if attention:
+        call["return_attention_weights"] = True
+    exact = copy.deepcopy(conv).double()
+    for parameter, rounded in zip(exact.parameters(), conv.to(dtype).parameters(), strict=True):
+        parameter.data.copy_(rounded.data)
+    is_float = x is not None and x.is_floating_point() and x.layout == torch.strided
+    x_exact = x.to(dtype).double() if is_float else x.double() if x is not None and x.layout != torch.strided else x
+    with torch.no_grad(), ops.backend("reference"):
+        shapes = copy.deepcopy(exact)(x_exact, graph, **call)
+    generator = torch.Generator().manual_seed(7)
+    outputs = {"output": shapes[0], "attention": shapes[1][1]} if attention else {"output": shapes}
+    cotangents = {k: torch.randn(v.shape, generator=generator, dtype=torch.float64) for k, v in outputs.items()}
+    expected = run(exact, x_exact, graph, cotangents, "reference", **call)
+    actual = run(conv, x.to(dtype) if is_float else x, graph, cotangents, backend, autocast, **call)
+    assert actual.keys() == expected.keys()
+    tolerance = TOLERANCE[autocast or dtype]
+    compared = 0
+    for name, value in expected.items():
+        if value is None:
+            assert actual[name] is None, name
+            continue
+        if name.startswith("gradient") and value.numel():
+            assert value.abs().max() > 0, f"{name} of the reference is zero everywhere: nothing is tested"
+        assert_close(actual[name], value, tolerance, name)
+        compared += 1
+    return compared
+
+
+def pairwise(options):
+    """Rows in which every pair of values of every two options occurs; greedy, the same each time."""
+    names = list(options)
+
+    def pair(row, a, b):
+        return (a, row[a], b, row[b]) if names.index(a) < names.index(b) else (b, row[b], a, row[a])
+
+    pairs = itertools.combinations(names, 2)
+    missing = {(a, x, b, y) for a, b in pairs for x in range(len(options[a])) for y in range(len(options[b]))}
+    rows = []
+    while missing:
+        a, x, b, y = min(missing)
+        row = {a: x, b: y}
+        for name in names:
+            if name not in row:
+                trials = [{**row, name: value} for value in range(len(options[name]))]
+                row = max(trials, key=lambda t, n=name: sum(pair(t, n, o) in missing for o in t if o != n))
+        rows.append({name: options[name][row[name]] for name in names})
+        missing -= {pair(row, a, b) for a, b in itertools.combinations(names, 2)}
+    return rows

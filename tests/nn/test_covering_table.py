@@ -1,0 +1,109 @@
+"""Every pair of layer options against the float64 reference: output, attention, every gradient."""
+
+import itertools
+
+import pytest
+import torch
+from helpers import assert_matches_reference, pairwise, random_graph
+
+from rgat.nn import RGATConv, RGCNConv
+
+N, R, F, D = 9, 4, 5, 3
+OPTIONS = {
+    "scope": ["within", "across", "mixed"],
+    "score": [("additive", None), ("multiplicative", None), ("multiplicative", 1), ("multiplicative", 5)],
+    "heads": [1, 2, 3],
+    "head_merge": ["concat", "mean", "sum", "projection"],
+    "num_bases": [None, 2],
+    "num_attention_bases": [None, 3],
+    "edge_dim": [None, 4],
+    "feature_dropout": [0.0, 0.4],
+    "edge_dropout": [0.0, 0.4],
+    "bias": [True, False],
+    "constant_attention": [False, True],
+    "input": ["dense", "featureless", "compact", "index", "sparse"],
+}
+ROWS = pairwise(OPTIONS)
+RGCN_OPTIONS = {name: OPTIONS[name] for name in ("num_bases", "feature_dropout", "edge_dropout", "bias", "input")}
+RGCN_ROWS = pairwise(RGCN_OPTIONS)
+
+
+def make_input(kind):
+    """The input, its width, and the graph to build the layer with."""
+    graph = random_graph(N, 60, R, seed=1)
+    generator = torch.Generator().manual_seed(2)
+    index = torch.randint(F, (N,), generator=generator)
+    return {
+        "dense": (torch.randn(N, F, generator=generator, dtype=torch.float64), F, None),
+        "featureless": (None, N, None),
+        "compact": (None, N, graph),
+        "index": (index, F, None),
+        "sparse": (torch.nn.functional.one_hot(index, F).double().to_sparse(), F, None),
+    }[kind]
+
+
+def build(row):
+    x, width, graph = make_input(row["input"])
+    scope = row["scope"]
+    if scope == "mixed":
+        scope = ["across", "within", "across"][: row["heads"]]
+    names = (
+        "heads",
+        "head_merge",
+        "num_bases",
+        "num_attention_bases",
+        "edge_dim",
+        "feature_dropout",
+        "edge_dropout",
+        "bias",
+    )
+    score, attention_channels = row["score"]
+    conv = RGATConv(
+        width,
+        D,
+        R,
+        scope=scope,
+        score=score,
+        attention_channels=attention_channels,
+        graph=graph,
+        **{k: row[k] for k in names},
+    )
+    if conv.bias is not None:
+        torch.nn.init.normal_(conv.bias)
+    return conv, x, random_graph(N, 60, R, edge_dim=row["edge_dim"], seed=1)
+
+
+def label(row):
+    return "-".join(str(value) for value in row.values())
+
+
+@pytest.mark.parametrize(("rows", "options", "size"), [(ROWS, OPTIONS, 27), (RGCN_ROWS, RGCN_OPTIONS, 11)])
+def test_the_table_covers_every_pair_of_options(rows, options, size):
+    assert len(rows) == size
+    pairs = 0
+    for a, b in itertools.combinations(options, 2):
+        seen = {(str(row[a]), str(row[b])) for row in rows}
+        assert len(seen) == len(options[a]) * len(options[b])
+        pairs += len(seen)
+    assert pairs > 50
+
+
+PRECISIONS = [(torch.float64, None), (torch.float32, None), (torch.float32, torch.bfloat16)]
+
+
+@pytest.mark.parametrize(("dtype", "autocast"), PRECISIONS, ids=["float64", "float32", "bf16-autocast"])
+@pytest.mark.parametrize("row", ROWS, ids=label)
+def test_rgat_agrees_with_the_reference(row, dtype, autocast):
+    conv, x, graph = build(row)
+    constant = row["constant_attention"]
+    compared = assert_matches_reference(conv, x, graph, dtype, autocast, constant_attention=constant)
+    assert compared >= 3
+
+
+@pytest.mark.parametrize(("dtype", "autocast"), PRECISIONS, ids=["float64", "float32", "bf16-autocast"])
+@pytest.mark.parametrize("row", RGCN_ROWS, ids=label)
+def test_rgcn_agrees_with_the_reference(row, dtype, autocast):
+    x, width, graph = make_input(row["input"])
+    options = {name: row[name] for name in ("num_bases", "feature_dropout", "edge_dropout", "bias")}
+    conv = RGCNConv(width, D, R, graph=graph, **options)
+    assert assert_matches_reference(conv, x, random_graph(N, 60, R, seed=1), dtype, autocast, attention=False) >= 2

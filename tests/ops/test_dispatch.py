@@ -1,0 +1,61 @@
+import pytest
+import torch
+from helpers import random_graph
+
+from rgat import ops
+from rgat.nn import RGATConv
+
+
+def test_auto_is_the_default_and_blocks_nest(monkeypatch):
+    assert ops.active_backend() == "torch"
+    with ops.backend("reference"):
+        assert ops.active_backend() == "reference"
+        with ops.backend("torch"):
+            assert ops.active_backend() == "torch"
+        assert ops.active_backend() == "reference"
+    monkeypatch.setenv("RGAT_BACKEND", "reference")
+    assert ops.active_backend() == "reference"
+    with ops.backend("auto"):
+        assert ops.active_backend() == "torch"
+
+
+def test_a_block_ends_even_after_an_error():
+    with pytest.raises(KeyError), ops.backend("reference"):
+        raise KeyError
+    assert ops.active_backend() == "torch"
+
+
+def test_unknown_and_missing_backends_are_refused(monkeypatch):
+    with (
+        pytest.raises(ValueError, match=r'`backend` must be "auto", .* got "touch"; did you mean "torch"\?'),
+        ops.backend("touch"),
+    ):
+        pass
+    with pytest.raises(RuntimeError, match='the backend "triton" is not part of this version'), ops.backend("triton"):
+        pass
+    monkeypatch.setenv("RGAT_BACKEND", "numbat")
+    with pytest.raises(ValueError, match=r'`RGAT_BACKEND` must be .*did you mean "numba"\?'):
+        RGATConv(2, 2, 4)(torch.randn(9, 2), random_graph())
+
+
+def test_the_torch_backend_forms_no_tensor_of_nodes_times_relations_or_of_edges_times_kernels():
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    num_nodes, num_relations, num_edges, F, D = 300, 50, 400, 8, 4
+    graph = random_graph(num_nodes, num_edges, num_relations).prepare()
+    largest = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            out = function(*args, **(kwargs or {}))
+            largest.extend(t.numel() for t in torch.utils._pytree.tree_leaves(out) if isinstance(t, torch.Tensor))
+            return out
+
+    conv = RGATConv(F, D, num_relations)
+    x = torch.randn(num_nodes, F, requires_grad=True)
+    with Watch():
+        out = conv(x, graph)
+        out.backward(torch.randn(out.shape))
+    assert len(largest) > 50
+    assert max(largest) < num_nodes * num_relations
+    assert max(largest) <= max(num_edges * F, num_nodes * F)

@@ -1,0 +1,41 @@
+import pytest
+import torch
+
+from rgat.ops.dropout import EDGES, FEATURES, keep_mask
+
+
+def test_the_generator_never_changes():
+    """Golden bits: any backend that draws other masks, on any machine, breaks this."""
+    mask = keep_mask(torch.tensor([123456789, 3]), FEATURES, torch.tensor([0, 1, 2**40 + 7]), 16, 0.5)
+    words = [sum(int(bit) << place for place, bit in enumerate(row)) for row in mask.tolist()]
+    assert words == GOLDEN
+
+
+GOLDEN = [8223, 34992, 12867]  # computed once with Python integers, one element at a time
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.8])
+@pytest.mark.parametrize("kind", [FEATURES, EDGES])
+def test_masks_keep_the_right_share_in_every_row_and_column(kind, rate):
+    mask = keep_mask(torch.tensor([1, 0]), kind, torch.arange(4096), 64, rate).double()
+    assert abs(mask.mean() - (1 - rate)) < 0.005
+    # Five standard deviations of a binomial share.
+    for axis, count in ((0, 4096), (1, 64)):
+        assert (mask.mean(axis) - (1 - rate)).abs().max() < 5 * (rate * (1 - rate) / count) ** 0.5
+
+
+def test_elements_are_uncorrelated_between_neighbouring_ids_columns_calls_seeds_and_kinds():
+    def draw(seed, call, kind):
+        return keep_mask(torch.tensor([seed, call]), kind, torch.arange(2048), 32, 0.5).double() * 2 - 1
+
+    base = draw(5, 7, FEATURES)
+    others = [draw(6, 7, FEATURES), draw(5, 8, FEATURES), draw(5, 7, EDGES), base.roll(1, 0), base.roll(1, 1)]
+    for other in others:
+        assert abs((base * other).mean()) < 5 / base.numel() ** 0.5
+
+
+def test_a_mask_depends_on_its_ids_alone():
+    state = torch.tensor([9, 9])
+    ids = torch.randperm(100)
+    assert torch.equal(keep_mask(state, EDGES, ids, 4, 0.3), keep_mask(state, EDGES, torch.arange(100), 4, 0.3)[ids])
+    assert torch.equal(keep_mask(state, EDGES, ids, 3, 0.3), keep_mask(state, EDGES, ids, 4, 0.3)[:, :3])
