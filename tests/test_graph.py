@@ -1,4 +1,5 @@
 import copy
+import io
 import pickle
 
 import pytest
@@ -145,6 +146,12 @@ def test_graphs_survive_copies_pickle_and_moves(prepared):
         assert torch.equal(copied.edge_index, graph.edge_index)
         assert torch.equal(copied.structure.order, graph.structure.order)
         assert copied.num_graphs == 3
+    buffer = io.BytesIO()
+    torch.save(graph, buffer)
+    buffer.seek(0)
+    assert torch.equal(torch.load(buffer, weights_only=True).structure.order, graph.structure.order)
+    with pytest.raises(TypeError):
+        graph.to(torch.float64)
 
 
 def test_a_graph_prints_its_sizes():
@@ -170,7 +177,11 @@ BAD = [
     ({"edge_attr": torch.ones(1, 1).long()}, r"`edge_attr` must be floating point, got torch.int64"),
     ({"edge_attr": torch.tensor([[torch.nan]])}, r"`edge_attr` must not contain NaN"),
     ({"batch": torch.zeros(3).long()}, r"`batch` must have one entry per node, shape \[4\], got \[3\]"),
-    ({"batch": torch.tensor([0, 0, -1, 0])}, r"`batch` must hold graph ids from 0 on, got -1"),
+    ({"batch": torch.tensor([0, 0, -1, 0])}, r"`batch` must lie between 0 and num_graphs - 1 = 0, got -1"),
+    (
+        {"batch": torch.tensor([0, 1, 0, 5]), "num_graphs": 3},
+        r"`batch` must lie between 0 and num_graphs - 1 = 2, got 5",
+    ),
     ({"num_nodes": 2**31}, r"fewer than 2\^31"),
 ]
 
@@ -191,5 +202,7 @@ def test_collate_refuses_what_does_not_fit():
         RelationalGraph.collate([])
     with pytest.raises(ValueError, match=r"same `num_relations`, got \[3, 4\]"):
         RelationalGraph.collate([make([]), make([], num_relations=4)])
+    with pytest.raises(ValueError, match=r"same number of edge features, got \[1, 2\]"):
+        RelationalGraph.collate([make([], edge_attr=torch.ones(0, 2)), make([], edge_attr=torch.ones(0, 1))])
     with pytest.raises(ValueError, match="or none must have `edge_attr`, got 1 of 2"):
         RelationalGraph.collate([make([]), make([], edge_attr=torch.ones(0, 2))])

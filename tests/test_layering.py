@@ -10,7 +10,7 @@ import rgat
 ROOT = Path(rgat.__file__).parent
 CHAIN = [
     "version",
-    "words",
+    "checks",
     "graph",
     "ops",
     "nn",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import torch
@@ -54,6 +55,7 @@ class RelationalGraph:
         num_relations: ``R``.
         edge_attr: optional ``[E, edge_dim]`` edge features.
         batch: optional ``[N]`` graph id of each node, for several graphs in one.
+        num_graphs: number of graphs of the batch; by default up to the last one that has a node.
         validate: check ids here, and features for NaN here and in every eager call of a layer.
     """
 
@@ -66,6 +68,7 @@ class RelationalGraph:
         num_relations: int,
         edge_attr: Tensor | None = None,
         batch: Tensor | None = None,
+        num_graphs: int | None = None,
         validate: bool = True,
     ) -> None:
         _check_shapes(edge_index, edge_type, num_nodes, num_relations, edge_attr, batch)
@@ -77,17 +80,18 @@ class RelationalGraph:
         self._structure: Structure | None = None
         self._num_nodes = num_nodes
         self._num_relations = num_relations
+        if num_graphs is None:
+            num_graphs = 1 if batch is None else int(batch.max()) + 1 if len(batch) else 0
+        self._num_graphs = num_graphs
         if validate:
             self._check_values()
-        self._num_graphs = 1 if batch is None else int(batch.max()) + 1 if len(batch) else 0
 
     def _check_values(self) -> None:
         check_ids("edge_index", self.edge_index, self._num_nodes, "num_nodes")
         check_ids("edge_type", self.edge_type, self._num_relations, "num_relations")
         if self.edge_attr is not None and self.edge_attr.isnan().any():
             raise ValueError("`edge_attr` must not contain NaN; clean the edge features first")
-        if self.batch is not None and len(self.batch) and int(self.batch.min()) < 0:
-            raise ValueError(f"`batch` must hold graph ids from 0 on, got {int(self.batch.min())}")
+        check_ids("batch", self.graph_ids(), self._num_graphs, "num_graphs")
 
     @property
     def num_nodes(self) -> int:
@@ -122,7 +126,8 @@ class RelationalGraph:
                 raise RuntimeError(
                     "a graph must be prepared before it enters compiled code; call `graph.prepare()` first"
                 )
-            self._structure = _derive(self)
+            with torch.inference_mode(False):  # a graph first used in inference may be trained on later
+                self._structure = _derive(self)
         return self._structure
 
     def prepare(self) -> RelationalGraph:
@@ -132,7 +137,8 @@ class RelationalGraph:
 
     def to(self, device: torch.device | str) -> RelationalGraph:
         """The same graph on another device; a prepared graph stays prepared."""
-        return self._map(lambda tensor: tensor.to(device))
+        target = torch.device(device)
+        return self._map(lambda tensor: tensor.to(target))
 
     def with_inverses(self) -> RelationalGraph:
         """Add for every edge the reverse edge, under relation ``r + R``; the result has ``2 R`` relations."""
@@ -143,7 +149,7 @@ class RelationalGraph:
             num_relations=2 * self.num_relations,
             edge_attr=None if self.edge_attr is None else torch.cat([self.edge_attr, self.edge_attr]),
             **self._shared(),
-        )._keep_graphs(self)
+        )
 
     def with_self_loops(self) -> RelationalGraph:
         """Add one edge from every node to itself, under a new relation ``R``, with zero edge features."""
@@ -158,7 +164,7 @@ class RelationalGraph:
             num_relations=self.num_relations + 1,
             edge_attr=edge_attr,
             **self._shared(),
-        )._keep_graphs(self)
+        )
 
     @staticmethod
     def collate(graphs: Sequence[RelationalGraph]) -> RelationalGraph:
@@ -169,6 +175,9 @@ class RelationalGraph:
         if len(relations) > 1:
             raise ValueError(f"all graphs of a batch must have the same `num_relations`, got {sorted(relations)}")
         attributes = [graph.edge_attr for graph in graphs if graph.edge_attr is not None]
+        widths = sorted({attribute.shape[1] for attribute in attributes})
+        if len(widths) > 1:
+            raise ValueError(f"all graphs of a batch must have the same number of edge features, got {widths}")
         if len(attributes) not in (0, len(graphs)):
             raise ValueError(
                 f"all graphs of a batch or none must have `edge_attr`, got {len(attributes)} of {len(graphs)}"
@@ -187,10 +196,10 @@ class RelationalGraph:
             num_relations=graphs[0].num_relations,
             edge_attr=torch.cat(attributes) if attributes else None,
             batch=torch.cat(batches),
-            validate=False,
+            num_graphs=num_graphs,
+            validate=False,  # the parts were checked
         )
         batch.validate = all(graph.validate for graph in graphs)
-        batch._num_graphs = num_graphs
         return batch
 
     def __repr__(self) -> str:
@@ -210,12 +219,7 @@ class RelationalGraph:
         return torch.zeros(self.num_nodes, dtype=torch.long, device=self.device)
 
     def _shared(self) -> dict[str, Any]:
-        return {"batch": self.batch, "validate": self.validate}
-
-    def _keep_graphs(self, other: RelationalGraph) -> RelationalGraph:
-        # The last graphs of a batch may have no nodes, which the batch vector cannot show.
-        self._num_graphs = other.num_graphs
-        return self
+        return {"batch": self.batch, "num_graphs": self.num_graphs, "validate": self.validate}
 
     def _map(self, function: Any) -> RelationalGraph:
         new: RelationalGraph = object.__new__(RelationalGraph)
@@ -241,7 +245,7 @@ def _check_shapes(
     batch: Tensor | None,
 ) -> None:
     for name, value in (("num_nodes", num_nodes), ("num_relations", num_relations)):
-        if isinstance(value, bool) or not isinstance(value, (int, torch.SymInt)) or value < 0:
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < 0:
             raise ValueError(f"`{name}` must be an integer of at least 0, got {value!r}")
     for name, tensor in (("edge_index", edge_index), ("edge_type", edge_type), ("batch", batch)):
         if tensor is None:

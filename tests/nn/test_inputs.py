@@ -34,7 +34,8 @@ def test_one_hot_inputs_behave_as_their_matrix(graph, num_bases):
     dense = one_hot(index, F).double()
     for conv in both(F, num_bases=num_bases):
         expected = conv(dense, graph)
-        for x in (index, index.int(), dense.to_sparse(), dense.to_sparse_csr()):
+        stored_zeros = torch.sparse_coo_tensor([[0, 1], [0, 1]], [0.0, 0.0], (N, F), check_invariants=True).double()
+        for x in (index, index.int(), dense.to_sparse(), dense.to_sparse_csr(), dense.to_sparse() + stored_zeros):
             torch.testing.assert_close(conv(x, graph), expected)
     for conv in both(N, num_bases=num_bases):
         torch.testing.assert_close(conv(None, graph), conv(torch.eye(N).double(), graph))
@@ -81,13 +82,27 @@ def test_a_compact_layer_takes_graphs_with_a_subset_of_its_rows(graph):
             ValueError, match=r"only rows \(relation, node\) of the graph this layer was built with, got \d+ others"
         ):
             smaller(None, graph)
+        for backend, options in (("torch", {"constant_attention": True}), ("reference", {})):
+            if backend == "reference" or isinstance(conv, RGATConv):
+                with ops.backend(backend), pytest.raises(ValueError, match="only rows"):
+                    smaller(None, graph, **options)
         with pytest.raises(RuntimeError, match="`rows` must be the rows of the graph this layer was built with"):
             smaller.load_state_dict(conv.state_dict())
         with pytest.raises(ValueError, match="takes only `x=None`"):
             conv(torch.eye(N).double(), graph)
 
 
+def test_other_rows_leave_the_parameters_as_they_were(graph):
+    other = RelationalGraph(graph.edge_index.flip(0), graph.edge_type, num_nodes=N, num_relations=R)
+    conv, saved = RGATConv(N, D, R, graph=graph), RGATConv(N, D, R, graph=other)
+    before = conv.kernel.weight.clone()
+    with pytest.raises(RuntimeError, match="`rows` must be"):
+        conv.load_state_dict(saved.state_dict() | {"rows": saved.rows + 1})
+    assert torch.equal(conv.kernel.weight, before)
+
+
 def test_with_bases_there_is_nothing_to_compact(graph):
+    RGATConv(F, D, R, graph=graph, num_bases=2)  # of another size even
     for conv in both(N, graph=graph, num_bases=2):
         assert conv.rows is None
         assert conv.kernel.bases.shape == (2, N, D)
@@ -120,6 +135,8 @@ BAD_OPTIONS = [
     ({"scope": ["within"]}, r"`scope` must be one word or one word per head, 2, got 1"),
     ({"scope": ["within", "beyond"]}, r'`scope` must be "within" or "across", got "beyond"$'),
     ({"score": "multiplicativ"}, r'did you mean "multiplicative"\?'),
+    ({"score": "mult"}, r'did you mean "multiplicative"\?'),
+    ({"scope": 3}, r"`scope` must be .* got 3"),
     ({"head_merge": "cat"}, r'`head_merge` must be "concat", "mean", "sum" or "projection", got "cat"; did you mean'),
     ({"attention_channels": 2}, r"`attention_channels` must be 1 for the additive score, got 2"),
     (
@@ -158,7 +175,7 @@ BAD_CALLS = [
     ({"x": torch.randn(N, F + 1)}, r"`x` must have shape \[num_nodes, 5\], got \[9, 6\]"),
     ({"x": torch.randn(N + 1, F)}, r"`x` must have one row per node of the graph, 9, got 10"),
     ({"x": torch.randn(N, F, 1)}, r"`x` must have shape \[num_nodes, 5\], got \[9, 5, 1\]"),
-    ({"x": torch.zeros(N, F).long()}, r"`x` must be floating point or a vector of indices, got torch.int64"),
+    ({"x": torch.zeros(N, F).long()}, r"`x` must be floating point, got torch.int64"),
     ({"x": torch.randn(N, F).double()}, r"`x` must have the layer's dtype torch.float32, got torch.float64"),
     ({"x": NAN}, r"`x` must not contain NaN"),
     ({"x": None}, r"without features, `in_channels` must be the number of nodes, 9, got 5"),
@@ -177,6 +194,15 @@ BAD_CALLS = [
         TENSORS | {"edge_index": torch.tensor([[0], [N]])},
         r"`edge_index` must lie between 0 and num_nodes - 1 = 8, got 9",
     ),
+    (
+        {"conv_options": {"edge_dim": 2}, "edge_attr": torch.full((60, 2), torch.nan)},
+        r"`edge_attr` must not contain NaN",
+    ),
+    (
+        {"conv_options": {"edge_dim": 2}, "edge_attr": torch.ones(60, 2).long()},
+        r"`edge_attr` must be floating point, got torch.int64",
+    ),
+    ({"x": torch.ones(N).bool()}, r"`x` must have shape \[num_nodes, 5\], got \[9\]"),
     ({"edge_attr": torch.ones(60, 2)}, r"a layer without `edge_dim` takes no edge features, got some"),
     (
         {"edge_index": random_graph(N, 60, R, edge_dim=2)},

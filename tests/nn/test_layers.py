@@ -304,6 +304,8 @@ def test_without_edges_every_parameter_gets_a_zero_gradient(num_nodes, num_relat
             num_attention_bases=bases,
         ).double()
         x = None if featureless else torch.randn(num_nodes, F).double()
+        with ops.backend("reference"):
+            assert conv(x, graph).shape == (num_nodes, 2 * D)
         out, (_, attention) = conv(x, graph, return_attention_weights=True)
         assert out.shape == (num_nodes, 2 * D)
         assert attention.shape == (0, 2)
@@ -333,6 +335,37 @@ def test_fp16_autocast(graph, x):
             out = conv.float()(x.float(), graph)
         assert out.dtype == torch.float16
         assert_close(out, expected, 1e-2)
+
+
+@pytest.mark.parametrize("backend", ["torch", "reference"])
+def test_backward_inside_autocast(graph, x, backend):
+    with torch.autocast("cpu", dtype=torch.bfloat16), ops.backend(backend):
+        for conv in [*layers(), *layers(num_bases=2)]:
+            y = x.float().requires_grad_()
+            out = conv.float()(y, graph)
+            (out * torch.randn_like(out)).sum().backward()
+            assert y.grad.isfinite().all()
+            with pytest.raises(TypeError, match="`x` must have the layer's dtype"):
+                conv(x, graph)
+
+
+def test_logits_keep_their_precision_under_autocast(graph):
+    conv = RGATConv(N, D, R, heads=2, num_bases=2, score="multiplicative")
+    conv.attention_kernel.weight.data *= 20
+    _, (_, expected) = conv(None, graph, return_attention_weights=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        _, (_, attention) = conv(None, graph, return_attention_weights=True)
+    torch.testing.assert_close(attention, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_graph_first_used_in_inference_mode_can_be_trained_on(graph, x):
+    for conv in layers():
+        graph = random_graph(N, 60, R)
+        with torch.inference_mode():
+            conv(x, graph)
+        out = conv(x, graph)
+        (out * torch.randn_like(out)).sum().backward()
+        assert conv.kernel.weight.grad.abs().max() > 0
 
 
 def test_non_contiguous_input(graph, x):
@@ -373,6 +406,11 @@ def test_gather_is_mean_and_maximum_per_graph():
     torch.testing.assert_close(GraphGather()(x, one), torch.tensor([[11 / 3, -8 / 3, 7, -1]]))
     with pytest.raises(ValueError, match=r"`x` must have shape \[3, F\], one row per node, got \[2, 2\]"):
         GraphGather()(x[:2], graph)
+
+
+def test_gather_does_not_overflow_in_half_precision():
+    graph = random_graph(70_000, 0, 1)
+    assert GraphGather()(torch.full((70_000, 1), 3.0, dtype=torch.float16), graph).tolist() == [[3.0, 3.0]]
 
 
 def test_gather_gradients():

@@ -24,6 +24,8 @@ class GraphGather(nn.Module):
             raise ValueError(f"`x` must have shape [{graph.num_nodes}, F], one row per node, got {list(x.shape)}")
         graph_id, sizes = graph.graph_ids(), graph.structure.graph_sizes
         zeros = x.new_zeros(sizes.shape[0], x.shape[1])
-        mean = zeros.index_add(0, graph_id, x) / sizes.clamp(min=1).unsqueeze(1).to(x.dtype)
+        wide = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype  # a sum may exceed float16
+        total = zeros.to(wide).index_add(0, graph_id, x.to(wide))
+        mean = (total / sizes.clamp(min=1).unsqueeze(1)).to(x.dtype)
         maximum = zeros.scatter_reduce(0, graph_id.unsqueeze(1).expand_as(x), x, "amax", include_self=False)
         return torch.cat([mean, maximum], dim=1)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import one_hot
 
+from rgat import ops
+from rgat.checks import check_count
 from rgat.graph import RelationalGraph, Rows, check_ids
 from rgat.nn.kernels import BasisKernel, FullKernel, RowKernel
 
 
 class RelationalConv(nn.Module):
     """A layer whose values are ``g_j = h_j W[r, k]``; subclasses say how neighbours are weighted."""
+
+    row_ends: ClassVar[tuple[str, ...]]  # which rows of the structure the kernels are read at
 
     rows: Tensor | None  # [U] int64, sorted `r * N + node`: the rows that a compact featureless layer holds
     dropout_state: Tensor  # [2] int64: seed, number of training calls so far; masks are a function of both
@@ -27,7 +30,7 @@ class RelationalConv(nn.Module):
         num_bases: int | None,
         feature_dropout: float,
         edge_dropout: float,
-        keys: Tensor | None,
+        graph: RelationalGraph | None,
     ) -> None:
         super().__init__()
         for name, value in (("in_channels", in_channels), ("num_relations", num_relations)):
@@ -43,16 +46,18 @@ class RelationalConv(nn.Module):
         self.heads = heads
         self.feature_dropout = feature_dropout
         self.edge_dropout = edge_dropout
+        self.register_buffer("rows", None)
         sizes = (num_relations, heads, in_channels, out_channels)
         self.kernel: FullKernel | BasisKernel | RowKernel
         if num_bases is not None:
             check_count("num_bases", num_bases)
             self.kernel = BasisKernel(*sizes, num_bases)
-        elif keys is not None:
+        elif graph is not None:
+            keys = self._keys_of(graph)
+            self.register_buffer("rows", keys)
             self.kernel = RowKernel(*sizes, len(keys))
         else:
             self.kernel = FullKernel(*sizes)
-        self.register_buffer("rows", keys if num_bases is None else None)
         self.register_buffer("dropout_state", torch.zeros(2, dtype=torch.int64))
 
     def reset_parameters(self) -> None:
@@ -104,27 +109,20 @@ class RelationalConv(nn.Module):
                     f"got {self.in_channels}"
                 )
             return None, torch.arange(graph.num_nodes, device=graph.device)
-        check = graph.validate and _may_look_at_values()
         if x.layout != torch.strided:
             x = _one_hot_index(x, self.in_channels)
-        if x.dim() == 1 and not x.is_floating_point():
-            if check:
+        if x.dim() == 1 and not x.is_floating_point() and x.dtype != torch.bool:
+            if graph.validate and _may_look_at_values():
                 check_ids("x", x, self.in_channels, "in_channels")
             self._check_num_nodes(x, graph)
             return None, x.long()
         if x.dim() != 2 or x.shape[1] != self.in_channels:
             raise ValueError(f"`x` must have shape [num_nodes, {self.in_channels}], got {list(x.shape)}")
         self._check_num_nodes(x, graph)
-        if not x.is_floating_point():
-            raise TypeError(
-                f"`x` must be floating point or a vector of indices, got {x.dtype}; convert it with `.float()`"
-            )
-        if x.dtype != self._dtype and not torch.is_autocast_enabled(x.device.type):
+        check_features("x", x, graph)
+        autocast = torch.is_autocast_enabled(x.device.type) and torch.float64 not in (x.dtype, self._dtype)
+        if x.dtype != self._dtype and not autocast:
             raise TypeError(f"`x` must have the layer's dtype {self._dtype}, got {x.dtype}; convert one of them")
-        if check and x.isnan().any():
-            raise ValueError(
-                "`x` must not contain NaN; clean the node features first, or build the graph with `validate=False`"
-            )
         return x, None
 
     @staticmethod
@@ -149,33 +147,38 @@ class RelationalConv(nn.Module):
         return self.kernel.look_up(index.index_select(0, rows.node), rows)
 
     def _places(self, rows: Rows, graph: RelationalGraph) -> Tensor:
-        """Where the graph's rows stand among the rows that this layer holds."""
-        assert self.rows is not None
+        """Where the graph's rows stand among the rows that this layer holds; an error if one is not among them."""
         keys = rows.relation.long() * graph.num_nodes + rows.node
-        places = torch.searchsorted(self.rows, keys)
-        if len(self.rows):
-            places = places.clamp(max=len(self.rows) - 1)
-        if _may_look_at_values():
-            missing = int((self.rows[places] != keys).sum()) if len(self.rows) else len(keys)
-            if missing:
-                raise ValueError(
-                    "the graph must use only rows (relation, node) of the graph this layer was built with, "
-                    f"got {missing} others; build the layer with this graph, or without `graph=`"
-                )
+        places: Tensor = _find_rows(self.rows, keys)
         return places
+
+    def _check_rows(self, graph: RelationalGraph) -> None:
+        """Refuse a graph with other rows also where they are not read."""
+        for end in self.row_ends if self.rows is not None else ():
+            self._places(getattr(graph.structure, end), graph)
+
+    def _keys_of(self, graph: RelationalGraph) -> Tensor:
+        """The rows ``r * N + node`` that edges of ``graph`` use, sorted."""
+        if (graph.num_nodes, graph.num_relations) != (self.in_channels, self.num_relations):
+            raise ValueError(
+                f"a layer built with `graph=` must have its sizes, in_channels={graph.num_nodes} and "
+                f"num_relations={graph.num_relations}, got {self.in_channels} and {self.num_relations}"
+            )
+        ends = [getattr(graph.structure, end) for end in self.row_ends]
+        keys: Tensor = torch.unique(torch.cat([rows.relation.long() * graph.num_nodes + rows.node for rows in ends]))
+        return keys.cpu()
 
     def _dense(self, x: Tensor | None, index: Tensor | None) -> Tensor:
         """The input as a matrix ``[N, F]``, for the reference."""
         if x is not None:
-            return x
+            return x.to(self._dtype)
         assert index is not None
-        return one_hot(index, self.in_channels).to(self._dtype)
+        return torch.eye(self.in_channels, dtype=self._dtype, device=index.device)[index]
 
     def _next_dropout_state(self) -> Tensor | None:
         if not self.training or self.feature_dropout == self.edge_dropout == 0:
             return None
-        state = self.dropout_state.clone()
-        self.dropout_state[1].add_(1)
+        state: Tensor = ops.count_call(self.dropout_state)
         return state
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
@@ -186,26 +189,41 @@ class RelationalConv(nn.Module):
                 f"`{prefix}rows` must be the rows of the graph this layer was built with "
                 f"({len(self.rows)}), got others ({len(rows)}); build the layer with the graph of the saved one"
             )
+            for name, parameter in self.kernel.named_parameters(prefix + "kernel"):
+                state_dict[name] = parameter.detach()  # keep what is there
             return
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
-def check_count(name: str, value: object, least: int = 1) -> None:
-    """Raise unless ``value`` is a whole number of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"`{name}` must be an integer of at least {least}, got {value!r}")
+@torch.library.custom_op("rgat::find_rows", mutates_args=())
+def _find_rows(held: Tensor, keys: Tensor) -> Tensor:
+    """The places of ``keys`` among the sorted ``held``; an operator, so that compiled code checks too."""
+    places = torch.searchsorted(held, keys)
+    if _may_look_at_values():
+        missing = len(keys)
+        if len(held):
+            missing = int((held[places.clamp(max=len(held) - 1)] != keys).sum())
+        if missing:
+            raise ValueError(
+                "the graph must use only rows (relation, node) of the graph this layer was built with, "
+                f"got {missing} others; build the layer with this graph, or without `graph=`"
+            )
+    return places
 
 
-def row_keys(graph: RelationalGraph, in_channels: int, num_relations: int, both_ends: bool) -> Tensor:
-    """The rows ``r * N + node`` that edges of ``graph`` use, sorted: sources, or both ends."""
-    if graph.num_nodes != in_channels or graph.num_relations != num_relations:
+@_find_rows.register_fake
+def _(held: Tensor, keys: Tensor) -> Tensor:
+    return keys.new_empty(keys.shape)
+
+
+def check_features(name: str, features: Tensor, graph: RelationalGraph) -> None:
+    """Raise unless ``features`` are numbers."""
+    if not features.is_floating_point():
+        raise TypeError(f"`{name}` must be floating point, got {features.dtype}; convert it with `.float()`")
+    if graph.validate and _may_look_at_values() and features.isnan().any():
         raise ValueError(
-            f"a layer built with `graph=` must have its sizes, in_channels={graph.num_nodes} and "
-            f"num_relations={graph.num_relations}, got {in_channels} and {num_relations}"
+            f"`{name}` must not contain NaN; clean the features first, or build the graph with `validate=False`"
         )
-    ends = (graph.structure.sources, graph.structure.targets) if both_ends else (graph.structure.sources,)
-    keys: Tensor = torch.unique(torch.cat([rows.relation.long() * graph.num_nodes + rows.node for rows in ends]))
-    return keys.cpu()
 
 
 def _may_look_at_values() -> bool:
@@ -222,8 +240,8 @@ def _one_hot_index(x: Tensor, in_channels: int) -> Tensor:
     x = x.to_sparse(layout=torch.sparse_coo).coalesce()
     row: Tensor
     column: Tensor
-    row, column = x.indices()
+    row, column = x.indices()[:, x.values() != 0]
     expected = torch.arange(x.shape[0], device=x.device)
-    if not torch.equal(row, expected) or bool((x.values() != 1).any()):
+    if not torch.equal(row, expected) or bool(((x.values() != 1) & (x.values() != 0)).any()):
         raise ValueError("a sparse `x` must be one-hot, a single 1 in each row; pass other features as `x.to_dense()`")
     return column

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from rgat import ops
+from rgat.checks import check_count, check_word
 from rgat.graph import RelationalGraph, Structure
 from rgat.nn.kernels import BasisKernel, FullKernel, fold_heads, glorot_bound
-from rgat.nn.relational import RelationalConv, check_count, row_keys
-from rgat.words import check_word
+from rgat.nn.relational import RelationalConv, check_features
 
 SCOPES = ("within", "across")
 SCORES = ("additive", "multiplicative")
@@ -60,6 +60,8 @@ class RGATConv(RelationalConv):
         graph: for featureless input, hold only the kernel rows that the edges of this graph use.
     """
 
+    row_ends = ("sources", "targets")
+
     def __init__(
         self,
         in_channels: int,
@@ -79,9 +81,8 @@ class RGATConv(RelationalConv):
         bias: bool = True,
         graph: RelationalGraph | None = None,
     ) -> None:
-        keys = None if graph is None else row_keys(graph, in_channels, num_relations, both_ends=True)
         super().__init__(
-            in_channels, out_channels, num_relations, heads, num_bases, feature_dropout, edge_dropout, keys
+            in_channels, out_channels, num_relations, heads, num_bases, feature_dropout, edge_dropout, graph
         )
         check_word("score", score, SCORES)
         check_word("head_merge", head_merge, HEAD_MERGES)
@@ -155,7 +156,8 @@ class RGATConv(RelationalConv):
             x: features ``[N, F]``; None for featureless input; or indices ``[N]`` or a sparse matrix, one-hot.
             edge_index: a (prepared) graph, or its ``[2, E]`` edges.
             edge_type: ``[E]``, with bare edges only.
-            edge_attr: ``[E, edge_dim]``, by default the graph's own.
+            edge_attr: ``[E, edge_dim]``, by default the graph's own. Parallel edges are told apart by the graph's own
+                features, so with edge dropout only these make the result independent of the order of such edges.
             return_attention_weights: return also ``(edge_index, attention)``, with the attention before dropout
                 ``[E, H]`` in the caller's edge order.
             constant_attention: give all edges of a softmax group the same attention.
@@ -165,24 +167,28 @@ class RGATConv(RelationalConv):
         x, index = self._split_input(x, graph)
         state = self._next_dropout_state()
         if ops.active_backend() == "reference":
-            out, attention = ops.relational_attention(
-                self._dense(x, index),
-                self.kernels(),
-                None if constant_attention else self.attention_kernels(),
-                graph,
-                scope=self.scope,
-                negative_slope=self._slope,
-                edge_attr=edge_attr,
-                edge_kernels=self.edge_kernel,
-                dropout_state=state,
-                feature_dropout=self.feature_dropout,
-                edge_dropout=self.edge_dropout,
-            )
+            self._check_rows(graph)
+            with torch.autocast(graph.device.type, enabled=False):
+                out, attention = ops.relational_attention(
+                    self._dense(x, index),
+                    self.kernels(),
+                    None if constant_attention else self.attention_kernels(),
+                    graph,
+                    scope=self.scope,
+                    negative_slope=self._slope,
+                    edge_attr=edge_attr,
+                    edge_kernels=self.edge_kernel,
+                    dropout_state=state,
+                    feature_dropout=self.feature_dropout,
+                    edge_dropout=self.edge_dropout,
+                )
         else:
             s = graph.structure
             g = self._values(x, index, s.sources, graph)
             queries = keys = edge_logits = None
-            if not constant_attention:
+            if constant_attention:
+                self._check_rows(graph)
+            else:
                 queries, keys, edge_logits = self._scores(g, x, index, edge_attr, graph)
             out, attention = ops.attend(
                 g, queries, keys, edge_logits, s, self._attention, state, return_attention_weights
@@ -209,7 +215,7 @@ class RGATConv(RelationalConv):
                 queries = ops.project(x, fold_heads(kernels @ query_kernel), s.targets.relation_ptr, s.targets.node)
                 keys = ops.project(x, fold_heads(kernels @ key_kernel), s.sources.relation_ptr, s.sources.node)
             shape = (-1, self.heads, self.attention_channels)
-            edge_logits = None if edge_attr is None else self._edge_logits(edge_attr.to(self._dtype), s)
+            edge_logits = None if edge_attr is None else self._edge_logits(edge_attr, s)
             return queries.view(shape), keys.view(shape), edge_logits
 
     def _edge_logits(self, edge_attr: Tensor, s: Structure) -> Tensor:
@@ -242,18 +248,21 @@ class RGATConv(RelationalConv):
         return out if self.bias is None else out + self.bias.to(out.dtype)
 
     def _check_edge_attr(self, edge_attr: Tensor | None, graph: RelationalGraph) -> Tensor | None:
-        if self.edge_dim is None:
-            if edge_attr is not None:
-                raise ValueError(
-                    "a layer without `edge_dim` takes no edge features, got some; pass `edge_dim=` when you build it"
-                )
-        elif edge_attr is None:
+        """The edge features in the layer's dtype, if it wants any."""
+        if edge_attr is None:
+            if self.edge_dim is None:
+                return None
             raise ValueError(f"a layer with `edge_dim={self.edge_dim}` needs edge features, got None; pass `edge_attr`")
-        elif list(edge_attr.shape) != [graph.num_edges, self.edge_dim]:
+        if self.edge_dim is None:
+            raise ValueError(
+                "a layer without `edge_dim` takes no edge features, got some; pass `edge_dim=` when you build it"
+            )
+        if list(edge_attr.shape) != [graph.num_edges, self.edge_dim]:
             raise ValueError(
                 f"`edge_attr` must have shape [{graph.num_edges}, {self.edge_dim}], got {list(edge_attr.shape)}"
             )
-        return edge_attr
+        check_features("edge_attr", edge_attr, graph)
+        return edge_attr.to(self._dtype)
 
     def extra_repr(self) -> str:
         scope = self.scope[0] if len(set(self.scope)) == 1 else self.scope
@@ -262,7 +271,7 @@ class RGATConv(RelationalConv):
 
 
 def _scope_per_head(scope: str | Sequence[str], heads: int) -> tuple[str, ...]:
-    words = (scope,) * heads if isinstance(scope, str) else tuple(scope)
+    words = tuple(scope) if isinstance(scope, Sequence) and not isinstance(scope, str) else (scope,) * heads
     for word in words:
         check_word("scope", word, SCOPES)
     if len(words) != heads:

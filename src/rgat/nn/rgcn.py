@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from rgat import ops
 from rgat.graph import RelationalGraph
-from rgat.nn.relational import RelationalConv, row_keys
+from rgat.nn.relational import RelationalConv
 
 
 class RGCNConv(RelationalConv):
@@ -31,6 +31,8 @@ class RGCNConv(RelationalConv):
         graph: for featureless input, hold only the kernel rows that the edges of this graph use.
     """
 
+    row_ends = ("sources",)
+
     def __init__(
         self,
         in_channels: int,
@@ -42,8 +44,7 @@ class RGCNConv(RelationalConv):
         bias: bool = True,
         graph: RelationalGraph | None = None,
     ) -> None:
-        keys = None if graph is None else row_keys(graph, in_channels, num_relations, both_ends=False)
-        super().__init__(in_channels, out_channels, num_relations, 1, num_bases, feature_dropout, edge_dropout, keys)
+        super().__init__(in_channels, out_channels, num_relations, 1, num_bases, feature_dropout, edge_dropout, graph)
         self.bias = nn.Parameter(torch.empty(out_channels)) if bias else None
         self.reset_parameters()
 
@@ -64,16 +65,18 @@ class RGCNConv(RelationalConv):
         x, index = self._split_input(x, graph)
         state = self._next_dropout_state()
         if ops.active_backend() == "reference":
-            out, _ = ops.relational_attention(
-                self._dense(x, index),
-                self._kernels(),
-                None,
-                graph,
-                scope=("within",),
-                dropout_state=state,
-                feature_dropout=self.feature_dropout,
-                edge_dropout=self.edge_dropout,
-            )
+            self._check_rows(graph)
+            with torch.autocast(graph.device.type, enabled=False):
+                out, _ = ops.relational_attention(
+                    self._dense(x, index),
+                    self._kernels(),
+                    None,
+                    graph,
+                    scope=("within",),
+                    dropout_state=state,
+                    feature_dropout=self.feature_dropout,
+                    edge_dropout=self.edge_dropout,
+                )
         else:
             g = self._values(x, index, graph.structure.sources, graph)
             how = ops.Attention([False], None, self.feature_dropout, self.edge_dropout)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rgat.words import check_word
+from rgat.checks import check_word
 
 WORDS = ("auto", "reference", "torch", "numba", "triton")
 NOT_BUILT = ("numba", "triton")
@@ -17,7 +17,7 @@ _requested: str | None = None  # set by `backend`; applies to the whole process
 def _check(word: str, name: str) -> str:
     check_word(name, word, WORDS)
     if word in NOT_BUILT:
-        raise RuntimeError(f'the backend "{word}" is not part of this version; use "auto", "torch" or "reference"')
+        raise ValueError(f'the backend "{word}" is not part of this version; use "auto", "torch" or "reference"')
     return word
 
 

@@ -42,6 +42,22 @@ def _mix32(value: Tensor) -> Tensor:
     return value ^ (value >> 16)
 
 
+@torch.library.custom_op("rgat::count_call", mutates_args=("state",))
+def count_call(state: Tensor) -> Tensor:
+    """Return a copy of the pair (seed, call number) and count one call in place.
+
+    An operator, so that a compiler cannot make the copy again, in backward, from the changed original.
+    """
+    before = state.clone()
+    state[1] += 1
+    return before
+
+
+@count_call.register_fake
+def _(state: Tensor) -> Tensor:
+    return torch.empty_like(state)
+
+
 def keep_mask(state: Tensor, kind: int, ids: Tensor, num_columns: int, rate: float) -> Tensor:
     """Return the mask ``[len(ids), num_columns]``: True, with probability ``1 - rate``, where an element is kept.
 

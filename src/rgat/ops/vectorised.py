@@ -40,6 +40,11 @@ class Attention(NamedTuple):
     edge_dropout: float = 0.0
 
 
+def _as_given(tensor: Tensor) -> torch.autocast:
+    """Inside an operator the dtypes are settled; autocast must not change them again."""
+    return torch.autocast(tensor.device.type, enabled=False)
+
+
 def _relation_slices(ptr: Tensor) -> list[tuple[int, slice]]:
     ends = ptr.tolist()
     return [(r, slice(ends[r], ends[r + 1])) for r in range(len(ends) - 1) if ends[r] < ends[r + 1]]
@@ -60,8 +65,9 @@ def _batched_mm(left: Tensor, right: Tensor) -> Tensor:
 def _project(x: Tensor, weight: Tensor, node: Tensor | None, ptr: Tensor) -> Tensor:
     num_rows = x.shape[0] if node is None else node.shape[0]
     out = x.new_empty(num_rows, weight.shape[1], weight.shape[3])
-    for r, rows in _relation_slices(ptr):
-        out[rows] = _batched_mm(_gather(x, node, rows), weight[r])
+    with _as_given(x):
+        for r, rows in _relation_slices(ptr):
+            out[rows] = _batched_mm(_gather(x, node, rows), weight[r])
     return out
 
 
@@ -73,12 +79,13 @@ def _(x: Tensor, weight: Tensor, node: Tensor | None, ptr: Tensor) -> Tensor:
 @torch.library.custom_op("rgat::project_input_grad", mutates_args=())
 def _project_input_grad(grad: Tensor, weight: Tensor, node: Tensor | None, ptr: Tensor, num_nodes: int) -> Tensor:
     out = grad.new_zeros(num_nodes, weight.shape[1], weight.shape[2])
-    for r, rows in _relation_slices(ptr):
-        part = _batched_mm(grad[rows], weight[r].transpose(1, 2))
-        if node is None:
-            out[rows] = part
-        else:
-            out.index_add_(0, node[rows], part)
+    with _as_given(grad):
+        for r, rows in _relation_slices(ptr):
+            part = _batched_mm(grad[rows], weight[r].transpose(1, 2))
+            if node is None:
+                out[rows] = part
+            else:
+                out.index_add_(0, node[rows], part)
     return out
 
 
@@ -90,12 +97,13 @@ def _(grad: Tensor, weight: Tensor, node: Tensor | None, ptr: Tensor, num_nodes:
 @torch.library.custom_op("rgat::project_weight_grad", mutates_args=())
 def _project_weight_grad(grad: Tensor, x: Tensor, node: Tensor | None, ptr: Tensor) -> Tensor:
     out = grad.new_zeros(ptr.shape[0] - 1, x.shape[1], x.shape[2], grad.shape[2])
-    for r, rows in _relation_slices(ptr):
-        left = _gather(x, node, rows)
-        if left.shape[1] == 1:
-            torch.mm(left[:, 0].t(), grad[rows][:, 0], out=out[r, 0])
-        else:
-            torch.bmm(left.permute(1, 2, 0), grad[rows].transpose(0, 1), out=out[r])
+    with _as_given(grad):
+        for r, rows in _relation_slices(ptr):
+            left = _gather(x, node, rows)
+            if left.shape[1] == 1:
+                torch.mm(left[:, 0].t(), grad[rows][:, 0], out=out[r, 0])
+            else:
+                torch.bmm(left.permute(1, 2, 0), grad[rows].transpose(0, 1), out=out[r])
     return out
 
 
@@ -319,9 +327,9 @@ def _(
     edge_dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     def like(tensor: Tensor | None) -> Tensor:
-        return values.new_empty(0) if tensor is None else torch.empty_like(tensor)
+        return values.new_empty(0) if tensor is None else tensor.new_empty(tensor.shape)  # contiguous
 
-    return torch.empty_like(values), like(queries), like(keys), like(edge_logits)
+    return like(values), like(queries), like(keys), like(edge_logits)
 
 
 def _attend_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

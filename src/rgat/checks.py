@@ -1,0 +1,26 @@
+"""Checks of options, each with one clear sentence, the nearest word suggested."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from numbers import Integral
+
+
+def check_word(name: str, given: object, allowed: Sequence[str]) -> None:
+    """Raise unless ``given`` is one of the ``allowed`` words."""
+    if given in allowed:
+        return
+    words = [f'"{word}"' for word in allowed]
+    listed = words[0] if len(words) == 1 else ", ".join(words[:-1]) + " or " + words[-1]
+    shown = f'"{given}"' if isinstance(given, str) else repr(given)
+    beginnings = [word for word in allowed if isinstance(given, str) and given and word.startswith(given)]
+    nearest = beginnings or difflib.get_close_matches(str(given), allowed, n=1)
+    hint = f'; did you mean "{nearest[0]}"?' if nearest else ""
+    raise ValueError(f"`{name}` must be {listed}, got {shown}{hint}")
+
+
+def check_count(name: str, value: object, least: int = 1) -> None:
+    """Raise unless ``value`` is a whole number of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise ValueError(f"`{name}` must be an integer of at least {least}, got {value!r}")

@@ -1,0 +1,63 @@
+"""The data sets that come with the package, made by our own generators on first use."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rgat.data.institute import GROUPS, institute_triples
+from rgat.data.molecules import BONDS, PATTERNS, molecule_set, store_molecules
+from rgat.data.records import MISSING, GraphData, NodeData
+from rgat.graph import RelationalGraph
+
+
+def institute(seed: int = 0) -> NodeData:
+    """The made-up research institute: to which group does a person belong? Half of the people to learn from."""
+    triples, groups = institute_triples(seed)
+    nodes = {name: i for i, name in enumerate(sorted({s for s, _, _ in triples} | {o for _, _, o in triples}))}
+    predicates = sorted({p for _, p, _ in triples})
+    relations = {name: i for i, name in enumerate(predicates)}
+    edges = torch.tensor([(nodes[s], nodes[o], relations[p]) for s, p, o in triples])
+    graph = RelationalGraph(edges[:, :2].t(), edges[:, 2], num_nodes=len(nodes), num_relations=len(relations))
+    labels = torch.full((len(nodes),), MISSING)
+    for person, group in groups.items():
+        labels[nodes[person]] = GROUPS.index(group)
+    train, valid, test = _split((labels != MISSING).nonzero().squeeze(1), (0.5, 0.25), seed)
+    return NodeData(
+        name="institute",
+        graph=graph.with_inverses().with_self_loops(),
+        x=None,
+        labels=labels,
+        classes=GROUPS,
+        train=train,
+        valid=valid,
+        test=test,
+        node_names=tuple(nodes),
+        relation_names=(*predicates, *(f"inverse of {name}" for name in predicates), "self"),
+        provenance={"generator": "rgat.data.institute", "seed": seed, "triples": len(triples)},
+    )
+
+
+def molecules(seed: int = 0) -> GraphData:
+    """Small molecules: which patterns does a structure contain? 60 % to learn from."""
+    smiles, parsed, labels = molecule_set(seed=seed)
+    train, valid, test = _split(torch.arange(len(smiles)), (0.6, 0.2), seed)
+    return GraphData(
+        name="molecules",
+        graphs=store_molecules(parsed),
+        labels=labels,
+        tasks=tuple(PATTERNS),
+        train=train,
+        valid=valid,
+        test=test,
+        graph_names=tuple(smiles),
+        relation_names=(*BONDS, "self"),
+        provenance={"generator": "rgat.data.molecules", "seed": seed},
+    )
+
+
+def _split(ids: Tensor, shares: tuple[float, float], seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Shuffle ids and cut them into train, valid and test."""
+    ids = ids[torch.randperm(len(ids), generator=torch.Generator().manual_seed(seed))]
+    first, second = int(shares[0] * len(ids)), int((shares[0] + shares[1]) * len(ids))
+    return ids[:first], ids[first:second], ids[second:]

@@ -1,0 +1,1 @@
+"""The experiments: which models on which data, how often."""

@@ -1,0 +1,166 @@
+"""The two models of the paper (sections 2.2 and 2.3), with either family of layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rgat.checks import check_count, check_word
+from rgat.graph import RelationalGraph
+from rgat.nn import GraphGather, RGATConv, RGCNConv
+
+LAYERS = ("rgat", "rgcn")
+RGCN_OPTIONS = ("num_bases", "feature_dropout", "edge_dropout", "bias", "graph")
+
+
+def _layer(
+    family: str,
+    in_channels: int,
+    out_channels: int,
+    num_relations: int,
+    heads: int,
+    head_merge: str,
+    options: dict[str, Any],
+) -> RGATConv | RGCNConv:
+    """One relational layer of ``out_channels`` per head, heads merged as told."""
+    check_word("layer", family, LAYERS)
+    if family == "rgat":
+        return RGATConv(in_channels, out_channels, num_relations, heads=heads, head_merge=head_merge, **options)
+    if heads != 1:
+        raise ValueError(f'`heads` must be 1 for layer="rgcn", which has no heads, got {heads}')
+    for name in options:
+        if name not in RGCN_OPTIONS:
+            raise ValueError(f'`{name}` must not be given for layer="rgcn", which has no attention; leave it out')
+    return RGCNConv(in_channels, out_channels, num_relations, **options)
+
+
+def _units_per_head(hidden_channels: int, heads: int) -> int:
+    check_count("hidden_channels", hidden_channels)
+    check_count("heads", heads)
+    if hidden_channels % heads:
+        raise ValueError(f"`hidden_channels` must be divisible by `heads`, got {hidden_channels} and {heads}")
+    return hidden_channels // heads
+
+
+def _normalisation(channels: int, batch_norm: bool) -> nn.Module:
+    return nn.BatchNorm1d(channels) if batch_norm else nn.Identity()
+
+
+def _convolve(conv: nn.Module, x: Tensor | None, graph: RelationalGraph, constant_attention: bool) -> Tensor:
+    """Call either family; the attention of an RGCN is constant anyway."""
+    options = {"constant_attention": True} if constant_attention and isinstance(conv, RGATConv) else {}
+    out: Tensor = conv(x, graph, **options)
+    return out
+
+
+class NodeClassifier(nn.Module):
+    r"""Two relational layers that classify nodes (figure 3a).
+
+    .. math::
+        H^{(1)} = \mathrm{ReLU}(\mathrm{RGAT}_{\text{concat}}(X)), \qquad
+        \text{logits} = \mathrm{RGAT}_{\text{mean}}(H^{(1)}) \in \mathbb{R}^{N \times \text{classes}}.
+
+    Both layers have ``heads`` heads. The first has ``hidden_channels / heads`` units per head, so that the total stays
+    what was asked; the second one unit per class and head. Batch normalisation, if on, stands before the ReLU.
+
+    Args:
+        in_channels: number of node features; for featureless input the number of nodes.
+        num_classes: number of classes.
+        num_relations: number of relations.
+        layer: "rgat" or "rgcn".
+        hidden_channels: units of the first layer, over all heads.
+        heads: number of heads of both layers.
+        batch_norm: normalise the first layer's output.
+        graph: for featureless input, let the first layer hold only the kernel rows that the edges of this graph use.
+        **options: further options of both layers, such as ``scope``, ``score`` or ``feature_dropout``.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        num_classes: int,
+        num_relations: int,
+        layer: str = "rgat",
+        hidden_channels: int = 16,
+        heads: int = 1,
+        batch_norm: bool = False,
+        graph: RelationalGraph | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        check_count("num_classes", num_classes)
+        units = _units_per_head(hidden_channels, heads)
+        first = options if graph is None else options | {"graph": graph}
+        self.conv1 = _layer(layer, in_channels, units, num_relations, heads, "concat", first)
+        self.norm1 = _normalisation(hidden_channels, batch_norm)
+        self.conv2 = _layer(layer, hidden_channels, num_classes, num_relations, heads, "mean", options)
+
+    def forward(self, x: Tensor | None, graph: RelationalGraph, constant_attention: bool = False) -> Tensor:
+        """Return class logits ``[N, num_classes]``."""
+        x = _convolve(self.conv1, x, graph, constant_attention)
+        x = torch.relu(self.norm1(x))
+        return _convolve(self.conv2, x, graph, constant_attention)
+
+
+class GraphClassifier(nn.Module):
+    r"""Two relational layers, a gather and two dense layers that classify whole graphs for several tasks (figure 3b).
+
+    .. math::
+        H^{(l)} = \mathrm{ReLU}(\mathrm{RGAT}_{\text{concat}}(H^{(l-1)})), \quad l = 1, 2, \qquad
+        z = \tanh(\mathrm{GraphGather}(H^{(2)})), \qquad
+        \text{logits} = \mathrm{Dense}(\mathrm{ReLU}(\mathrm{Dense}(z))).
+
+    Both relational layers have ``heads`` heads of ``hidden_channels / heads`` units. Batch normalisation, if on, stands
+    before the ReLU of each relational layer.
+
+    Args:
+        in_channels: number of node features.
+        num_tasks: number of tasks.
+        num_relations: number of relations.
+        num_classes: number of classes of each task.
+        layer: "rgat" or "rgcn".
+        hidden_channels: units of each relational layer, over all heads.
+        dense_channels: units of the first dense layer.
+        heads: number of heads of both relational layers.
+        batch_norm: normalise the output of both relational layers.
+        **options: further options of both relational layers, such as ``scope``, ``score`` or ``edge_dim``.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        num_tasks: int,
+        num_relations: int,
+        num_classes: int = 2,
+        layer: str = "rgat",
+        hidden_channels: int = 64,
+        dense_channels: int = 64,
+        heads: int = 1,
+        batch_norm: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        for name, value in (("num_tasks", num_tasks), ("num_classes", num_classes), ("dense_channels", dense_channels)):
+            check_count(name, value)
+        if "graph" in options:
+            raise ValueError("`graph` must not be given: a graph classifier is for many graphs, with node features")
+        units = _units_per_head(hidden_channels, heads)
+        self.num_tasks = num_tasks
+        self.num_classes = num_classes
+        self.conv1 = _layer(layer, in_channels, units, num_relations, heads, "concat", options)
+        self.norm1 = _normalisation(hidden_channels, batch_norm)
+        self.conv2 = _layer(layer, hidden_channels, units, num_relations, heads, "concat", options)
+        self.norm2 = _normalisation(hidden_channels, batch_norm)
+        self.gather = GraphGather()
+        self.dense1 = nn.Linear(2 * hidden_channels, dense_channels)
+        self.dense2 = nn.Linear(dense_channels, num_tasks * num_classes)
+
+    def forward(self, x: Tensor | None, graph: RelationalGraph, constant_attention: bool = False) -> Tensor:
+        """Return class logits ``[G, num_tasks, num_classes]``."""
+        h = torch.relu(self.norm1(_convolve(self.conv1, x, graph, constant_attention)))
+        h = torch.relu(self.norm2(_convolve(self.conv2, h, graph, constant_attention)))
+        z = torch.tanh(self.gather(h, graph))
+        logits: Tensor = self.dense2(torch.relu(self.dense1(z)))
+        return logits.view(-1, self.num_tasks, self.num_classes)

@@ -1,0 +1,76 @@
+"""Losses (the last equations of sections 2.2 and 2.3) and penalties."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from rgat.checks import check_word
+
+MISSING = -1  # in place of a class: the label is not known
+
+
+def node_cross_entropy(logits: Tensor, labels: Tensor, nodes: Tensor, reduction: str = "mean") -> Tensor:
+    """Masked cross-entropy over labelled nodes.
+
+    Args:
+        logits: ``[N, classes]``.
+        labels: ``[N]`` class of each node; only those of ``nodes`` are read.
+        nodes: ids of the labelled nodes to learn from.
+        reduction: "mean" over these nodes (zero without any), or the "sum" that the paper prints.
+    """
+    check_word("reduction", reduction, ("mean", "sum"))
+    total = cross_entropy(logits[nodes], labels[nodes], reduction="sum")
+    return total / max(len(nodes), 1) if reduction == "mean" else total
+
+
+def multi_task_cross_entropy(
+    logits: Tensor, labels: Tensor, class_weights: Tensor | None = None, num_graphs: int | None = None
+) -> Tensor:
+    """Weighted softmax cross-entropy, summed over the known labels of a batch, divided by its number of graphs.
+
+    Args:
+        logits: ``[G, tasks, classes]``.
+        labels: ``[G, tasks]`` classes; -1 where a label is missing.
+        class_weights: ``[tasks, classes]``; 1 by default.
+        num_graphs: number of graphs of the whole batch, where this is one process's part of it; ``G`` by default.
+    """
+    if labels.shape != logits.shape[:2]:
+        raise ValueError(f"`labels` must have shape {list(logits.shape[:2])}, got {list(labels.shape)}")
+    known = labels != MISSING
+    target = labels.clamp(min=0)
+    nll = -torch.log_softmax(logits, dim=-1).gather(-1, target.unsqueeze(-1)).squeeze(-1)  # [G, tasks]
+    weight = known.to(nll.dtype)
+    if class_weights is not None:
+        weight = weight * class_weights.to(nll.dtype).gather(1, target.t()).t()
+    return (weight * nll).sum() / max(labels.shape[0] if num_graphs is None else num_graphs, 1)
+
+
+def balanced_class_weights(labels: Tensor) -> Tensor:
+    """Weights ``[tasks, 2]`` of a training part's labels: 1 for negatives, negatives over positives for positives.
+
+    A task without positives or without negatives keeps weight 1 for both.
+    """
+    negatives, positives = (labels == 0).sum(0), (labels == 1).sum(0)
+    ratio = torch.where((negatives > 0) & (positives > 0), negatives / positives.clamp(min=1), 1.0)
+    return torch.stack([torch.ones_like(ratio), ratio], dim=1)
+
+
+def l2_penalty(model: nn.Module, kernel: Sequence[float], attention: Sequence[float]) -> Tensor:
+    """``coefficient * sum(p ** 2)`` over the parameters that make a kernel: the full kernel, or bases and coefficients.
+
+    Args:
+        model: a model with the layers ``conv1`` and ``conv2``.
+        kernel: coefficients of ``W``, one per layer.
+        attention: coefficients of the attention kernels, one per layer; of no effect on an RGCN, which has none.
+    """
+    penalty = next(model.parameters()).new_zeros(())
+    for layer, coefficients in zip((model.conv1, model.conv2), zip(kernel, attention, strict=True), strict=True):
+        for part, coefficient in zip(("kernel", "attention_kernel"), coefficients, strict=True):
+            if coefficient and hasattr(layer, part):
+                for parameter in getattr(layer, part).parameters():
+                    penalty = penalty + coefficient * parameter.square().sum()
+    return penalty

@@ -1,0 +1,91 @@
+"""What one step of training is, for nodes of one graph and for many graphs: batches, loss, scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from rgat.data import GraphData, NodeData
+from rgat.training.loss import balanced_class_weights, multi_task_cross_entropy, node_cross_entropy
+from rgat.training.metric import accuracy, mean_roc_auc
+
+PARTS = ("train", "valid", "test")
+
+
+class Task(Protocol):
+    """A data set as the training loop sees it."""
+
+    metric: str
+
+    def batches(self, generator: torch.Generator) -> Iterator[Tensor]:
+        """Ids of the training examples of each step of an epoch."""
+
+    def loss(self, model: nn.Module, ids: Tensor) -> Tensor:
+        """The loss of one step."""
+
+    def evaluate(self, model: nn.Module, part: str, constant_attention: bool = False) -> tuple[float, float]:
+        """Loss and metric of the train, valid or test part."""
+
+    def watched(self, loss: float, metric: float) -> float:
+        """The number that early stopping makes small."""
+
+
+class NodeTask:
+    """Full-batch node classification; early stopping watches the validation loss."""
+
+    metric = "accuracy"
+
+    def __init__(self, data: NodeData) -> None:
+        self.data = data
+        self.graph = data.graph.prepare()
+
+    def batches(self, generator: torch.Generator) -> Iterator[Tensor]:
+        yield self.data.train
+
+    def loss(self, model: nn.Module, ids: Tensor) -> Tensor:
+        return node_cross_entropy(model(self.data.x, self.graph), self.data.labels, ids)
+
+    def evaluate(self, model: nn.Module, part: str, constant_attention: bool = False) -> tuple[float, float]:
+        ids = getattr(self.data, part)
+        logits = model(self.data.x, self.graph, constant_attention=constant_attention).float()
+        loss = float(node_cross_entropy(logits, self.data.labels, ids))
+        return loss, accuracy(logits[ids], self.data.labels[ids])
+
+    def watched(self, loss: float, metric: float) -> float:
+        return loss
+
+
+class GraphTask:
+    """Mini-batch multi-task graph classification; early stopping watches the mean ROC-AUC.
+
+    Class weights come from the training part alone.
+    """
+
+    metric = "mean ROC-AUC"
+
+    def __init__(self, data: GraphData, batch_size: int) -> None:
+        self.data = data
+        self.batch_size = batch_size
+        self.class_weights = balanced_class_weights(data.labels[data.train])
+        self.parts = {part: data.graphs.batch(getattr(data, part)) for part in PARTS}
+        for _, graph in self.parts.values():
+            graph.prepare()
+
+    def batches(self, generator: torch.Generator) -> Iterator[Tensor]:
+        order = torch.randperm(len(self.data.train), generator=generator)
+        yield from torch.split(self.data.train[order], self.batch_size)
+
+    def loss(self, model: nn.Module, ids: Tensor) -> Tensor:
+        logits = model(*self.data.graphs.batch(ids))
+        return multi_task_cross_entropy(logits, self.data.labels[ids], self.class_weights)
+
+    def evaluate(self, model: nn.Module, part: str, constant_attention: bool = False) -> tuple[float, float]:
+        labels = self.data.labels[getattr(self.data, part)]
+        logits = model(*self.parts[part], constant_attention=constant_attention).float()
+        return float(multi_task_cross_entropy(logits, labels, self.class_weights)), mean_roc_auc(logits, labels)
+
+    def watched(self, loss: float, metric: float) -> float:
+        return -metric
