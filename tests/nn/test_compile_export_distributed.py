@@ -114,7 +114,7 @@ def test_layers_export_with_dynamic_sizes(name):
 @pytest.mark.usefixtures("_ordinary_memory")
 def test_featureless_layers_compile():
     torch._dynamo.reset()
-    graph = random_graph(9, 60, R).prepare()
+    graph = random_graph(9, 12, R).prepare()
     for layer in (RGATConv, RGCNConv):
         for options in ({}, {"graph": graph}, {"num_bases": 2}):
             conv = layer(9, 3, R, **options)
