@@ -5,6 +5,7 @@ import pytest
 import torch
 
 os.environ.pop("RGAT_BACKEND", None)  # the tests choose backends themselves
+torch.set_num_threads(1)  # the tests run side by side; two pools of threads on two cores only hinder each other
 
 
 @pytest.fixture(autouse=True)

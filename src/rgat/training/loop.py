@@ -97,7 +97,7 @@ def fit(
     autocast = torch.autocast(next(model.parameters()).device.type, dtype=torch.bfloat16, enabled=settings.autocast)
     started = time.perf_counter()
     curve: list[Epoch] = []
-    best_value, best_epoch, best_state = math.inf, 0, copy.deepcopy(model.state_dict())
+    best_value, best_epoch, best_state = (math.inf, math.inf), 0, copy.deepcopy(model.state_dict())
     for epoch in range(1, settings.max_epochs + 1):
         model.train()
         losses = []

@@ -29,8 +29,8 @@ class Task(Protocol):
     def evaluate(self, model: nn.Module, part: str, constant_attention: bool = False) -> tuple[float, float]:
         """Loss and metric of the train, valid or test part."""
 
-    def watched(self, loss: float, metric: float) -> float:
-        """The number that early stopping makes small."""
+    def watched(self, loss: float, metric: float) -> tuple[float, float]:
+        """What early stopping makes small; the second number decides ties."""
 
 
 class NodeTask:
@@ -54,8 +54,8 @@ class NodeTask:
         loss = float(node_cross_entropy(logits, self.data.labels, ids))
         return loss, accuracy(logits[ids], self.data.labels[ids])
 
-    def watched(self, loss: float, metric: float) -> float:
-        return loss
+    def watched(self, loss: float, metric: float) -> tuple[float, float]:
+        return loss, -metric
 
 
 class GraphTask:
@@ -87,5 +87,5 @@ class GraphTask:
         logits = model(*self.parts[part], constant_attention=constant_attention).float()
         return float(multi_task_cross_entropy(logits, labels, self.class_weights)), mean_roc_auc(logits, labels)
 
-    def watched(self, loss: float, metric: float) -> float:
-        return -metric
+    def watched(self, loss: float, metric: float) -> tuple[float, float]:
+        return -metric, loss

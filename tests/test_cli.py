@@ -1,0 +1,54 @@
+import os
+import re
+import subprocess
+import sys
+
+from rgat.cli import _mean_and_spread
+
+
+def rgat(*arguments, columns=80):
+    environment = os.environ | {"COLUMNS": str(columns)}
+    return subprocess.run(
+        [sys.executable, "-m", "rgat", *arguments], capture_output=True, text=True, timeout=300, env=environment
+    )
+
+
+def test_help_and_version():
+    done = rgat("--help")
+    assert done.returncode == 0
+    assert "demo" in done.stdout
+    assert "doctor" in done.stdout
+    assert "planted-needle --seeds 10" in rgat("demo", "--help").stdout
+    assert re.fullmatch(r"rgat \d+\.\d+\.\d+\n", rgat("--version").stdout)
+
+
+def test_doctor_says_what_is_there_and_how_to_get_the_rest():
+    done = rgat("doctor", columns=120)
+    assert done.returncode == 0
+    for word in ("torch", "backend", "rdkit", "pyoxigraph", "ray"):
+        assert word in done.stdout
+    assert re.search(r"missing: .*pip install 'rgat\[\w+\]'", done.stdout)
+
+
+def test_demo_prints_a_table_that_fits_a_narrow_terminal():
+    done = rgat("demo", "--set", "planted-consensus", "--seeds", "1", columns=60)
+    assert done.returncode == 0, done.stderr
+    rows = [line for line in done.stdout.splitlines() if re.search(r"\d\d\.\d", line)]
+    assert [len(re.findall(r"\d\d\.\d", row)) for row in rows] == [3, 4, 4, 4, 4]  # an RGCN has no constant row
+    assert max(map(len, done.stdout.splitlines())) <= 60
+    assert "…" not in done.stdout
+
+
+def test_cells_show_mean_and_spread():
+    assert _mean_and_spread([0.5, 0.7]) == "60.0 ±14.1"
+    assert _mean_and_spread([1.0]) == "100.0"
+
+
+def test_a_users_mistake_is_one_sentence_and_exit_code_2():
+    done = rgat("demo", "--set", "institut")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert 'did you mean "institute"?' in done.stderr
+    assert "Traceback" not in done.stderr
+    assert rgat("demo", "--seeds", "0").returncode == 2
+    assert rgat("dmeo").returncode == 2

@@ -1,0 +1,87 @@
+import dataclasses
+
+import pytest
+import torch
+
+from rgat.data import load
+from rgat.experiments.variants import build_model
+from rgat.training import Settings, fit
+
+DROPOUT = {"feature_dropout": 0.3, "edge_dropout": 0.3}
+
+
+@pytest.mark.parametrize("name", ["institute", "molecules"])
+def test_one_seed_gives_one_result_twice(name):
+    data = load(name)
+
+    def run(seed):
+        model = build_model(data, seed, hidden_channels=8, heads=2, **DROPOUT)
+        result = fit(model, data, Settings(max_epochs=4), seed)
+        return dataclasses.replace(result, seconds=0.0), list(model.state_dict().values())
+
+    (first, state), (second, again), (other, _) = run(1), run(1), run(2)
+    assert first == second
+    assert all(torch.equal(a, b) for a, b in zip(state, again, strict=True))
+    assert first != other
+
+
+def test_the_model_is_left_at_its_best_epoch_by_validation():
+    data = load("institute")
+    model = build_model(data)
+    seen = []
+    result = fit(model, data, Settings(max_epochs=60, patience=5, learning_rate=0.05), on_epoch=seen.append)
+    assert seen == result.curve
+    losses = [epoch.valid_loss for epoch in result.curve]
+    assert result.best_epoch == losses.index(min(losses)) + 1
+    assert len(losses) == result.best_epoch + 5 < 60
+    assert not model.training
+    with torch.no_grad():
+        logits = model(data.x, data.graph)
+    right = logits.argmax(1) == data.labels
+    for part, value in result.scores.items():
+        assert value == pytest.approx(right[getattr(data, part)].double().mean().item())
+    assert result.constant_scores.keys() == result.scores.keys() == {"train", "valid", "test"}
+
+
+def test_selection_never_sees_test_labels_or_constant_attention():
+    data = load("institute")
+    scrambled = data.labels.clone()
+    scrambled[data.test] = (scrambled[data.test] + 1) % 4
+    results = []
+    for labels in (data.labels, scrambled):
+        varied = dataclasses.replace(data, labels=labels)
+        results.append(fit(build_model(data), varied, Settings(max_epochs=10)))
+    assert results[0].curve == results[1].curve
+    assert results[0].best_epoch == results[1].best_epoch
+    assert results[0].scores["test"] != results[1].scores["test"]
+
+
+def test_a_diverged_run_ends_and_is_never_the_best():
+    data = load("institute")
+    model = build_model(data)
+    data = dataclasses.replace(data, graph=data.graph.to("cpu"))
+    data.graph.validate = False
+    result = fit(model, data, Settings(max_epochs=40, patience=3, learning_rate=1e30))
+    assert len(result.curve) <= 4 + result.best_epoch
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
+
+
+def test_penalties_are_noticed():
+    data = load("institute")
+    base = fit(build_model(data), data, Settings(max_epochs=2)).curve[0].train_loss
+    for change in ({"kernel_l2": (0.1, 0.0)}, {"kernel_l2": (0.0, 0.1)}, {"attention_l2": (0.1, 0.0)}):
+        assert fit(build_model(data), data, Settings(max_epochs=2, **change)).curve[0].train_loss > base
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"learning_rate": 0.0}, "`learning_rate` must be above 0, got 0.0"),
+        ({"max_epochs": -1}, "`max_epochs` must be above 0, got -1"),
+        ({"kernel_l2": (1.0,)}, "`kernel_l2` must be two numbers of at least 0"),
+        ({"attention_l2": (1.0, -1.0)}, "`attention_l2` must be two numbers of at least 0"),
+    ],
+)
+def test_bad_settings_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        Settings(**change)
