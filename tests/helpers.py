@@ -49,21 +49,24 @@ def assert_close(actual, expected, tolerance, what="value"):
     assert error <= tolerance, f"{what}: relative error {error:.2e} > {tolerance:.0e}"
 
 
-def run(conv, x, graph, cotangents, backend, autocast=None, **call):
+def run(conv, x, graph, cotangents, backend, autocast=None, device="cpu", **call):
     """Outputs and all gradients of one call of a copy of ``conv``."""
-    conv = copy.deepcopy(conv)
-    if x is not None and x.is_floating_point() and x.layout == torch.strided:
-        x = x.detach().clone().requires_grad_()
+    conv = copy.deepcopy(conv).to(device)
+    graph = graph.to(device)
+    if x is not None:
+        x = x.to(device)
+        if x.is_floating_point() and x.layout == torch.strided:
+            x = x.detach().clone().requires_grad_()
     edge_attr = None
     if graph.edge_attr is not None and getattr(conv, "edge_dim", None) is not None:
         edge_attr = graph.edge_attr.detach().clone().to(next(conv.parameters()).dtype).requires_grad_()
         graph = with_edge_attr(graph, edge_attr)
-    with ops.backend(backend), torch.autocast("cpu", dtype=autocast, enabled=autocast is not None):
+    with ops.backend(backend), torch.autocast(device, dtype=autocast, enabled=autocast is not None):
         out = conv(x, graph, **call)
         results = {"output": out}
         if call.get("return_attention_weights"):
             results["output"], (_, results["attention"]) = out
-    loss = sum((results[name].double() * cotangent).sum() for name, cotangent in cotangents.items())
+    loss = sum((results[name].cpu().double() * cotangent).sum() for name, cotangent in cotangents.items())
     loss.backward()
     for name, parameter in conv.named_parameters():
         results[f"gradient of {name}"] = parameter.grad
@@ -71,11 +74,11 @@ def run(conv, x, graph, cotangents, backend, autocast=None, **call):
         results["gradient of x"] = x.grad
     if edge_attr is not None:
         results["gradient of edge_attr"] = edge_attr.grad
-    return results
+    return {name: None if value is None else value.cpu() for name, value in results.items()}
 
 
 def assert_matches_reference(
-    conv, x, graph, dtype=torch.float64, autocast=None, backend="torch", attention=True, **call
+    conv, x, graph, dtype=torch.float64, autocast=None, backend="torch", device="cpu", attention=True, **call
 ):
     """Compare output, attention and every gradient, under random cotangents, with the reference in float64."""
     if attention:
@@ -91,7 +94,7 @@ def assert_matches_reference(
     outputs = {"output": shapes[0], "attention": shapes[1][1]} if attention else {"output": shapes}
     cotangents = {k: torch.randn(v.shape, generator=generator, dtype=torch.float64) for k, v in outputs.items()}
     expected = run(exact, x_exact, graph, cotangents, "reference", **call)
-    actual = run(conv, x.to(dtype) if is_float else x, graph, cotangents, backend, autocast, **call)
+    actual = run(conv, x.to(dtype) if is_float else x, graph, cotangents, backend, autocast, device, **call)
     assert actual.keys() == expected.keys()
     tolerance = TOLERANCE[autocast or dtype]
     compared = 0

@@ -1,4 +1,5 @@
 import dataclasses
+import sys
 
 import pytest
 import torch
@@ -59,11 +60,20 @@ def test_selection_never_sees_test_labels_or_constant_attention():
 def test_a_diverged_run_ends_and_is_never_the_best():
     data = load("institute")
     model = build_model(data)
-    data = dataclasses.replace(data, graph=data.graph.to("cpu"))
-    data.graph.validate = False
     result = fit(model, data, Settings(max_epochs=40, patience=3, learning_rate=1e30))
     assert len(result.curve) <= 4 + result.best_epoch
     assert all(parameter.isfinite().all() for parameter in model.parameters())
+
+
+def test_a_progress_bar_is_shown_on_request_alone(capsys, monkeypatch):
+    data = load("institute")
+    fit(build_model(data), data, Settings(max_epochs=2))
+    assert capsys.readouterr().out == ""
+    fit(build_model(data), data, Settings(max_epochs=2), progress=True)
+    assert "2/2 epochs" in capsys.readouterr().out
+    monkeypatch.setitem(sys.modules, "rich.progress", None)
+    with pytest.raises(ImportError, match="`progress=True` needs rich"):
+        fit(build_model(data), data, Settings(max_epochs=2), progress=True)
 
 
 def test_penalties_are_noticed():

@@ -13,6 +13,7 @@ from torch import nn
 
 from rgat.data import GraphData, NodeData
 from rgat.training.loss import l2_penalty
+from rgat.training.progress import epoch_bar
 from rgat.training.task import PARTS, GraphTask, NodeTask, Task
 
 
@@ -79,6 +80,7 @@ def fit(
     settings: Settings | None = None,
     seed: int = 0,
     on_epoch: Callable[[Epoch], None] | None = None,
+    progress: bool = False,
 ) -> Result:
     """Train ``model`` on ``data`` in place and leave it at its best epoch by validation.
 
@@ -88,7 +90,8 @@ def fit(
         data: what to learn from.
         settings: how.
         seed: of the order of the batches.
-        on_epoch: called after every epoch, to show progress.
+        on_epoch: called after every epoch.
+        progress: show a progress bar.
     """
     settings = settings or Settings()
     task: Task = NodeTask(data) if isinstance(data, NodeData) else GraphTask(data, settings.batch_size)
@@ -98,28 +101,30 @@ def fit(
     started = time.perf_counter()
     curve: list[Epoch] = []
     best_value, best_epoch, best_state = (math.inf, math.inf), 0, copy.deepcopy(model.state_dict())
-    for epoch in range(1, settings.max_epochs + 1):
-        model.train()
-        losses = []
-        for ids in task.batches(generator):
-            with autocast:
-                loss = task.loss(model, ids)
-            loss = loss + l2_penalty(model, settings.kernel_l2, settings.attention_l2)
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            losses.append(loss.detach())
-        model.eval()
-        with torch.no_grad(), autocast:
-            valid_loss, valid_metric = task.evaluate(model, "valid")
-        curve.append(Epoch(epoch, float(torch.stack(losses).mean()), valid_loss, valid_metric))
-        if on_epoch is not None:
-            on_epoch(curve[-1])
-        value = task.watched(valid_loss, valid_metric)
-        if value < best_value:  # false for NaN: a diverged epoch is never the best
-            best_value, best_epoch, best_state = value, epoch, copy.deepcopy(model.state_dict())
-        elif epoch - best_epoch >= settings.patience:
-            break
+    with epoch_bar(settings.max_epochs, progress) as advance:
+        for epoch in range(1, settings.max_epochs + 1):
+            model.train()
+            losses = []
+            for ids in task.batches(generator):
+                with autocast:
+                    loss = task.loss(model, ids)
+                loss = loss + l2_penalty(model, settings.kernel_l2, settings.attention_l2)
+                optimizer.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                losses.append(loss.detach())
+            model.eval()
+            with torch.no_grad(), autocast:
+                valid_loss, valid_metric = task.evaluate(model, "valid")
+            curve.append(Epoch(epoch, float(torch.stack(losses).mean()), valid_loss, valid_metric))
+            advance(f"validation {task.metric} {valid_metric:.3f}, best epoch {best_epoch}")
+            if on_epoch is not None:
+                on_epoch(curve[-1])
+            value = task.watched(valid_loss, valid_metric)
+            if value < best_value:  # false for NaN: a diverged epoch is never the best
+                best_value, best_epoch, best_state = value, epoch, copy.deepcopy(model.state_dict())
+            elif epoch - best_epoch >= settings.patience:
+                break
     model.load_state_dict(best_state)
     model.eval()
     with torch.no_grad(), autocast:

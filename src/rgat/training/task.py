@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -40,7 +41,8 @@ class NodeTask:
 
     def __init__(self, data: NodeData) -> None:
         self.data = data
-        self.graph = data.graph.prepare()
+        self.graph = copy.copy(data.graph.prepare())
+        self.graph.validate = False  # checked when it was made; a diverged model must end its run, not the program
 
     def batches(self, generator: torch.Generator) -> Iterator[Tensor]:
         yield self.data.train

@@ -1,0 +1,36 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+EXPECTED = {"compare_with_rgcn": "WIRGAT: valid", "layer_in_your_model": "2 -> 1: within", "molecules": "mean ROC-AUC"}
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_runs_and_prints_what_it_promises(path):
+    done = subprocess.run([sys.executable, "-W", "error", path], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert EXPECTED[path.stem] in done.stdout
+
+
+def test_the_benchmark_runs_and_checks_itself_first():
+    path = EXAMPLES[0].parent.parent / "benchmarks" / "layers.py"
+    command = [sys.executable, path, "--shapes", "tiny", "--calls", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(" ms") >= 10
+
+
+def test_every_example_is_known():
+    assert {path.stem for path in EXAMPLES} == EXPECTED.keys()
+
+
+def test_the_python_of_the_readme_runs():
+    text = (Path(__file__).parent.parent / "README.md").read_text()
+    blocks = [block.split("```")[0] for block in text.split("```python\n")[1:]]
+    assert len(blocks) >= 1
+    for block in blocks:
+        done = subprocess.run([sys.executable, "-W", "error", "-c", block], capture_output=True, text=True, timeout=200)
+        assert done.returncode == 0, done.stderr
