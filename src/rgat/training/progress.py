@@ -17,6 +17,6 @@ def epoch_bar(total: int, show: bool) -> Iterator[Callable[[str], None]]:
     except ImportError as error:
         raise ImportError("`progress=True` needs rich; install it with `pip install rich`") from error
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("epochs,"), TimeRemainingColumn(), TextColumn("left"))
-    with Progress(*columns, TextColumn("{task.description}"), transient=True) as bar:
+    with Progress(*columns, TextColumn("{task.description}")) as bar:
         task = bar.add_task("", total=total)
         yield lambda text: bar.update(task, advance=1, description=text)
