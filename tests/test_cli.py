@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 from rgat.cli import _mean_and_spread
+from rgat.experiments.variants import VARIANTS
 
 
 def rgat(*arguments, columns=80):
@@ -18,7 +19,7 @@ def test_help_and_version():
     assert done.returncode == 0
     assert "demo" in done.stdout
     assert "doctor" in done.stdout
-    assert "planted-needle --seeds 10" in rgat("demo", "--help").stdout
+    assert "\n    rgat demo --set planted-needle --seeds 10" in rgat("demo", "--help").stdout
     assert re.fullmatch(r"rgat \d+\.\d+\.\d+\n", rgat("--version").stdout)
 
 
@@ -31,11 +32,12 @@ def test_doctor_says_what_is_there_and_how_to_get_the_rest():
 
 
 def test_demo_prints_a_table_that_fits_a_narrow_terminal():
-    done = rgat("demo", "--set", "planted-consensus", "--seeds", "1", columns=60)
+    done = rgat("demo", "--set", "planted-consensus", "--set", "planted-consensus", "--seeds", "2", columns=50)
     assert done.returncode == 0, done.stderr
-    rows = [line for line in done.stdout.splitlines() if re.search(r"\d\d\.\d", line)]
-    assert [len(re.findall(r"\d\d\.\d", row)) for row in rows] == [3, 4, 4, 4, 4]  # an RGCN has no constant row
-    assert max(map(len, done.stdout.splitlines())) <= 60
+    rows = [line for line in done.stdout.splitlines() if re.search(r"\d\d\.\d ±", line)]
+    assert [len(re.findall(r"\d\d\.\d ± ?\d", row)) for row in rows] == [1, 2, 2, 2, 2]  # an RGCN has no constant row
+    assert sum(name in done.stdout for name in VARIANTS) == 5
+    assert max(map(len, done.stdout.splitlines())) <= 50
     assert "…" not in done.stdout
 
 
@@ -50,5 +52,8 @@ def test_a_users_mistake_is_one_sentence_and_exit_code_2():
     assert done.stderr.count("\n") == 1
     assert 'did you mean "institute"?' in done.stderr
     assert "Traceback" not in done.stderr
-    assert rgat("demo", "--seeds", "0").returncode == 2
-    assert rgat("dmeo").returncode == 2
+    for line in ("demo --seeds 0", "dmeo", "demo --nope", "data stats aifb --split 1"):
+        done = rgat(*line.split())
+        assert done.returncode == 2
+        assert (done.stdout, done.stderr.count("\n")) == ("", 1)
+    assert rgat().returncode == 0

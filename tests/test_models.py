@@ -162,6 +162,23 @@ def test_models_compile_and_export(kind, options):
     torch.testing.assert_close(program.module()(y, other), model(y, other))
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised inside the code generator
+def test_a_graph_classifier_compiles_with_the_default_compiler_under_autocast():
+    torch.use_deterministic_algorithms(False)
+    torch._dynamo.reset()
+    model = GraphClassifier(F, 3, R, hidden_channels=8, batch_norm=True)
+    twin = copy.deepcopy(model)
+    x, graph = torch.randn(10, F), batch_of_graphs(3, 5, 2).prepare()
+    cotangent = torch.randn(3, 3, 2)
+    for m in (torch.compile(model, fullgraph=True), twin):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            out = m(x, graph)
+        (out.float() * cotangent).sum().backward()
+    scale = max(parameter.grad.abs().max() for parameter in twin.parameters())
+    for a, b in zip(model.parameters(), twin.parameters(), strict=True):
+        assert (a.grad - b.grad).abs().max() <= 0.05 * scale
+
+
 def watch_training_part(data):
     """Let early stopping choose the epoch that is best on what is learned."""
     return dataclasses.replace(data, valid=data.train)

@@ -1,7 +1,19 @@
 """Learning from relational graphs: relational graph attention networks and relational graph convolutions."""
 
-from rgat import nn, ops
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+from rgat import models, nn, ops
 from rgat.graph import RelationalGraph
 from rgat.version import __version__
 
-__all__ = ["RelationalGraph", "__version__", "nn", "ops"]
+__all__ = ["RelationalGraph", "__version__", "data", "models", "nn", "ops", "training"]
+
+
+def __getattr__(name: str) -> ModuleType:
+    """Import data sets and training when they are first asked for."""
+    if name in ("data", "training"):
+        return importlib.import_module(f"rgat.{name}")
+    raise AttributeError(f"module 'rgat' has no attribute {name!r}")

@@ -6,14 +6,14 @@ import importlib.util
 import platform
 import statistics
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 try:
     import typer
     from rich import box
     from rich.console import Console
     from rich.markup import escape
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
     from rich.table import Table
 except ImportError as error:  # pragma: no cover
     raise SystemExit(
@@ -31,12 +31,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 console = Console()
+USAGE_ERROR: Any = typer.BadParameter.__mro__[1]  # of wrong options and commands; typer has no name of its own for it
 
 QUESTIONS = {
     "institute": "To which of four groups does a person of a made-up institute belong?",
     "molecules": "Which of six patterns does a molecule contain?",
     "planted-needle": "One of eight witnesses of the same relation knows. A mean cannot tell which.",
-    "planted-rivals": "One of eight witnesses, each of its own relation, knows. Relations must compete.",
+    "planted-rivals": "One of eight witnesses, each of its own relation, knows: let relations compete.",
     "planted-consensus": "Most of eight witnesses know. A mean is enough.",
 }
 
@@ -69,16 +70,16 @@ def demo(
 ) -> None:
     """Train RGCN and the four RGAT variants on built-in data, and compare them with and without attention.
 
+    \b
     Examples:
       rgat demo                                     all five sets
-
       rgat demo --set planted-needle --seeds 10     one set, ten seeds
     """
     from rgat.data import load
     from rgat.experiments.compare import SETUPS, compare
     from rgat.experiments.variants import VARIANTS
 
-    names = sets or list(SETUPS)
+    names = list(dict.fromkeys(sets or SETUPS))
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("runs,"), TimeRemainingColumn(), TextColumn("left"))
     with Progress(TextColumn("training"), *columns, console=console, transient=True) as progress:
         bar = progress.add_task("", total=len(names) * len(VARIANTS) * seeds)
@@ -99,7 +100,8 @@ def _table(runs: list[Run]) -> Table:
     metric = runs[0].result.metric
     table = Table(box=box.SIMPLE, pad_edge=False)
     table.add_column(metric)
-    for column in ("train", "valid", "test", "constant"):
+    shown = ("train", "valid", "test", "constant") if console.width >= 76 else ("test", "constant")
+    for column in shown:
         table.add_column(column, justify="right", no_wrap=True)
     for model in dict.fromkeys(run.model for run in runs):
         mine = [run.result for run in runs if run.model == model]
@@ -108,7 +110,7 @@ def _table(runs: list[Run]) -> Table:
         cells = [_mean_and_spread(values) for values in columns]
         if model == "RGCN":
             cells[-1] = "-"  # its attention is constant anyway
-        table.add_row(model, *cells)
+        table.add_row(model, *cells[-len(shown) :])
     return table
 
 
@@ -116,6 +118,88 @@ def _mean_and_spread(values: list[float]) -> str:
     percent = [100 * value for value in values]
     spread = f" ±{statistics.stdev(percent):4.1f}" if len(percent) > 1 else ""
     return f"{statistics.mean(percent):.1f}{spread}"
+
+
+data_app = typer.Typer(help="Data sets by name.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(data_app, name="data")
+
+
+@data_app.command("list")
+def data_list() -> None:
+    """List the data sets that have a name, and whether their files are here."""
+    from rgat.data import BENCHMARKS, REGISTRY
+    from rgat.data.benchmarks import locate
+
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    for column in ("name", "what", "files"):
+        table.add_column(column)
+    for name in REGISTRY:
+        if name in BENCHMARKS:
+            counts = ", ".join(f"{number:,} {what}" for what, number in BENCHMARKS[name].counts.items())
+            here = len(locate(name)) == len(BENCHMARKS[name].files)
+            table.add_row(name, counts, "here" if here else f"rgat data fetch {name}")
+        else:
+            table.add_row(name, "built in", "made when needed")
+    console.print(table, highlight=False)
+
+
+@data_app.command("stats")
+def data_stats(
+    name: Annotated[str, typer.Argument(help="A data set, as `rgat data list` shows them.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    split: Annotated[int | None, typer.Option(help="Seed of the split, for Tox21.")] = None,
+) -> None:
+    """Count what a data set holds, as given and as a layer sees it.
+
+    \b
+    Examples:
+      rgat data stats aifb
+      rgat data stats tox21-distinct --split 123 --json
+    """
+    import json
+
+    from rgat.data import load, statistics
+
+    if split is not None and not name.startswith("tox21"):
+        raise ValueError(f"`--split` must be left out for {name}, whose split is fixed")
+    numbers = statistics(load(name, **({} if split is None else {"split": split})))
+    if as_json:
+        print(json.dumps(numbers))
+        return
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for key, value in numbers.items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{_short(name)} {number:,}" for name, number in value.items())
+        elif isinstance(value, float):
+            value = f"{value:.3f}"
+        elif isinstance(value, int):
+            value = f"{value:,}"
+        table.add_row(key.replace("_", " "), str(value))
+    console.print(table, highlight=False)
+
+
+def _short(name: str) -> str:
+    return name.rstrip("/").rpartition("/")[2] if name.startswith("http") else name
+
+
+@data_app.command("fetch")
+def data_fetch(name: Annotated[str, typer.Argument(help="A benchmark, as `rgat data list` shows them.")]) -> None:
+    """Download a benchmark to the cache folder unless it is here, and verify it.
+
+    \b
+    Example:
+      rgat data fetch mutag
+    """
+    from rgat.data import BENCHMARKS
+    from rgat.data.benchmarks import fetch
+
+    columns = (BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(TextColumn(name), *columns, console=console, transient=True) as progress:
+        bar = progress.add_task("", total=None)
+        files = fetch(name, lambda received, total: progress.update(bar, completed=received, total=total))
+    for file, path in files.items():
+        checked = "SHA-256 verified" if BENCHMARKS[name].files[file] else "no published SHA-256 to compare with"
+        console.print(f"{path} ({checked})", highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -148,10 +232,20 @@ def doctor() -> None:
 def main() -> None:
     """Entry point of `rgat`: a user's mistake ends with one sentence and exit code 2."""
     try:
-        app()
+        code = app(standalone_mode=False)
+    except USAGE_ERROR as error:
+        # Without a command the help is printed, and asked for.
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(error.format_message())
+            raise SystemExit(0) from None
+        print(f"rgat: {error.format_message()} (rgat --help lists what there is)", file=sys.stderr)
+        raise SystemExit(2) from None
+    except typer.Abort:
+        raise SystemExit(130) from None
     except (ValueError, ImportError) as error:
         print(f"rgat: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+    raise SystemExit(code or 0)
 
 
 if __name__ == "__main__":

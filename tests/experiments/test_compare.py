@@ -26,7 +26,7 @@ def test_runs_come_in_order_and_do_not_depend_on_the_number_of_workers():
         ({"names": ["aifbb"]}, "`data set` must be"),
         ({"names": ["institute"], "models": ["RGNC"]}, r'`model` must be .* did you mean "RGCN"\?'),
         ({"names": ["institute"], "seeds": 0}, "`seeds` must be an integer of at least 1, got 0"),
-        ({"names": ["institute"], "workers": -1}, "`workers` must be an integer of at least 1, got -1"),
+        ({"names": ["institute"], "workers": 0}, "`workers` must be an integer of at least 1, got 0"),
     ],
 )
 def test_bad_arguments_are_refused(arguments, message):
@@ -55,9 +55,9 @@ def test_on_the_planted_sets_the_right_attention_finds_what_a_mean_cannot():
 
 
 def test_every_built_in_set_has_a_setup_and_the_variants_are_the_papers():
-    from rgat.data import REGISTRY
+    from rgat.data import BUILT_IN
 
-    assert SETUPS.keys() == REGISTRY.keys()
+    assert SETUPS.keys() == set(BUILT_IN)
     assert list(VARIANTS) == [
         "RGCN",
         "additive WIRGAT",

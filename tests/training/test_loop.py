@@ -7,6 +7,7 @@ import torch
 from rgat.data import load
 from rgat.experiments.variants import build_model
 from rgat.training import Settings, fit
+from rgat.training.task import NodeTask
 
 DROPOUT = {"feature_dropout": 0.3, "edge_dropout": 0.3}
 
@@ -44,14 +45,27 @@ def test_the_model_is_left_at_its_best_epoch_by_validation():
     assert result.constant_scores.keys() == result.scores.keys() == {"train", "valid", "test"}
 
 
-def test_selection_never_sees_test_labels_or_constant_attention():
+def only_attention_before_the_end(evaluate, seen):
+    def watched(self, model, part, constant_attention=False):
+        seen.append(constant_attention)
+        return evaluate(self, model, part, constant_attention)
+
+    return watched
+
+
+def test_selection_never_sees_test_labels_or_constant_attention(monkeypatch):
     data = load("institute")
+    seen = []
     scrambled = data.labels.clone()
     scrambled[data.test] = (scrambled[data.test] + 1) % 4
     results = []
     for labels in (data.labels, scrambled):
         varied = dataclasses.replace(data, labels=labels)
-        results.append(fit(build_model(data), varied, Settings(max_epochs=10)))
+        model = build_model(data)
+        if labels is scrambled:  # constant attention is only ever asked for at the end
+            monkeypatch.setattr(NodeTask, "evaluate", only_attention_before_the_end(NodeTask.evaluate, seen))
+        results.append(fit(model, varied, Settings(max_epochs=10)))
+    assert seen == [False] * 10 + [False] * 3 + [True] * 3
     assert results[0].curve == results[1].curve
     assert results[0].best_epoch == results[1].best_epoch
     assert results[0].scores["test"] != results[1].scores["test"]
@@ -74,6 +88,18 @@ def test_a_progress_bar_is_shown_on_request_alone(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "rich.progress", None)
     with pytest.raises(ImportError, match="`progress=True` needs rich"):
         fit(build_model(data), data, Settings(max_epochs=2), progress=True)
+
+
+def test_data_that_cannot_be_learned_or_selected_on_are_refused():
+    data = load("institute")
+    with pytest.raises(ValueError, match="got an empty valid part"):
+        fit(build_model(data), dataclasses.replace(data, valid=data.valid[:0]))
+    planted = load("planted-needle")
+    with pytest.raises(ValueError, match="node features of planted-needle must not contain NaN"):
+        fit(build_model(planted), dataclasses.replace(planted, x=planted.x * float("nan")))
+    molecules = load("molecules")
+    with pytest.raises(ValueError, match="must have both classes among its validation graphs, got none"):
+        fit(build_model(molecules), dataclasses.replace(molecules, valid=molecules.valid[:1]))
 
 
 def test_penalties_are_noticed():

@@ -78,6 +78,16 @@ def test_labels_of_another_shape_are_refused():
         multi_task_cross_entropy(task_logits(), torch.zeros(2, 3).long())
 
 
+def test_a_missing_label_hides_even_an_infinite_logit_and_weights_must_fit():
+    logits = task_logits()
+    logits[0, 0, 0] = -torch.inf
+    labels = torch.tensor([[-1, 0], [0, 1]])
+    assert multi_task_cross_entropy(logits, labels).isfinite()
+    with pytest.raises(ValueError, match=r"`class_weights` must have shape \[2, 2\], got \[5, 2\]"):
+        multi_task_cross_entropy(logits, labels, torch.ones(5, 2))
+    assert multi_task_cross_entropy(task_logits().bfloat16(), labels).dtype == torch.float32
+
+
 def test_balanced_class_weights_are_negatives_over_positives():
     labels = torch.tensor([[1, 0, 1], [0, 0, 1], [0, -1, 1], [0, 0, -1]])
     assert balanced_class_weights(labels).tolist() == [[1, 3], [1, 1], [1, 1]]

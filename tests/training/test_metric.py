@@ -40,3 +40,5 @@ def test_mean_roc_auc_leaves_out_missing_labels_and_tasks_with_one_class():
     assert math.isnan(per_task[2])
     assert mean_roc_auc(logits, labels) == pytest.approx(0.625)
     assert math.isnan(mean_roc_auc(logits[:, 2:], labels[:, 2:]))
+    logits[0, 0] = math.nan  # a diverged task is not left out
+    assert math.isnan(mean_roc_auc(logits, labels))

@@ -4,23 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from rgat.checks import check_word
+from rgat.data.benchmarks import BENCHMARKS, fetch, load_benchmark
 from rgat.data.builtin import institute, molecules
+from rgat.data.knowledge_graph import from_rdf, prune, read_ids, write_ids
+from rgat.data.molecule_table import from_smiles
 from rgat.data.planted import KINDS, planted
 from rgat.data.records import MISSING, GraphData, GraphStore, NodeData
+from rgat.data.stats import statistics
 
-REGISTRY: dict[str, Callable[[], NodeData | GraphData]] = {
+REGISTRY: dict[str, Callable[..., NodeData | GraphData]] = {
+    **{name: partial(load_benchmark, name) for name in BENCHMARKS},
     "institute": institute,
     "molecules": molecules,
     **{f"planted-{kind}": partial(planted, kind) for kind in KINDS},
 }
+BUILT_IN = tuple(name for name in REGISTRY if name not in BENCHMARKS)
 
 
-def load(name: str) -> NodeData | GraphData:
-    """Return a data set by name."""
+def load(name: str, **options: Any) -> NodeData | GraphData:
+    """Return a data set by name; files of a benchmark are downloaded unless they are here.
+
+    ``options`` are those of the set's loader: ``split`` of Tox21, ``seed`` of the built-in sets.
+    """
     check_word("name", name, tuple(REGISTRY))
-    return REGISTRY[name]()
+    return REGISTRY[name](**options)
 
 
-__all__ = ["MISSING", "REGISTRY", "GraphData", "GraphStore", "NodeData", "load"]
+__all__ = [
+    "BENCHMARKS",
+    "BUILT_IN",
+    "MISSING",
+    "REGISTRY",
+    "GraphData",
+    "GraphStore",
+    "NodeData",
+    "fetch",
+    "from_rdf",
+    "from_smiles",
+    "load",
+    "prune",
+    "read_ids",
+    "statistics",
+    "write_ids",
+]

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from rgat.data.institute import GROUPS, institute_triples
-from rgat.data.molecules import BONDS, PATTERNS, molecule_set, store_molecules
+from rgat.data.molecule_set import PATTERNS, molecule_set
+from rgat.data.molecules import BONDS, store_molecules
 from rgat.data.records import MISSING, GraphData, NodeData
 from rgat.graph import RelationalGraph
 
@@ -52,7 +53,7 @@ def molecules(seed: int = 0) -> GraphData:
         test=test,
         graph_names=tuple(smiles),
         relation_names=(*BONDS, "self"),
-        provenance={"generator": "rgat.data.molecules", "seed": seed},
+        provenance={"generator": "rgat.data.molecule_set", "seed": seed},
     )
 
 

@@ -75,10 +75,11 @@ def institute_triples(seed: int = 0, num_people: int = 240) -> tuple[list[Triple
             add(person, "worksOn", own_or_any(projects[group], all_projects, 0.85))
             add(person, "researches", own_or_any(topics[group], all_topics, 0.85))
         # The same kinds of ends as above, but without any tie to the group.
-        add(person, "reviews", rng.choice(all_topics))
-        add(person, "teaches", rng.choice(all_topics))
+        for _ in range(2):
+            add(person, "reviews", rng.choice(all_topics))
+            add(person, "teaches", rng.choice(all_topics))
+            add(person, "advises", rng.choice(all_projects))
         add(person, "readsAbout", rng.choice(all_topics))
-        add(person, "advises", rng.choice(all_projects))
         add(person, "hasOffice", f"room/{rng.choice('ABC')}{rng.randint(1, 25)}")
         add(person, "lunchesWith", rng.choice(people))
         if rng.random() < 0.5:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from rgat.data.records import GraphStore
@@ -19,15 +20,19 @@ ELEMENTS = (
 # fmt: on
 BONDS = ("single", "double", "triple", "aromatic")
 HYBRIDISATIONS = ("SP", "SP2", "SP3", "SP3D", "SP3D2")
+NUM_RICH_FEATURES = 10
+NUM_BOND_FEATURES = len(BONDS) + 5
+_ELEMENT_PLACE = {symbol: place for place, symbol in enumerate(ELEMENTS)}
 NUM_ATOM_FEATURES = len(ELEMENTS) + 1 + 11 + 7 + 1 + 1 + len(HYBRIDISATIONS) + 1 + 5  # 75
 
 
 def rdkit() -> Any:
     """Import RDKit's chemistry module, or say how to get it."""
     try:
-        from rdkit import Chem
+        from rdkit import Chem, RDLogger
     except ImportError as error:
         raise ImportError("reading SMILES needs RDKit; install it with `pip install 'rgat[molecules]'`") from error
+    RDLogger.DisableLog("rdApp.*")  # type: ignore[attr-defined]  # what cannot be read is reported by us, with its row
     return Chem
 
 
@@ -38,13 +43,13 @@ def _one_hot(position: int, size: int) -> list[float]:
     return row
 
 
-def atom_features(atom: Any) -> list[float]:
-    """The 75 features of an RDKit atom."""
+def atom_features(atom: Any, valence: Any) -> list[float]:
+    """The 75 features of an RDKit atom; ``valence`` is RDKit's word for the implicit one."""
     symbol, hybridisation = atom.GetSymbol(), str(atom.GetHybridization())
     return [
-        *_one_hot(ELEMENTS.index(symbol) if symbol in ELEMENTS else len(ELEMENTS), len(ELEMENTS) + 1),
+        *_one_hot(_ELEMENT_PLACE.get(symbol, len(ELEMENTS)), len(ELEMENTS) + 1),
         *_one_hot(atom.GetDegree(), 11),
-        *_one_hot(atom.GetValence(rdkit().ValenceType.IMPLICIT), 7),
+        *_one_hot(atom.GetValence(valence), 7),
         float(atom.GetFormalCharge()),
         float(atom.GetNumRadicalElectrons()),
         *_one_hot(HYBRIDISATIONS.index(hybridisation) if hybridisation in HYBRIDISATIONS else 4, 5),
@@ -53,76 +58,97 @@ def atom_features(atom: Any) -> list[float]:
     ]
 
 
-def store_molecules(molecules: Sequence[Any], self_loops: bool = True) -> GraphStore:
-    """Graphs of RDKit molecules: each bond gives both directions; a self-loop relation follows the bond types."""
-    features: list[list[float]] = []
-    edges: list[tuple[int, int, int]] = []
+def rich_features(atom: Any) -> list[float]:
+    """Ten more: in a ring, in a ring of 3 to 8 atoms, the two senses of chirality, a hundredth of the mass."""
+    rings = [float(atom.IsInRingSize(size)) for size in range(3, 9)]
+    chirality = str(atom.GetChiralTag())
+    senses = [float(chirality.endswith(tag)) for tag in ("TETRAHEDRAL_CW", "TETRAHEDRAL_CCW")]
+    return [float(atom.IsInRing()), *rings, *senses, atom.GetMass() / 100]
+
+
+def bond_features(bond: Any, relation: int) -> list[float]:
+    """Nine features: the bond type, conjugated, in a ring, and the stereo configuration (any, Z, E)."""
+    stereo = str(bond.GetStereo()).removeprefix("STEREO")
+    places = [float(stereo in words) for words in (("ANY",), ("Z", "CIS"), ("E", "TRANS"))]
+    return [*_one_hot(relation, len(BONDS)), float(bond.GetIsConjugated()), float(bond.IsInRing()), *places]
+
+
+def parse_smiles(smiles: str, relaxed: bool = False) -> Any:
+    """An RDKit molecule, or None; ``relaxed`` accepts valences that RDKit holds impossible."""
+    chem = rdkit()
+    if not relaxed:
+        molecule = chem.MolFromSmiles(smiles)
+    else:
+        molecule = chem.MolFromSmiles(smiles, sanitize=False)
+        if molecule is not None:
+            flags = chem.SanitizeFlags.SANITIZE_ALL ^ chem.SanitizeFlags.SANITIZE_PROPERTIES
+            if chem.SanitizeMol(molecule, flags, catchErrors=True) != chem.SanitizeFlags.SANITIZE_NONE:
+                return None
+            molecule.UpdatePropertyCache(strict=False)
+    if molecule is None or any(_relation(bond) is None for bond in molecule.GetBonds()):
+        return None
+    return molecule
+
+
+def _relation(bond: Any) -> int | None:
+    word = str(bond.GetBondType()).lower()
+    if word.startswith("dative"):
+        return 0  # one shared pair of electrons, as a single bond
+    return BONDS.index(word) if word in BONDS else None
+
+
+def store_molecules(
+    molecules: Sequence[Any], self_loops: bool = True, rich: bool = False, bonds: bool = False
+) -> GraphStore:
+    """Graphs of RDKit molecules: each bond gives both directions; a self-loop relation follows the bond types.
+
+    Args:
+        molecules: as :func:`parse_smiles` returns them.
+        self_loops: add the self-loop relation.
+        rich: give atoms ten more features.
+        bonds: give bonds features; those of self-loops are zero.
+    """
+    valence = rdkit().ValenceType.IMPLICIT
+    width = NUM_ATOM_FEATURES + NUM_RICH_FEATURES * rich
+    features, edges, edge_features = array("f"), array("q"), array("f")
+    no_bond = [0.0] * NUM_BOND_FEATURES
     node_ptr, edge_ptr = [0], [0]
     for molecule in molecules:
-        base = len(features)
-        features.extend(atom_features(atom) for atom in molecule.GetAtoms())
+        base = node_ptr[-1]
+        for atom in molecule.GetAtoms():
+            features.extend(atom_features(atom, valence))
+            if rich:
+                features.extend(rich_features(atom))
+        node_ptr.append(base + molecule.GetNumAtoms())
         for bond in molecule.GetBonds():
-            a, b = base + bond.GetBeginAtomIdx(), base + bond.GetEndAtomIdx()
-            relation = BONDS.index(str(bond.GetBondType()).lower())
-            edges += [(a, b, relation), (b, a, relation)]
+            a, b, relation = base + bond.GetBeginAtomIdx(), base + bond.GetEndAtomIdx(), _relation(bond)
+            assert relation is not None
+            edges.extend((a, b, relation, b, a, relation))
+            if bonds:
+                edge_features.extend(2 * bond_features(bond, relation))
         if self_loops:
-            edges += [(n, n, len(BONDS)) for n in range(base, len(features))]
-        node_ptr.append(len(features))
-        edge_ptr.append(len(edges))
-    table = torch.tensor(edges, dtype=torch.long).view(-1, 3)
+            for node in range(base, node_ptr[-1]):
+                edges.extend((node, node, len(BONDS)))
+                if bonds:
+                    edge_features.extend(no_bond)
+        edge_ptr.append(len(edges) // 3)
+    table = torch.tensor(np.array(edges, dtype=np.int64)).view(-1, 3)
+    attributes = torch.tensor(np.array(edge_features, dtype=np.float32)).view(-1, NUM_BOND_FEATURES)
     return GraphStore(
-        x=torch.tensor(features, dtype=torch.float32).view(-1, NUM_ATOM_FEATURES),
+        x=torch.tensor(np.array(features, dtype=np.float32)).view(-1, width),
         edge_index=table[:, :2].t().contiguous(),
         edge_type=table[:, 2].contiguous(),
         node_ptr=torch.tensor(node_ptr),
         edge_ptr=torch.tensor(edge_ptr),
         num_relations=len(BONDS) + self_loops,
+        edge_attr=attributes if bonds else None,
     )
 
 
-# The built-in set is put together from these pieces: a ring or chain with open places, and what may stand there.
-_CORES = (
-    "c1ccc({})cc1{}",
-    "c1cc({})ccc1{}",
-    "c1cnc({})cc1{}",
-    "c1ccc2c(c1)cc({})n2{}",
-    "C1CCC({})CC1{}",
-    "C1CN({})CCC1{}",
-    "c1csc({})c1{}",
-    "CC({})CC{}",
-    "CCC({})=C{}",
-    "CC({})OCC{}",
-)
-_GROUPS = ("C", "CC", "O", "OC", "N", "NC", "F", "Cl", "Br", "C#N", "C(=O)O", "C(=O)N", "C(=O)NC", "C(=O)OC", "CC(C)C")
-# What the tasks ask: each is a pattern in the structure.
-PATTERNS = {
-    "amide": "[CX3](=O)[NX3]",
-    "acid": "[CX3](=O)[OX2H1]",
-    "aryl-halide": "c[F,Cl,Br]",
-    "amine": "[NX3;H2,H1;!$(NC=O);!$(Nc)]",
-    "nitrogen-ring": "[n,N;R]",
-    "branched": "[CX4;!R]([#6])([#6])[#6]",
-}
+def scaffold(smiles: str) -> str:
+    """The Bemis-Murcko scaffold of a molecule: its rings and what joins them."""
+    rdkit()
+    from rdkit.Chem.Scaffolds import MurckoScaffold
 
-
-def molecule_set(count: int = 320, seed: int = 0) -> tuple[list[str], list[Any], torch.Tensor]:
-    """Return ``count`` distinct SMILES, their RDKit molecules, and labels ``[count, tasks]``, -1 where missing."""
-    chem = rdkit()
-    patterns = [chem.MolFromSmarts(pattern) for pattern in PATTERNS.values()]
-    candidates = []
-    for core, first, second in itertools.product(_CORES, _GROUPS, _GROUPS):
-        candidates.append(core.format(first, second))
-    generator = torch.Generator().manual_seed(seed)
-    smiles: list[str] = []
-    molecules = []
-    for place in torch.randperm(len(candidates), generator=generator).tolist():
-        molecule = chem.MolFromSmiles(candidates[place])
-        canonical = chem.MolToSmiles(molecule)
-        if canonical not in smiles:
-            smiles.append(canonical)
-            molecules.append(chem.MolFromSmiles(canonical))
-        if len(smiles) == count:
-            break
-    labels = torch.tensor([[int(m.HasSubstructMatch(pattern)) for pattern in patterns] for m in molecules])
-    labels[torch.rand(labels.shape, generator=generator) < 0.1] = -1
-    return smiles, molecules, labels
+    text: str = MurckoScaffold.MurckoScaffoldSmiles(mol=parse_smiles(smiles, relaxed=True))  # type: ignore[no-untyped-call]
+    return text

@@ -8,10 +8,10 @@ feature of its own. All nodes have features; training, validation and test verdi
 - ``needle``: of eight witnesses of one relation one speaks loudly, and names the class. Together the eight name each
   class equally often, so a mean knows nothing. Attention within a relation finds the loud one.
 - ``rivals``: eight witnesses, each of a relation of its own, one of them loud, who names the class; the others name
-  any. A softmax within a relation is over a single edge, so it is always one; only competition between relations finds
-  the loud one.
-- ``consensus``: eight witnesses of one relation, five of whom name the class, somewhat blurred, all equally loud: a
-  mean is enough.
+  any. A softmax within a relation is over a single edge, so it is always one; competition between relations finds the
+  loud one. (Without it a model would need a hidden unit for every pair of relation and class, 32, and find them.)
+- ``consensus``: eight witnesses of one relation, at least five of whom name the class, somewhat blurred, all equally
+  loud: a mean is enough.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _any(truth: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _consensus(truth: Tensor, generator: torch.Generator) -> Tensor:
-    """Per case five of eight witnesses name the class, the rest any, [cases, witnesses]."""
+    """Per case five of eight witnesses name the class, the rest any class, [cases, witnesses]."""
     named = torch.randint(NUM_CLASSES, (NUM_CASES, NUM_WITNESSES), generator=generator)
     place = torch.rand(NUM_CASES, NUM_WITNESSES, generator=generator).argsort(1)
     return torch.where(place < 5, truth[:, None], named)

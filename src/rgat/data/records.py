@@ -67,6 +67,7 @@ class GraphStore:
     node_ptr: Tensor  # [G + 1]
     edge_ptr: Tensor  # [G + 1]
     num_relations: int
+    edge_attr: Tensor | None = None  # [edges, edge_dim]
 
     def __len__(self) -> int:
         return len(self.node_ptr) - 1
@@ -76,6 +77,13 @@ class GraphStore:
         if not -len(self) <= graph < len(self):
             raise IndexError(f"graph {graph} of {len(self)}")
         return self.batch(torch.tensor([graph % len(self)]))[1]
+
+    def select(self, graphs: Tensor) -> GraphStore:
+        """The given graphs as a store of their own."""
+        x, batch = self.batch(graphs)
+        sizes = [ptr[graphs + 1] - ptr[graphs] for ptr in (self.node_ptr, self.edge_ptr)]
+        node_ptr, edge_ptr = (torch.cat([size.new_zeros(1), size.cumsum(0)]) for size in sizes)
+        return GraphStore(x, batch.edge_index, batch.edge_type, node_ptr, edge_ptr, self.num_relations, batch.edge_attr)
 
     def batch(self, graphs: Tensor) -> tuple[Tensor, RelationalGraph]:
         """Node features and one graph made of the given graphs, in the given order, without a loop over them."""
@@ -88,6 +96,7 @@ class GraphStore:
             self.edge_type[edges],
             num_nodes=len(nodes),
             num_relations=self.num_relations,
+            edge_attr=None if self.edge_attr is None else self.edge_attr[edges],
             batch=graph_of_node,
             num_graphs=len(graphs),
             validate=False,

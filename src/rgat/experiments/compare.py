@@ -78,20 +78,25 @@ def compare(
         workers: processes; by default one per core.
         on_run: called after every run, in the order in which they end.
     """
+    names = list(dict.fromkeys(names))
     for name in names:
         check_word("data set", name, tuple(SETUPS))
     for model in models:
         check_word("model", model, tuple(VARIANTS))
     check_count("seeds", seeds)
     jobs = [(name, model, seed) for name in names for model in models for seed in range(seeds)]
-    workers = min(workers or os.cpu_count() or 1, len(jobs)) or 1
+    workers = (os.cpu_count() or 1) if workers is None else workers
     check_count("workers", workers)
     runs = {}
     context = multiprocessing.get_context("spawn")  # a forked child of a threaded parent may hang
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker) as pool:
+    with ProcessPoolExecutor(min(workers, len(jobs)) or 1, mp_context=context, initializer=_start_worker) as pool:
         futures = {pool.submit(_train, *job): job for job in jobs}
-        for future in as_completed(futures):
-            run = runs[futures[future]] = future.result()
-            if on_run is not None:
-                on_run(run)
+        try:
+            for future in as_completed(futures):
+                run = runs[futures[future]] = future.result()
+                if on_run is not None:
+                    on_run(run)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)  # nobody waits for the rest
+            raise
     return [runs[job] for job in jobs]

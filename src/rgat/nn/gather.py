@@ -15,7 +15,7 @@ class GraphGather(nn.Module):
         \mathrm{GraphGather}(H) = \Big(\frac1N \sum_i h_i\Big) \oplus \Big[\bigoplus_f \max_i h_{i,f}\Big]
         \in \mathbb{R}^{2F}.
 
-    A graph without nodes gathers to zero. Ties of the maximum share its gradient evenly.
+    A graph without nodes gathers to zero. Where several nodes share the maximum, the first one gets its gradient.
     """
 
     def forward(self, x: Tensor, graph: RelationalGraph) -> Tensor:
@@ -23,9 +23,30 @@ class GraphGather(nn.Module):
         if x.dim() != 2 or x.shape[0] != graph.num_nodes:
             raise ValueError(f"`x` must have shape [{graph.num_nodes}, F], one row per node, got {list(x.shape)}")
         graph_id, sizes = graph.graph_ids(), graph.structure.graph_sizes
-        zeros = x.new_zeros(sizes.shape[0], x.shape[1])
         wide = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype  # a sum may exceed float16
-        total = zeros.to(wide).index_add(0, graph_id, x.to(wide))
+        total = x.new_zeros(sizes.shape[0], x.shape[1], dtype=wide).index_add(0, graph_id, x.to(wide))
         mean = (total / sizes.clamp(min=1).unsqueeze(1)).to(x.dtype)
-        maximum = zeros.scatter_reduce(0, graph_id.unsqueeze(1).expand_as(x), x, "amax", include_self=False)
+        # A row of zeros stands where a graph without nodes looks for its maximum.
+        padded = torch.cat([x, x.new_zeros(1, x.shape[1])])
+        maximum = padded.gather(0, _first_maximum(x.detach(), graph_id, sizes.shape[0]))
         return torch.cat([mean, maximum], dim=1)
+
+
+@torch.library.custom_op("rgat::first_maximum", mutates_args=())
+def _first_maximum(x: Tensor, graph_id: Tensor, num_graphs: int) -> Tensor:
+    """The first node of each graph that has the largest value of each feature, ``[G, F]``; ``N`` where there is none.
+
+    An operator, and no reduction with a gradient of its own: that one compares values with their maximum, which a
+    compiler may have rounded differently.
+    """
+    index = graph_id.unsqueeze(1).expand_as(x)
+    lowest = x.new_full((num_graphs, x.shape[1]), -torch.inf)
+    maximum = lowest.scatter_reduce(0, index, x, "amax")
+    node = torch.arange(x.shape[0], device=x.device).unsqueeze(1).expand_as(x)
+    node = torch.where(x == maximum.index_select(0, graph_id), node, x.shape[0])
+    return node.new_full(maximum.shape, x.shape[0]).scatter_reduce(0, index, node, "amin")
+
+
+@_first_maximum.register_fake
+def _(x: Tensor, graph_id: Tensor, num_graphs: int) -> Tensor:
+    return graph_id.new_empty(num_graphs, x.shape[1])

@@ -63,7 +63,8 @@ class Epoch:
 class Result:
     """What a training run found. Scores are those of the best epoch by validation; selection never sees the others.
 
-    ``scores`` and ``constant_scores`` hold the metric of each part, with attention and with constant attention.
+    ``scores`` and ``constant_scores`` hold the metric of each part, with attention and with constant attention. A best
+    epoch of 0 says that training diverged at once; the model is then as it was before.
     """
 
     metric: str
@@ -117,13 +118,13 @@ def fit(
             with torch.no_grad(), autocast:
                 valid_loss, valid_metric = task.evaluate(model, "valid")
             curve.append(Epoch(epoch, float(torch.stack(losses).mean()), valid_loss, valid_metric))
-            advance(f"validation {task.metric} {valid_metric:.3f}, best epoch {best_epoch}")
-            if on_epoch is not None:
-                on_epoch(curve[-1])
             value = task.watched(valid_loss, valid_metric)
             if value < best_value:  # false for NaN: a diverged epoch is never the best
                 best_value, best_epoch, best_state = value, epoch, copy.deepcopy(model.state_dict())
-            elif epoch - best_epoch >= settings.patience:
+            advance(f"validation {task.metric} {valid_metric:.3f}, best epoch {best_epoch}")
+            if on_epoch is not None:
+                on_epoch(curve[-1])
+            if epoch - best_epoch >= settings.patience:
                 break
     model.load_state_dict(best_state)
     model.eval()

@@ -40,13 +40,15 @@ def multi_task_cross_entropy(
     """
     if labels.shape != logits.shape[:2]:
         raise ValueError(f"`labels` must have shape {list(logits.shape[:2])}, got {list(labels.shape)}")
-    known = labels != MISSING
+    if class_weights is not None and class_weights.shape != logits.shape[1:]:
+        raise ValueError(f"`class_weights` must have shape {list(logits.shape[1:])}, got {list(class_weights.shape)}")
+    wide = torch.promote_types(logits.dtype, torch.float32)
     target = labels.clamp(min=0)
-    nll = -torch.log_softmax(logits, dim=-1).gather(-1, target.unsqueeze(-1)).squeeze(-1)  # [G, tasks]
-    weight = known.to(nll.dtype)
+    nll = -torch.log_softmax(logits.to(wide), dim=-1).gather(-1, target.unsqueeze(-1)).squeeze(-1)  # [G, tasks]
     if class_weights is not None:
-        weight = weight * class_weights.to(nll.dtype).gather(1, target.t()).t()
-    return (weight * nll).sum() / max(labels.shape[0] if num_graphs is None else num_graphs, 1)
+        nll = nll * class_weights.to(wide).gather(1, target.t()).t()
+    total = torch.where(labels != MISSING, nll, 0).sum()
+    return total / max(labels.shape[0] if num_graphs is None else num_graphs, 1)
 
 
 def balanced_class_weights(labels: Tensor) -> Tensor:

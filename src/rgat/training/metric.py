@@ -38,6 +38,8 @@ def roc_auc_per_task(logits: Tensor, labels: Tensor) -> list[float]:
 
 
 def mean_roc_auc(logits: Tensor, labels: Tensor) -> float:
-    """Mean over the tasks that have both classes; NaN if none has."""
+    """Mean over the tasks that have both classes; NaN if none has, or if a logit is NaN."""
+    if logits.isnan().any():
+        return float("nan")
     values = [value for value in roc_auc_per_task(logits, labels) if not np.isnan(value)]
     return float(np.mean(values)) if values else float("nan")

@@ -34,12 +34,21 @@ class Task(Protocol):
         """What early stopping makes small; the second number decides ties."""
 
 
+def _check_parts(data: NodeData | GraphData) -> None:
+    for part in ("train", "valid"):
+        if not len(getattr(data, part)):
+            raise ValueError(f"{data.name} must have examples to learn from and to select on, got an empty {part} part")
+
+
 class NodeTask:
     """Full-batch node classification; early stopping watches the validation loss."""
 
     metric = "accuracy"
 
     def __init__(self, data: NodeData) -> None:
+        _check_parts(data)
+        if data.x is not None and data.x.isnan().any():
+            raise ValueError(f"node features of {data.name} must not contain NaN; clean them first")
         self.data = data
         self.graph = copy.copy(data.graph.prepare())
         self.graph.validate = False  # checked when it was made; a diverged model must end its run, not the program
@@ -69,6 +78,10 @@ class GraphTask:
     metric = "mean ROC-AUC"
 
     def __init__(self, data: GraphData, batch_size: int) -> None:
+        _check_parts(data)
+        labels = data.labels[data.valid]
+        if not ((labels == 0).any(0) & (labels == 1).any(0)).any():
+            raise ValueError(f"some task of {data.name} must have both classes among its validation graphs, got none")
         self.data = data
         self.batch_size = batch_size
         self.class_weights = balanced_class_weights(data.labels[data.train])

@@ -1,0 +1,131 @@
+"""Downloads: the right file, whole and verified, or a clear error; never half a file."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import tarfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from filelock import FileLock, Timeout
+
+from rgat.data.files import replacing
+
+CHUNK = 1 << 16
+TRIES = 3
+LOCK_SECONDS = 600  # another process may be downloading the same large file
+
+Progress = Callable[[int, int | None], None]  # bytes so far, bytes in all if known
+
+
+class DownloadError(ValueError):
+    """A file could not be had; the message says why and what to do."""
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def download(
+    url: str, path: Path, expected: str | None, max_bytes: int, on_progress: Progress | None = None, timeout: float = 60
+) -> None:
+    """Bring ``url`` to ``path``, checking its SHA-256 where one is known.
+
+    A second process waits for the first and finds its file. A connection that breaks is tried again from the start.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(f"{path}.lock", timeout=LOCK_SECONDS)
+        with lock:
+            if path.exists() and (expected is None or sha256(path) == expected):
+                return None
+            for attempt in range(1, TRIES + 1):
+                try:
+                    return _download_once(url, path, expected, max_bytes, on_progress, timeout)
+                except (ConnectionError, http.client.HTTPException, TimeoutError) as error:
+                    if attempt == TRIES:
+                        raise DownloadError(
+                            f"{url}: the connection broke {TRIES} times ({error}); try again later"
+                        ) from error
+    except urllib.error.URLError as error:
+        hint = "check the network, or put the files into the folder that RGAT_DATA names"
+        raise DownloadError(f"{url}: cannot be reached ({error.reason}); {hint}") from error
+    except Timeout as error:
+        raise DownloadError(f"{path}: another process holds it for over {LOCK_SECONDS} s; try later") from error
+    except OSError as error:
+        raise DownloadError(f"{path}: cannot be written ({error.strerror}); make the folder writable") from error
+
+
+def _download_once(
+    url: str, path: Path, expected: str | None, max_bytes: int, on_progress: Progress | None, timeout: float
+) -> None:
+    request = urllib.request.Request(url, headers={"User-Agent": "rgat"})
+    with urllib.request.urlopen(request, timeout=timeout) as response, replacing(path) as file:
+        length = response.headers.get("Content-Length")
+        total = int(length) if length and length.isdigit() else None
+        digest, received = hashlib.sha256(), 0
+        while chunk := response.read(CHUNK):
+            received += len(chunk)
+            if max(received, total or 0) > max_bytes:
+                raise DownloadError(f"{url}: must be at most {max_bytes:,} bytes, got {max(received, total or 0):,}")
+            digest.update(chunk)
+            file.write(chunk)
+            if on_progress is not None:
+                on_progress(received, total)
+        if total is not None and received != total:
+            raise http.client.IncompleteRead(b"", total - received)
+        if expected is not None and digest.hexdigest() != expected:
+            raise DownloadError(
+                f"{url}: must have the SHA-256 {expected}, got {digest.hexdigest()}; the file has changed"
+            )
+
+
+def extract(archive: Path, members: Mapping[str, tuple[Path, str | None]], max_bytes: int) -> None:
+    """Take the named files, and nothing else, out of a .tgz archive.
+
+    Args:
+        archive: the archive.
+        members: for the last part of a member's name the path to write and its SHA-256, if known.
+        max_bytes: limit of what the archive may unpack to.
+    """
+    wanted = dict(members)
+    total = 0
+    try:
+        with tarfile.open(archive, "r|gz") as tar:
+            for member in tar:
+                name = PurePosixPath(member.name)
+                if name.is_absolute() or ".." in name.parts:
+                    raise DownloadError(f"{archive}: names in it must stay inside, got {member.name}: not used")
+                total += member.size
+                if total > max_bytes:
+                    raise DownloadError(
+                        f"{archive}: must unpack to at most {max_bytes:,} bytes, got more; do not use it"
+                    )
+                if member.isfile() and name.name in wanted:
+                    path, expected = wanted.pop(name.name)
+                    source = tar.extractfile(member)
+                    assert source is not None
+                    _copy_verified(source, path, expected, f"{archive}: {member.name}")
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise DownloadError(f"{archive}: cannot be unpacked ({error}); delete it and try again") from error
+    if wanted:
+        raise DownloadError(f"{archive}: must hold {', '.join(sorted(wanted))}, got an archive without")
+
+
+def _copy_verified(source: IO[bytes], path: Path, expected: str | None, what: str) -> None:
+    digest = hashlib.sha256()
+    with replacing(path) as file:
+        while chunk := source.read(CHUNK):
+            digest.update(chunk)
+            file.write(chunk)
+        if expected is not None and digest.hexdigest() != expected:
+            raise DownloadError(f"{what} must have the SHA-256 {expected}, got {digest.hexdigest()}")

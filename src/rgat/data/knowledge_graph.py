@@ -1,0 +1,281 @@
+"""Knowledge graphs with labelled nodes: RDF files and a label table to one data set (section 3.1, AIFB and MUTAG)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rgat.data.features import literal_features
+from rgat.data.files import write_atomically
+from rgat.data.labels import PARTS, Label, read_labels
+from rgat.data.rdf import Triples, read_triples
+from rgat.data.records import MISSING, NodeData
+from rgat.data.splits import stratified_parts
+from rgat.graph import RelationalGraph
+
+Path_ = str | PathLike[str]
+
+
+def from_rdf(
+    files: Path_ | Sequence[Path_],
+    labels: Path_ | None = None,
+    *,
+    train: Path_ | None = None,
+    valid: Path_ | None = None,
+    test: Path_ | None = None,
+    node_column: str | None = None,
+    label_column: str | None = None,
+    split_column: str | None = None,
+    shares: tuple[float, float] = (0.8, 0.1),
+    seed: int = 0,
+    skip_unknown: bool = False,
+    format: str | None = None,  # noqa: A002
+    inverses: bool = True,
+    self_loops: bool = True,
+    literals: str = "nodes",
+    blank_nodes: str = "kept",
+    drop_predicates: Sequence[str] = (),
+    hops: int | None = None,
+    ids: Path_ | None = None,
+    name: str | None = None,
+) -> NodeData:
+    """Read a knowledge graph and the classes of some of its nodes.
+
+    Args:
+        files: one or several RDF files; see :func:`rgat.data.rdf.read_triples`.
+        labels: a TSV or CSV file of nodes and classes, split by ``split_column`` or else at random, stratified.
+        train: instead of ``labels``, a file for each part.
+        valid: likewise.
+        test: likewise.
+        node_column: the column that names the node; by default the first.
+        label_column: the column that names the class; by default the last.
+        split_column: a column with the words train, valid and test.
+        shares: of the training and the validation part in a random split; the rest is the test part.
+        seed: of the random split.
+        skip_unknown: leave out labels of nodes that are not in the graph.
+        format: of the RDF files, where their names do not say it.
+        inverses: add an inverse relation for every relation.
+        self_loops: add a relation from every node to itself.
+        literals: "nodes" (each spelling one), "merged" (each value one), "dropped", or "features" of their subjects.
+        blank_nodes: "kept" or "dropped".
+        drop_predicates: IRIs whose triples are left out.
+        hops: keep only what a model of so many layers can see from the labelled nodes; its outputs there stay the same.
+        ids: number nodes and relations as in this file, written by :func:`write_ids`; new nodes come after the known.
+        name: of the data set.
+    """
+    triples = read_triples(files, format, literals, blank_nodes, drop_predicates)
+    features: Tensor | None = None
+    if literals == "features":
+        triples, features = literal_features(triples)
+    if ids is not None:
+        triples, features = _renumber(triples, features, *read_ids(ids))
+    data = label_triples(
+        triples,
+        features,
+        labels,
+        train=train,
+        valid=valid,
+        test=test,
+        node_column=node_column,
+        label_column=label_column,
+        split_column=split_column,
+        shares=shares,
+        seed=seed,
+        skip_unknown=skip_unknown,
+        inverses=inverses,
+        self_loops=self_loops,
+        name=name or "knowledge graph",
+    )
+    return data if hops is None else prune(data, hops)
+
+
+def label_triples(
+    triples: Triples,
+    features: Tensor | None = None,
+    labels: Path_ | None = None,
+    *,
+    train: Path_ | None = None,
+    valid: Path_ | None = None,
+    test: Path_ | None = None,
+    node_column: str | None = None,
+    label_column: str | None = None,
+    split_column: str | None = None,
+    shares: tuple[float, float] = (0.8, 0.1),
+    seed: int = 0,
+    skip_unknown: bool = False,
+    inverses: bool = True,
+    self_loops: bool = True,
+    name: str = "knowledge graph",
+) -> NodeData:
+    """Give nodes of a read graph their classes; the arguments are those of :func:`from_rdf`."""
+    parts = {part: path for part, path in zip(PARTS, (train, valid, test), strict=True) if path is not None}
+    if labels is not None and parts:
+        raise ValueError("labels must come either as one file (`labels`) or as a file per part, got both")
+    columns = (node_column, label_column)
+    given = [read_labels(labels, *columns, split_column)] if labels is not None else []
+    given += [_in_part(read_labels(path, *columns), part) for part, path in parts.items()]
+    places = {node: place for place, node in enumerate(triples.node_names)}
+    known = _known([label for table in given for label in table], places, skip_unknown)
+    classes = tuple(sorted({label.name for label in known}))
+    targets = torch.full((len(places),), MISSING)
+    by_part: dict[str | None, list[int]] = {part: [] for part in (*PARTS, None)}
+    for label in known:
+        place = places[_term(label.node, places)]
+        targets[place] = classes.index(label.name)
+        by_part[label.part].append(place)
+    if by_part[None]:
+        nodes = torch.tensor(sorted(by_part[None]))
+        cut = [nodes[part] for part in stratified_parts(targets[nodes].tolist(), shares, seed)]
+    else:
+        cut = [torch.tensor(by_part[part], dtype=torch.long) for part in PARTS]
+    return _assemble(triples, features, targets, classes, cut, inverses, self_loops, name)
+
+
+def _in_part(labels: list[Label], part: str) -> list[Label]:
+    return [Label(label.node, label.name, part, label.place) for label in labels]
+
+
+def _term(node: str, places: dict[str, int]) -> str:
+    """A node as the label table names it, as the graph does: IRIs usually come without brackets."""
+    return node if node in places else f"<{node}>"
+
+
+def _known(labels: list[Label], places: dict[str, int], skip_unknown: bool) -> list[Label]:
+    """The labels whose nodes are in the graph, each node once."""
+    unknown = [label for label in labels if _term(label.node, places) not in places]
+    if unknown and not skip_unknown:
+        raise ValueError(
+            f"{unknown[0].place}: node {unknown[0].node} is not in the graph ({len(unknown)} of {len(labels)} labels "
+            "unknown); pass `skip_unknown` (--skip-unknown) to drop them"
+        )
+    seen: dict[str, Label] = {}
+    for label in labels:
+        other = seen.setdefault(label.node, label)
+        if other is not label and (other.name, other.part) != (label.name, label.part):
+            raise ValueError(f"{label.place}: {label.node} has a label in {other.place} already; keep one of them")
+    missing = {label.node for label in unknown}
+    return [label for label in seen.values() if label.node not in missing]
+
+
+def _assemble(
+    triples: Triples,
+    features: Tensor | None,
+    targets: Tensor,
+    classes: tuple[str, ...],
+    parts: Sequence[Tensor],
+    inverses: bool,
+    self_loops: bool,
+    name: str,
+) -> NodeData:
+    edges = torch.from_numpy(triples.edges)
+    num_relations = len(triples.relation_names)
+    graph = RelationalGraph(
+        edges[:, [0, 2]].t(), edges[:, 1], num_nodes=len(triples.node_names), num_relations=num_relations
+    )
+    relation_names = list(triples.relation_names)
+    if inverses:
+        graph = graph.with_inverses()
+        relation_names += [f"inverse of {relation}" for relation in triples.relation_names]
+    if self_loops:
+        graph = graph.with_self_loops()
+        relation_names.append("self")
+    return NodeData(
+        name=name,
+        graph=graph,
+        x=features,
+        labels=targets,
+        classes=classes,
+        train=parts[0],
+        valid=parts[1],
+        test=parts[2],
+        node_names=tuple(triples.node_names),
+        relation_names=tuple(relation_names),
+        provenance={"nodes": graph.num_nodes, "edges": len(triples), "relations": num_relations},
+    )
+
+
+def prune(data: NodeData, hops: int) -> NodeData:
+    """Keep what a model of ``hops`` layers sees from the labelled nodes; its outputs there do not change."""
+    source, target = data.graph.edge_index
+    heard = data.labels != MISSING  # nodes whose representation matters
+    for _ in range(hops - 1):
+        heard = heard.clone().index_fill_(0, source[heard[target]], True)
+    kept_edges = heard[target]  # all edges of a softmax group stay together
+    kept_nodes = heard.clone().index_fill_(0, source[kept_edges], True)
+    new_id = kept_nodes.cumsum(0) - 1
+    nodes = kept_nodes.nonzero().squeeze(1)
+    graph = RelationalGraph(
+        new_id[data.graph.edge_index[:, kept_edges]],
+        data.graph.edge_type[kept_edges],
+        num_nodes=len(nodes),
+        num_relations=data.graph.num_relations,
+    )
+    return NodeData(
+        name=data.name,
+        graph=graph,
+        x=None if data.x is None else data.x[nodes],
+        labels=data.labels[nodes],
+        classes=data.classes,
+        train=new_id[data.train],
+        valid=new_id[data.valid],
+        test=new_id[data.test],
+        node_names=tuple(data.node_names[node] for node in nodes.tolist()),
+        relation_names=data.relation_names,
+        provenance=data.provenance | {"hops": hops},
+    )
+
+
+def write_ids(data: NodeData, path: Path_) -> None:
+    """Write the numbering of nodes and given relations, for reading further files with the same ids."""
+    given = data.provenance.get("relations", len(data.relation_names))
+    tables = {"format": "rgat ids 1", "nodes": data.node_names, "relations": data.relation_names[:given]}
+    write_atomically(path, json.dumps(tables, ensure_ascii=False).encode())
+
+
+def read_ids(path: Path_) -> tuple[list[str], list[str]]:
+    """Read names of nodes and relations in the order of their ids."""
+    try:
+        tables: Any = json.loads(Path(path).read_bytes())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: cannot be read as id tables: {error}") from error
+    if not isinstance(tables, dict) or tables.get("format") != "rgat ids 1":
+        raise ValueError(f'{path}: must be id tables of format "rgat ids 1", as `write_ids` writes them')
+    columns = [tables.get("nodes"), tables.get("relations")]
+    for column in columns:
+        if not isinstance(column, list) or not all(isinstance(name, str) for name in column):
+            raise ValueError(f"{path}: nodes and relations must be lists of names")
+        if len(set(column)) != len(column):
+            raise ValueError(f"{path}: names of nodes and of relations must differ from each other")
+    return columns[0], columns[1]  # type: ignore[return-value]
+
+
+def _renumber(
+    triples: Triples, features: Tensor | None, nodes: list[str], relations: list[str]
+) -> tuple[Triples, Tensor | None]:
+    known = set(nodes)
+    node_names = nodes + [name for name in triples.node_names if name not in known]
+    place = {name: i for i, name in enumerate(node_names)}
+    relation_place = {name: i for i, name in enumerate(relations)}
+    strangers = [name for name in triples.relation_names if name not in relation_place]
+    if strangers:
+        raise ValueError(
+            f"relations must be among the {len(relations)} of the id tables, got {strangers[0]} "
+            f"({len(strangers)} unknown); drop them with `drop_predicates`"
+        )
+    node_map = np.array([place[name] for name in triples.node_names], dtype=np.int64)
+    relation_map = np.array([relation_place[name] for name in triples.relation_names], dtype=np.int64)
+    edges = triples.edges.copy()
+    edges[:, 0], edges[:, 2] = node_map[edges[:, 0]], node_map[edges[:, 2]]
+    edges[:, 1] = relation_map[edges[:, 1]]
+    if features is not None:
+        features = features.new_zeros(len(node_names), features.shape[1]).index_copy(
+            0, torch.from_numpy(node_map), features
+        )
+    return Triples(node_names, relations, edges), features

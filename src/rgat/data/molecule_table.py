@@ -1,0 +1,138 @@
+"""Molecules with labels: a table of SMILES and tasks to one data set (section 3.1, Tox21)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from os import PathLike
+
+import torch
+from torch import Tensor
+
+from rgat.checks import check_word
+from rgat.data.labels import Table, read_table
+from rgat.data.molecules import BONDS, parse_smiles, scaffold, store_molecules
+from rgat.data.records import MISSING, GraphData
+from rgat.data.splits import grouped_parts, random_parts
+
+SPLITS = ("random", "scaffold")
+_VALUES = {"0": 0, "0.0": 0, "1": 1, "1.0": 1, "": MISSING, "nan": MISSING, "NaN": MISSING, "NA": MISSING}
+
+
+def from_smiles(
+    path: str | PathLike[str],
+    smiles_column: str | None = None,
+    tasks: Sequence[str] | None = None,
+    *,
+    split: str = "random",
+    shares: tuple[float, float] = (0.8, 0.1),
+    seed: int = 0,
+    skip_invalid: bool = False,
+    relaxed: bool = False,
+    self_loops: bool = True,
+    rich: bool = False,
+    bonds: bool = False,
+    name: str = "molecules",
+    on_molecule: Callable[[int], None] | None = None,
+) -> GraphData:
+    """Read a table of molecules and their labels.
+
+    Args:
+        path: a CSV or TSV file, plain or compressed.
+        smiles_column: by default the column called smiles.
+        tasks: the columns to learn, with 0, 1 or nothing; by default all columns that hold only these.
+        split: "random", or "scaffold": molecules with the same rings stay in one part.
+        shares: of the training and the validation part.
+        seed: of the random split.
+        skip_invalid: leave out rows whose SMILES cannot be read, instead of stopping.
+        relaxed: accept valences that RDKit holds impossible.
+        self_loops: add a relation from every atom to itself.
+        rich: give atoms ten more features than the usual 75.
+        bonds: give bonds features.
+        name: of the data set.
+        on_molecule: called with the number of molecules read so far, to show progress.
+    """
+    check_word("split", split, SPLITS)
+    table = read_table(path)
+    column = _smiles_column(table, smiles_column)
+    smiles = [text.strip() for text in table.column(column)]
+    chosen, ignored = _task_columns(table, column, tasks)
+    labels = (
+        torch.tensor([_values(table, task) for task in chosen], dtype=torch.long).view(len(chosen), len(smiles)).t()
+    )
+    molecules = []
+    for row, text in enumerate(smiles):
+        molecules.append(parse_smiles(text, relaxed) if text else None)
+        if on_molecule is not None:
+            on_molecule(row + 1)
+    bad = [row for row, molecule in enumerate(molecules) if molecule is None]
+    if bad and not skip_invalid:
+        raise ValueError(
+            f'{table.path}, line {table.lines[bad[0]]}: "{smiles[bad[0]]}" cannot be read as SMILES ({len(bad)} of '
+            f"{len(smiles)} rows); pass `skip_invalid` (--skip-invalid) to leave them out, or `relaxed` (--relaxed) to "
+            "accept unusual valences"
+        )
+    good = [row for row, molecule in enumerate(molecules) if molecule is not None]
+    names = [smiles[row] for row in good]
+    if split == "random":
+        parts = random_parts(len(good), seed, shares)
+    else:
+        parts = grouped_parts([scaffold(text) for text in names], shares)
+    store = store_molecules([molecules[row] for row in good], self_loops, rich, bonds)
+    return GraphData(
+        name=name,
+        graphs=store,
+        labels=labels[good],
+        tasks=tuple(chosen),
+        train=parts[0],
+        valid=parts[1],
+        test=parts[2],
+        graph_names=tuple(names),
+        relation_names=(*BONDS, *(["self"] if self_loops else [])),
+        provenance={
+            "edges": int((store.edge_type < len(BONDS)).sum()) // 2,
+            "relations": len(BONDS),
+            "split": split,
+            "seed": seed,
+            "skipped_lines": [table.lines[row] for row in bad],
+            "ignored_columns": ignored,
+        },
+    )
+
+
+def _smiles_column(table: Table, given: str | None) -> str:
+    if given is not None:
+        table.column(given)
+        return given
+    found = [name for name in table.header if name.lower() == "smiles"]
+    if len(found) != 1:
+        raise ValueError(
+            f"{table.path}: one column must be called smiles, got {', '.join(table.header)}; name it: `smiles_column`"
+        )
+    return found[0]
+
+
+def _task_columns(table: Table, smiles: str, tasks: Sequence[str] | None) -> tuple[list[str], list[str]]:
+    """The columns to learn, and those left aside."""
+    others = [name for name in table.header if name != smiles]
+    if tasks is not None:
+        return list(tasks), [name for name in others if name not in tasks]
+    chosen = [name for name in others if all(value.strip() in _VALUES for value in table.column(name))]
+    return chosen, [name for name in others if name not in chosen]
+
+
+def _values(table: Table, task: str) -> list[int]:
+    values = []
+    for line, text in zip(table.lines, table.column(task), strict=True):
+        if text.strip() not in _VALUES:
+            raise ValueError(f'{table.path}, line {line}: task {task} must be 0, 1 or empty, got "{text}"')
+        values.append(_VALUES[text.strip()])
+    return values
+
+
+def distinct(names: Sequence[str], labels: Tensor) -> tuple[Tensor, Tensor]:
+    """First rows of distinct SMILES, and their labels: 1 if any repeat says 1, else 0 if any says 0, else missing."""
+    first: dict[str, int] = {}
+    owner = torch.tensor([first.setdefault(name, len(first)) for name in names])
+    rows = torch.full((len(first),), len(owner)).scatter_reduce(0, owner, torch.arange(len(owner)), "amin")
+    merged = torch.full((len(first), labels.shape[1]), MISSING)
+    return rows, merged.scatter_reduce(0, owner.unsqueeze(1).expand_as(labels), labels, "amax")

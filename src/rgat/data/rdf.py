@@ -1,0 +1,244 @@
+"""RDF files to relational graphs: subjects and objects are nodes, predicates are relations."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import zlib
+from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rgat.checks import check_word
+
+Ids = NDArray[np.int64]
+
+FORMATS = {
+    "ntriples": "N_TRIPLES",
+    "nquads": "N_QUADS",
+    "turtle": "TURTLE",
+    "trig": "TRIG",
+    "rdfxml": "RDF_XML",
+    "n3": "N3",
+    "jsonld": "JSON_LD",
+}
+SUFFIXES = {
+    ".nt": "ntriples",
+    ".nq": "nquads",
+    ".ttl": "turtle",
+    ".trig": "trig",
+    ".rdf": "rdfxml",
+    ".owl": "rdfxml",
+    ".xml": "rdfxml",
+    ".n3": "n3",
+    ".jsonld": "jsonld",
+}
+LITERALS = ("nodes", "merged", "dropped", "features")
+BLANK_NODES = ("kept", "dropped")
+_XSD = "http://www.w3.org/2001/XMLSchema#"
+
+
+@dataclass(frozen=True)
+class Triples:
+    """What files say, as a set: distinct triples over sorted names, which are written as in N-Triples."""
+
+    node_names: list[str]
+    relation_names: list[str]
+    edges: Ids  # [E, 3]: subject, predicate, object; sorted
+
+    def __len__(self) -> int:
+        return len(self.edges)
+
+
+def oxigraph() -> Any:
+    """Import pyoxigraph, or say how to get it."""
+    try:
+        import pyoxigraph
+    except ImportError as error:
+        raise ImportError("reading RDF needs pyoxigraph; install it with `pip install 'rgat[rdf]'`") from error
+    return pyoxigraph
+
+
+def read_triples(
+    files: str | PathLike[str] | Sequence[str | PathLike[str]],
+    format: str | None = None,  # noqa: A002  (the word of the command line)
+    literals: str = "nodes",
+    blank_nodes: str = "kept",
+    drop_predicates: Sequence[str] = (),
+) -> Triples:
+    """Read one or several RDF files, plain or compressed, as one set of triples; named graphs are merged.
+
+    Args:
+        files: paths; the names say format and compression.
+        format: one of ``FORMATS``, where the names do not say it.
+        literals: "nodes" keeps each spelling as a node, "merged" each value of a datatype, "dropped" none. "features"
+            keeps them as "nodes" does, for whoever turns them into features later.
+        blank_nodes: "kept" or "dropped".
+        drop_predicates: IRIs whose triples are left out.
+    """
+    check_word("literals", literals, LITERALS)
+    check_word("blank_nodes", blank_nodes, BLANK_NODES)
+    if format is not None:
+        check_word("format", format, tuple(FORMATS))
+    paths = [Path(files)] if isinstance(files, (str, PathLike)) else [Path(file) for file in files]
+    if not paths:
+        raise ValueError("`files` must name at least one RDF file, got none")
+    dropped = {f"<{iri.strip('<>')}>" for iri in drop_predicates}
+    nodes: dict[str, int] = {}
+    predicates: dict[str, int] = {}
+    columns = (array("i"), array("i"), array("i"))
+    for number, path in enumerate(paths):
+        scope = "_:" if len(paths) == 1 else f"_:{number}."  # a blank node belongs to its file
+        for subject, predicate, value in _parse(path, format):
+            if predicate in dropped:
+                continue
+            if value[0] == '"':
+                if literals == "dropped":
+                    continue
+                if literals == "merged":
+                    value = merge_literal(value)
+            elif value[0] == "_":
+                if blank_nodes == "dropped":
+                    continue
+                value = scope + value[2:]
+            if subject[0] == "_":
+                if blank_nodes == "dropped":
+                    continue
+                subject = scope + subject[2:]
+            columns[0].append(nodes.setdefault(subject, len(nodes)))
+            columns[1].append(predicates.setdefault(predicate, len(predicates)))
+            columns[2].append(nodes.setdefault(value, len(nodes)))
+    edges = np.stack([np.frombuffer(column, dtype=np.int32) for column in columns], axis=1).astype(np.int64)
+    relation_names, relation_rank = _sort(list(predicates))
+    edges[:, 1] = relation_rank[edges[:, 1]]
+    node_names, node_rank = _sort(_name_blank_nodes(list(nodes), edges))
+    edges[:, 0], edges[:, 2] = node_rank[edges[:, 0]], node_rank[edges[:, 2]]
+    return Triples(node_names, relation_names, _distinct(edges, len(node_names), len(relation_names)))
+
+
+def _sort(names: list[str]) -> tuple[list[str], Ids]:
+    """Sorted names, and the new place of each old one."""
+    order = sorted(range(len(names)), key=names.__getitem__)
+    rank = np.empty(len(names), dtype=np.int64)
+    rank[order] = np.arange(len(names))
+    return [names[place] for place in order], rank
+
+
+def _distinct(edges: Ids, num_nodes: int, num_relations: int) -> Ids:
+    """The distinct rows, sorted."""
+    if not len(edges):
+        return edges.reshape(0, 3)
+    order = np.lexsort((edges[:, 2], edges[:, 1], edges[:, 0]))
+    edges = edges[order]
+    first = np.ones(len(edges), dtype=bool)
+    first[1:] = (edges[1:] != edges[:-1]).any(axis=1)
+    return edges[first]
+
+
+def _parse(path: Path, format: str | None) -> Iterator[tuple[str, str, str]]:  # noqa: A002
+    """Triples of one file as N-Triples terms; errors name file and place."""
+    ox = oxigraph()
+    kind = getattr(ox.RdfFormat, FORMATS[format or _format_of(path)])
+    base = None if kind in (ox.RdfFormat.N_TRIPLES, ox.RdfFormat.N_QUADS) else "http://base.invalid/"
+    try:
+        with _open(path) as file:
+            for quad in ox.parse(input=file, format=kind, base_iri=base):
+                yield str(quad.subject), str(quad.predicate), str(quad.object)
+    except SyntaxError as error:
+        line = f", line {error.lineno}" if error.lineno else ""
+        raise ValueError(f"{path}{line}: not valid {format or _format_of(path)}: {error.msg}") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path}: cannot be read: {error}") from error
+
+
+def _format_of(path: Path) -> str:
+    suffixes = [suffix for suffix in path.suffixes if suffix not in (".gz", ".bz2")]
+    if not suffixes or suffixes[-1].lower() not in SUFFIXES:
+        known = ", ".join(SUFFIXES)
+        raise ValueError(f"{path}: the name must end in one of {known} (then .gz or .bz2), or `format` must be given")
+    return SUFFIXES[suffixes[-1].lower()]
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[IO[bytes]]:
+    opener: Any = {".gz": gzip.open, ".bz2": bz2.open}.get(path.suffix, open)
+    with opener(path, "rb") as file:
+        yield file
+
+
+def split_literal(text: str) -> tuple[str, str]:
+    """Value and datatype (or ``@language``) of a literal written as in N-Triples."""
+    end = text.rindex('"')
+    tail = text[end + 1 :]
+    return text[1:end], tail[3:-1] if tail.startswith("^^") else tail or f"{_XSD}string"
+
+
+def merge_literal(text: str) -> str:
+    """One spelling for each value of a numeric or boolean datatype; other literals stay as they are."""
+    value, datatype = split_literal(text)
+    kind = datatype.removeprefix(_XSD)
+    try:
+        if kind in ("integer", "int", "long", "short", "byte", "nonNegativeInteger", "positiveInteger", "unsignedInt"):
+            value = str(int(value))
+        elif kind in ("decimal", "double", "float"):
+            value = repr(float(value))
+        elif kind == "boolean":
+            value = {"1": "true", "0": "false"}.get(value, value)
+        else:
+            return text
+    except ValueError:
+        return text  # not a number after all: it stays the node it is
+    return f'"{value}"^^<{datatype}>'
+
+
+def _name_blank_nodes(names: list[str], edges: Ids) -> list[str]:
+    """Name blank nodes by what surrounds them, since their labels may differ from format to format and run to run.
+
+    Colours are refined by neighbours until no more blank nodes can be told apart; those that remain alike keep the
+    order in which they were first met. With their labels, two spellings of one graph would be numbered differently.
+    """
+    blank = np.array([name[0] == "_" for name in names], dtype=bool)
+    if not blank.any():
+        return names
+    colour = np.empty(len(names), dtype=np.uint64)
+    fixed = np.flatnonzero(~blank)
+    colour[fixed[np.argsort(np.array([names[i] for i in fixed], dtype=object))]] = _mix(
+        np.arange(1, len(fixed) + 1, dtype=np.uint64)
+    )
+    colour[blank] = 0
+    relation = edges[:, 1].astype(np.uint64)
+    ends = [(edges[:, 0], edges[:, 2], np.uint64(1)), (edges[:, 2], edges[:, 0], np.uint64(2))]
+    sides = []
+    for here, there, direction in ends:
+        touched = blank[here]
+        sides.append((here[touched], there[touched], _mix(relation[touched] * np.uint64(4) + direction)))
+    num_colours = 0
+    while (found := len(np.unique(colour[blank]))) > num_colours:
+        num_colours = found
+        refined = _mix(colour)
+        for here, there, kind in sides:
+            np.add.at(refined, here, _mix(colour[there] ^ kind))
+        colour[blank] = refined[blank]
+    places = np.flatnonzero(blank)
+    order = places[np.argsort(colour[places], kind="stable")]
+    width = len(str(len(order)))
+    renamed = list(names)
+    for rank, place in enumerate(order):
+        renamed[place] = f"_:b{rank:0{width}d}"
+    return renamed
+
+
+def _mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finaliser of SplitMix64: a change of one bit changes about half of all."""
+    with np.errstate(over="ignore"):
+        value = value + np.uint64(0x9E3779B97F4A7C15)
+        value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return value ^ (value >> np.uint64(31))
