@@ -35,7 +35,12 @@ def institute(seed: int = 0) -> NodeData:
         test=test,
         node_names=tuple(nodes),
         relation_names=(*predicates, *(f"inverse of {name}" for name in predicates), "self"),
-        provenance={"generator": "rgat.data.institute", "seed": seed, "triples": len(triples)},
+        provenance={
+            "generator": "rgat.data.institute",
+            "seed": seed,
+            "edges": len(triples),
+            "relations": len(predicates),
+        },
     )
 
 
@@ -43,9 +48,10 @@ def molecules(seed: int = 0) -> GraphData:
     """Small molecules: which patterns does a structure contain? 60 % to learn from."""
     smiles, parsed, labels = molecule_set(seed=seed)
     train, valid, test = _split(torch.arange(len(smiles)), (0.6, 0.2), seed)
+    store = store_molecules(parsed)
     return GraphData(
         name="molecules",
-        graphs=store_molecules(parsed),
+        graphs=store,
         labels=labels,
         tasks=tuple(PATTERNS),
         train=train,
@@ -53,7 +59,12 @@ def molecules(seed: int = 0) -> GraphData:
         test=test,
         graph_names=tuple(smiles),
         relation_names=(*BONDS, "self"),
-        provenance={"generator": "rgat.data.molecule_set", "seed": seed},
+        provenance={
+            "generator": "rgat.data.molecule_set",
+            "seed": seed,
+            "edges": int((store.edge_type < len(BONDS)).sum()) // 2,
+            "relations": len(BONDS),
+        },
     )
 
 
