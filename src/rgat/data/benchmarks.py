@@ -14,7 +14,7 @@ from rgat.checks import check_word
 from rgat.data.cache import Arrays, cached, pack_text, unpack_text
 from rgat.data.download import DownloadError, Progress, download, extract, sha256
 from rgat.data.files import cache_folder
-from rgat.data.knowledge_graph import label_triples
+from rgat.data.knowledge_graph import LabelSource, label_triples
 from rgat.data.molecule_table import distinct, from_smiles
 from rgat.data.molecules import BONDS
 from rgat.data.rdf import Triples, read_triples
@@ -159,7 +159,8 @@ def _load_rdf(name: str, files: dict[str, Path]) -> NodeData:
     stored = cached(name, [graph], {}, build)
     triples = Triples(unpack_text(stored["nodes"]), unpack_text(stored["relations"]), stored["edges"].astype(np.int64))
     node_column, label_column = BENCHMARKS[name].columns
-    data = label_triples(triples, train=train, test=test, node_column=node_column, label_column=label_column, name=name)
+    source = LabelSource(train=train, test=test, node_column=node_column, label_column=label_column)
+    data = label_triples(triples, source, name=name)
     data.provenance["sha256"] = {file: sha256(path) for file, path in files.items()}
     return data
 

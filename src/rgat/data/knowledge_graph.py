@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -76,53 +77,46 @@ def from_rdf(
         triples, features = literal_features(triples)
     if ids is not None:
         triples, features = _renumber(triples, features, *read_ids(ids))
-    data = label_triples(
-        triples,
-        features,
-        labels,
-        train=train,
-        valid=valid,
-        test=test,
-        node_column=node_column,
-        label_column=label_column,
-        split_column=split_column,
-        shares=shares,
-        seed=seed,
-        skip_unknown=skip_unknown,
-        inverses=inverses,
-        self_loops=self_loops,
-        name=name or "knowledge graph",
+    source = LabelSource(
+        labels, train, valid, test, node_column, label_column, split_column, shares, seed, skip_unknown
     )
+    data = label_triples(triples, source, features, inverses, self_loops, name or "knowledge graph")
     return data if hops is None else prune(data, hops)
+
+
+@dataclass(frozen=True)
+class LabelSource:
+    """Where labels come from, and how they are split; the fields are arguments of :func:`from_rdf`."""
+
+    labels: Path_ | None = None
+    train: Path_ | None = None
+    valid: Path_ | None = None
+    test: Path_ | None = None
+    node_column: str | None = None
+    label_column: str | None = None
+    split_column: str | None = None
+    shares: tuple[float, float] = (0.8, 0.1)
+    seed: int = 0
+    skip_unknown: bool = False
 
 
 def label_triples(
     triples: Triples,
+    source: LabelSource,
     features: Tensor | None = None,
-    labels: Path_ | None = None,
-    *,
-    train: Path_ | None = None,
-    valid: Path_ | None = None,
-    test: Path_ | None = None,
-    node_column: str | None = None,
-    label_column: str | None = None,
-    split_column: str | None = None,
-    shares: tuple[float, float] = (0.8, 0.1),
-    seed: int = 0,
-    skip_unknown: bool = False,
     inverses: bool = True,
     self_loops: bool = True,
     name: str = "knowledge graph",
 ) -> NodeData:
-    """Give nodes of a read graph their classes; the arguments are those of :func:`from_rdf`."""
-    parts = {part: path for part, path in zip(PARTS, (train, valid, test), strict=True) if path is not None}
-    if labels is not None and parts:
+    """Give nodes of a read graph their classes."""
+    parts = {part: path for part in PARTS if (path := getattr(source, part)) is not None}
+    if source.labels is not None and parts:
         raise ValueError("labels must come either as one file (`labels`) or as a file per part, got both")
-    columns = (node_column, label_column)
-    given = [read_labels(labels, *columns, split_column)] if labels is not None else []
+    columns = (source.node_column, source.label_column)
+    given = [read_labels(source.labels, *columns, source.split_column)] if source.labels is not None else []
     given += [_in_part(read_labels(path, *columns), part) for part, path in parts.items()]
     places = {node: place for place, node in enumerate(triples.node_names)}
-    known = _known([label for table in given for label in table], places, skip_unknown)
+    known = _known([label for table in given for label in table], places, source.skip_unknown)
     classes = tuple(sorted({label.name for label in known}))
     targets = torch.full((len(places),), MISSING)
     by_part: dict[str | None, list[int]] = {part: [] for part in (*PARTS, None)}
@@ -132,7 +126,7 @@ def label_triples(
         by_part[label.part].append(place)
     if by_part[None]:
         nodes = torch.tensor(sorted(by_part[None]))
-        cut = [nodes[part] for part in stratified_parts(targets[nodes].tolist(), shares, seed)]
+        cut = [nodes[part] for part in stratified_parts(targets[nodes].tolist(), source.shares, source.seed)]
     else:
         cut = [torch.tensor(by_part[part], dtype=torch.long) for part in PARTS]
     return _assemble(triples, features, targets, classes, cut, inverses, self_loops, name)
