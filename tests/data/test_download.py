@@ -187,6 +187,12 @@ def test_bad_archives_are_refused_and_leave_nothing(tmp_path, members, message):
     assert leftovers(tmp_path) == ["a.tgz", "out"]
 
 
+def test_a_header_larger_than_the_limit_is_refused(tmp_path):
+    archive = make_archive(tmp_path / "a.tgz", [("x" * 5_000_000, b"1"), ("good", b"1")])
+    with pytest.raises(DownloadError, match="must unpack to at most 5,000 bytes"):
+        extract(archive, {"good": (tmp_path / "good", None)}, 5000)
+
+
 def test_a_damaged_archive_is_refused(tmp_path):
     archive = make_archive(tmp_path / "a.tgz", [("good", os.urandom(5000))])
     archive.write_bytes(archive.read_bytes()[:2000])
@@ -228,14 +234,31 @@ def test_a_benchmark_is_fetched_verified_parsed_and_cached(toy, monkeypatch):
     assert not list((toy / "cache").rglob("*.tgz"))
 
 
+def test_two_processes_at_once_fetch_one_archive(toy):
+    code = (
+        "import sys; from rgat.data import benchmarks as b\n"
+        "files = dict(zip(sys.argv[2::2], sys.argv[3::2]))\n"
+        "b.BENCHMARKS['toy'] = b.Benchmark(sys.argv[1], files, {})\n"
+        "b.fetch('toy')"
+    )
+    entry = BENCHMARKS["toy"]
+    pairs = [word for item in entry.files.items() for word in item]
+    children = [subprocess.Popen([sys.executable, "-c", code, entry.url, *pairs]) for _ in range(3)]
+    assert [child.wait(60) for child in children] == [0, 0, 0]
+    assert Handler.hits == 1
+
+
 def test_a_damaged_cache_is_made_anew(toy):
     expected = load_benchmark("toy")
     (stored,) = (toy / "cache/rgat/parsed").iterdir()
     content = stored.read_bytes()
-    for damage in (b"", content[:100], content[:-30], content[:300] + b"\x00" * 50 + content[350:]):
+    rng = random.Random(0)
+    flips = [(rng.randrange(len(content)), 1 << rng.randrange(8)) for _ in range(60)]
+    flips += [(content.rindex(b"PK\x01\x02") + k, 1) for k in range(46)]
+    flipped = [content[:place] + bytes([content[place] ^ bit]) + content[place + 1 :] for place, bit in flips]
+    for damage in (b"", content[:100], content[:-30], *flipped):
         stored.write_bytes(damage)
         assert load_benchmark("toy").graph.edge_index.tolist() == expected.graph.edge_index.tolist()
-        assert len(stored.read_bytes()) == len(content)
 
 
 def test_a_cache_that_cannot_be_written_is_no_reason_to_stop(toy):

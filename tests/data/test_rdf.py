@@ -3,6 +3,7 @@ import gzip
 import os
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pyoxigraph as ox
@@ -85,9 +86,41 @@ def test_blank_nodes_of_two_files_are_different_nodes(tmp_path):
     one = write(tmp_path, f"_:x <{EX}p> <{EX}a> .", "one.nt")
     two = write(tmp_path, f"_:x <{EX}p> <{EX}b> .", "two.nt")
     triples = read_triples([one, two])
-    assert triples.node_names == [f"<{EX}a>", f"<{EX}b>", "_:b0", "_:b1"]
+    assert triples.node_names[:2] == [f"<{EX}a>", f"<{EX}b>"]
+    assert len(triples.node_names) == 4
     assert len(read_triples([one, one])) == 2
     assert same(read_triples([two, one]), triples)
+
+
+def lines(*triples):
+    return "".join(f"{triple} .\n" for triple in triples)
+
+
+def test_repeated_triples_and_their_order_do_not_change_ids(tmp_path):
+    e = f"<{EX}"
+    base = [
+        f"_:x {e}p> {e}A>",
+        f"_:y {e}p> {e}B>",
+        f"_:x {e}q> _:y",
+        f"_:z {e}p> {e}A>",
+        f"_:u {e}q> _:z",
+        f"_:u {e}p> {e}C>",
+    ]
+    twins = [f"_:x1 {e}p> _:y1", f"_:x2 {e}p> _:y2", f"{e}a> {e}r> _:y1", f"{e}a> {e}r> _:y2"]  # two equal pieces
+    square = [f"_:{a} {e}p> _:{b}" for a, b in ("kl", "lm", "mn", "nk")]  # one piece, all alike
+    for triples in (base, twins, square, base + twins + square):
+        expected = read_triples(write(tmp_path, lines(*triples)))
+        for k in range(len(triples)):
+            moved = triples[k:] + triples[:k]
+            assert same(read_triples(write(tmp_path, lines(*moved, triples[0]), "again.nt")), expected)
+            assert same(read_triples(write(tmp_path, lines(*reversed(moved)), "again.nt")), expected)
+
+
+def test_a_long_list_of_blank_nodes_takes_bounded_time(tmp_path):
+    items = " ".join(["1"] * 5000)
+    started = time.process_time()
+    assert len(read_triples(write(tmp_path, f"<{EX}a> <{EX}p> ( {items} ) .", "list.ttl"))) == 10_001
+    assert time.process_time() - started < 20
 
 
 def test_literals_as_nodes_merged_dropped_or_features(tmp_path):
@@ -99,7 +132,7 @@ def test_literals_as_nodes_merged_dropped_or_features(tmp_path):
     assert not any(name[0] == '"' for name in dropped.node_names)
     assert len(dropped) == 5
     data = from_rdf(path, literals="features")
-    assert list(data.node_names) == dropped.node_names
+    assert [name for name in data.node_names if name[0] == "<"] == dropped.node_names[:3]
     assert [name for name in data.relation_names if "inverse" not in name] == [*dropped.relation_names, "self"]
     assert data.x.shape == (6, 32 + 2 * 2)
     age = data.x[:3, 32:34]  # of a, b, c: standardised 42, 42, 7, and that there is one
@@ -114,15 +147,20 @@ def test_dates_and_booleans_become_features_and_rubbish_a_string(tmp_path):
         f'<{EX}{n}> <{EX}{p}> "{v}"^^<{XSD}{t}> .\n'
         for n, p, v, t in (
             ("a", "born", "1900-01-01", "date"),
-            ("b", "born", "1900-01-03", "date"),
+            ("b", "born", "1900-01-03Z", "date"),
             ("a", "alive", "true", "boolean"),
             ("b", "alive", "0", "boolean"),
             ("a", "age", "unknown", "integer"),
             ("a", "big", "INF", "double"),
+            ("a", "year", "-0044", "gYear"),
+            ("b", "year", "12005", "gYear"),
+            ("a", "huge", "1.5e308", "double"),
+            ("b", "huge", "-1.7e308", "double"),
         )
     )
     x = from_rdf(write(tmp_path, text), literals="features").x
-    assert x[:, 32:].tolist() == [[1, 1, -1, 1], [-1, 1, 1, 1]]
+    assert x[:, 32::2].sign().tolist() == [[1, -1, 1, -1], [-1, 1, -1, 1]]  # alive, born, huge, year
+    assert x.isfinite().all()
     assert x[0, :32].gt(0).sum() == 2
 
 
@@ -132,6 +170,9 @@ def test_merged_spellings():
         (f'"1.50"^^<{XSD}decimal>', f'"1.5"^^<{XSD}decimal>'),
         (f'"1"^^<{XSD}boolean>', f'"true"^^<{XSD}boolean>'),
         (f'"seven"^^<{XSD}int>', f'"seven"^^<{XSD}int>'),
+        (f'"1_0"^^<{XSD}int>', f'"1_0"^^<{XSD}int>'),
+        (f'"007"^^<{XSD}unsignedLong>', f'"7"^^<{XSD}unsignedLong>'),
+        (f'"9007199254740993.0"^^<{XSD}decimal>', f'"9007199254740993"^^<{XSD}decimal>'),
         ('"07"', '"07"'),
     ):
         assert merge_literal(text) == expected
@@ -205,6 +246,7 @@ BAD = [
     ("graph.nt", "", {"literals": "node"}, r'`literals` must be .* did you mean "nodes"\?'),
     ("graph.nt", "", {"blank_nodes": "drop"}, r'`blank_nodes` must be .* did you mean "dropped"\?'),
     ("graph.nt.gz", "not gzip", {}, r"graph\.nt\.gz: cannot be read"),
+    ("graph.n3", "{ <a> <b> <c> } => { <d> <e> <f> } .", {}, r"graph\.n3: holds more than triples"),
 ]
 
 
@@ -258,6 +300,12 @@ def test_labels_come_as_a_file_per_part(tmp_path):
         from_rdf(write(tmp_path), train, test=test)
     with pytest.raises(ValueError, match=r"test\.csv, line 2: .* has a label in .*other\.tsv, line 2"):
         from_rdf(write(tmp_path), train=table(tmp_path, f"node class\n{EX}c blue\n", "other.tsv"), test=test)
+
+
+def test_a_node_written_with_and_without_brackets_is_one_node(tmp_path):
+    labels = table(tmp_path, f"node class part\n{EX}a red train\n<{EX}a> blue test\n")
+    with pytest.raises(ValueError, match=r"labels\.tsv, line 3: .* has a label in .*line 2 already"):
+        from_rdf(write(tmp_path), labels, split_column="part")
 
 
 def test_labels_are_split_by_seed_and_class(tmp_path):
@@ -314,6 +362,8 @@ def test_ids_are_written_and_read_back_for_further_files(tmp_path):
     assert edge == [data.node_names.index(f"<{EX}c>"), len(data.node_names)]
     with pytest.raises(ValueError, match=r"among the 6 of the id tables, got .*hates.* \(1 unknown\)"):
         from_rdf(write(tmp_path, f"<{EX}c> <{EX}hates> <{EX}a> .", "more.nt"), ids=ids)
+    with pytest.raises(ValueError, match="`ids` must not be given with `hops`"):
+        from_rdf(tmp_path / "graph.nt", ids=ids, hops=2)
     for content in (b"", b"{}", b'{"format": "rgat ids 1", "nodes": 3, "relations": []}'):
         ids.write_bytes(content)
         with pytest.raises(ValueError, match=r"ids\.json: "):

@@ -12,7 +12,7 @@ import torch
 
 from rgat.checks import check_word
 from rgat.data.cache import Arrays, cached, pack_text, unpack_text
-from rgat.data.download import DownloadError, Progress, download, extract, sha256
+from rgat.data.download import DownloadError, Progress, download, extract, lock, sha256
 from rgat.data.files import cache_folder
 from rgat.data.knowledge_graph import LabelSource, label_triples
 from rgat.data.molecule_table import distinct, from_smiles
@@ -109,18 +109,27 @@ def fetch(name: str, on_progress: Progress | None = None) -> dict[str, Path]:
     if missing:
         target = cache_folder() / "data"
         if benchmark.url.endswith(".tgz"):
-            archive = target / Path(benchmark.url).name
-            download(benchmark.url, archive, None, benchmark.max_bytes, on_progress)
-            members = {Path(file).name: (target / file, expected) for file, expected in missing.items()}
-            try:
-                extract(archive, members, 8 * benchmark.max_bytes)
-            finally:
-                archive.unlink(missing_ok=True)
+            _fetch_archive(name, benchmark, target, on_progress)
         else:
             for file, expected in missing.items():
                 download(benchmark.url, target / file, expected, benchmark.max_bytes, on_progress)
         found = locate(name)
     return found
+
+
+def _fetch_archive(name: str, benchmark: Benchmark, target: Path, on_progress: Progress | None) -> None:
+    archive = target / Path(benchmark.url).name
+    with lock(target / f"{name}.fetch"):
+        found = locate(name)  # another process may have brought the files meanwhile
+        missing = {file: expected for file, expected in benchmark.files.items() if file not in found}
+        if not missing:
+            return
+        download(benchmark.url, archive, None, benchmark.max_bytes, on_progress)
+        members = {Path(file).name: (target / file, expected) for file, expected in missing.items()}
+        try:
+            extract(archive, members, 8 * benchmark.max_bytes)
+        finally:
+            archive.unlink(missing_ok=True)
 
 
 def load_benchmark(name: str, split: int = SPLIT_SEEDS[0], on_progress: Progress | None = None) -> NodeData | GraphData:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import zipfile
-import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,19 +23,26 @@ def cached(name: str, files: Sequence[Path], options: dict[str, Any], build: Cal
     """Return ``build()``, or what an earlier call with the same file contents and options stored of it."""
     key = json.dumps([VERSION, name, [sha256(file) for file in files], options], sort_keys=True)
     path = cache_folder() / "parsed" / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.npz"
-    try:
-        with path.open("rb") as content, np.load(content, allow_pickle=False) as stored:
-            if stored["key"].tobytes().decode() == key:
-                return {field: stored[field] for field in stored.files if field != "key"}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, UnicodeDecodeError):
-        pass  # not there, or damaged
+    stored: Arrays = {}
+    # A damaged file may fail in any way; whatever it is, the data are made anew.
+    with suppress(Exception), path.open("rb") as content, np.load(content, allow_pickle=False) as archive:
+        stored = {field: archive[field] for field in archive.files}
+    if stored and stored.pop("seal", np.empty(0)).tobytes() == _seal(key, stored):
+        return stored
     arrays = build()
-    try:
-        with replacing(path) as file:
-            np.savez(file, key=pack_text([key]), **arrays)  # type: ignore[arg-type]
-    except (OSError, ValueError):
-        pass  # a cache that cannot be written is no reason to stop
+    seal = np.frombuffer(_seal(key, arrays), dtype=np.uint8)
+    with suppress(OSError, ValueError), replacing(path) as file:  # a full disk is no reason to stop
+        np.savez(file, seal=seal, **arrays)  # type: ignore[arg-type]
     return arrays
+
+
+def _seal(key: str, arrays: Arrays) -> bytes:
+    """A hash of the key and of everything stored, so that no damage goes unnoticed."""
+    digest = hashlib.sha256(key.encode())
+    for field in sorted(arrays):
+        digest.update(f"{field} {arrays[field].dtype} {arrays[field].shape}".encode())
+        digest.update(np.ascontiguousarray(arrays[field]).tobytes())
+    return digest.digest()
 
 
 def pack_text(lines: Sequence[str]) -> NDArray[np.uint8]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import http.client
 import tarfile
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
@@ -35,6 +38,19 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
+@contextmanager
+def lock(path: Path) -> Iterator[None]:
+    """One process at a time."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{path}.lock", timeout=LOCK_SECONDS):
+            yield
+    except Timeout as error:
+        raise DownloadError(f"{path}: another process holds it for over {LOCK_SECONDS} s; try later") from error
+    except PermissionError as error:
+        raise DownloadError(f"{path}: cannot be written ({error.strerror}); make the folder writable") from error
+
+
 def download(
     url: str, path: Path, expected: str | None, max_bytes: int, on_progress: Progress | None = None, timeout: float = 60
 ) -> None:
@@ -43,9 +59,7 @@ def download(
     A second process waits for the first and finds its file. A connection that breaks is tried again from the start.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(f"{path}.lock", timeout=LOCK_SECONDS)
-        with lock:
+        with lock(path):
             if path.exists() and (expected is None or sha256(path) == expected):
                 return None
             for attempt in range(1, TRIES + 1):
@@ -59,8 +73,6 @@ def download(
     except urllib.error.URLError as error:
         hint = "check the network, or put the files into the folder that RGAT_DATA names"
         raise DownloadError(f"{url}: cannot be reached ({error.reason}); {hint}") from error
-    except Timeout as error:
-        raise DownloadError(f"{path}: another process holds it for over {LOCK_SECONDS} s; try later") from error
     except OSError as error:
         raise DownloadError(f"{path}: cannot be written ({error.strerror}); make the folder writable") from error
 
@@ -100,25 +112,48 @@ def extract(archive: Path, members: Mapping[str, tuple[Path, str | None]], max_b
     wanted = dict(members)
     total = 0
     try:
-        with tarfile.open(archive, "r|gz") as tar:
+        with (
+            gzip.open(archive) as content,
+            tarfile.open(fileobj=_limited(content, archive, max_bytes), mode="r|") as tar,
+        ):
             for member in tar:
                 name = PurePosixPath(member.name)
                 if name.is_absolute() or ".." in name.parts:
                     raise DownloadError(f"{archive}: names in it must stay inside, got {member.name}: not used")
                 total += member.size
                 if total > max_bytes:
-                    raise DownloadError(
-                        f"{archive}: must unpack to at most {max_bytes:,} bytes, got more; do not use it"
-                    )
+                    raise DownloadError(_too_large(archive, max_bytes))
                 if member.isfile() and name.name in wanted:
                     path, expected = wanted.pop(name.name)
                     source = tar.extractfile(member)
                     assert source is not None
                     _copy_verified(source, path, expected, f"{archive}: {member.name}")
-    except (tarfile.TarError, EOFError, OSError) as error:
+    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         raise DownloadError(f"{archive}: cannot be unpacked ({error}); delete it and try again") from error
     if wanted:
         raise DownloadError(f"{archive}: must hold {', '.join(sorted(wanted))}, got an archive without")
+
+
+def _too_large(archive: Path, max_bytes: int) -> str:
+    return f"{archive}: must unpack to at most {max_bytes:,} bytes, got more: not used"
+
+
+class _Limited:
+    """A file that can be read up to a number of bytes: what an archive unpacks to, with some room for headers."""
+
+    def __init__(self, file: IO[bytes], archive: Path, max_bytes: int) -> None:
+        self.file, self.left, self.message = file, max_bytes + 2**20, _too_large(archive, max_bytes)
+
+    def read(self, size: int) -> bytes:
+        content = self.file.read(min(size, self.left + 1))
+        self.left -= len(content)
+        if self.left < 0:
+            raise DownloadError(self.message)
+        return content
+
+
+def _limited(file: Any, archive: Path, max_bytes: int) -> Any:
+    return _Limited(file, archive, max_bytes)
 
 
 def _copy_verified(source: IO[bytes], path: Path, expected: str | None, what: str) -> None:

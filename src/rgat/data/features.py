@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from datetime import datetime
+from datetime import date, datetime
 
 import numpy as np
 import torch
@@ -40,7 +40,8 @@ def literal_features(triples: Triples) -> tuple[Triples, Tensor]:
         if value is not None:
             numbers.setdefault(predicate, []).append((row, value))
         else:
-            for word in split_literal(triples.node_names[literal])[0].lower().split():
+            text = split_literal(triples.node_names[literal])[0]
+            for word in re.split(r"(?:\\[nrt]|\s)+", text.lower()):
                 hashed[row, _bucket(word)] += 1
     columns = [np.log1p(hashed)]
     for predicate in sorted(numbers):
@@ -57,6 +58,7 @@ def literal_features(triples: Triples) -> tuple[Triples, Tensor]:
 def _standardised(entries: list[tuple[int, float]], num_rows: int) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
     rows = np.array([row for row, _ in entries])
     values = np.array([value for _, value in entries])
+    values = values / max(np.abs(values).max(), 1e-300)  # sums of huge numbers would overflow
     spread = values.std()
     values = (values - values.mean()) / (spread if spread > 0 else 1.0)
     count = np.bincount(rows, minlength=num_rows)
@@ -72,11 +74,13 @@ def _as_number(literal: str) -> float | None:
             return number if np.isfinite(number) else None
         if datatype.endswith("#boolean"):
             return {"true": 1.0, "1": 1.0, "false": 0.0, "0": 0.0}[value]
-        if datatype.endswith(("#date", "#dateTime")):
+        if datatype.endswith("#date"):
+            return float(date.fromisoformat(value[:10]).toordinal())  # a time zone may follow
+        if datatype.endswith("#dateTime"):
             return float(datetime.fromisoformat(value).toordinal())
         if datatype.endswith("#gYear"):
-            return float(value[:4])
-    except (ValueError, KeyError):
+            return float(re.match(r"-?\d+", value)[0])  # type: ignore[index]
+    except (ValueError, KeyError, TypeError):
         return None
     return None
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rgat.checks import check_count
 from rgat.data.features import literal_features
 from rgat.data.files import write_atomically
 from rgat.data.labels import PARTS, Label, read_labels
@@ -71,12 +72,16 @@ def from_rdf(
         ids: number nodes and relations as in this file, written by :func:`write_ids`; new nodes come after the known.
         name: of the data set.
     """
+    if hops is not None:
+        check_count("hops", hops)
+    if ids is not None and (hops is not None or literals == "features"):
+        raise ValueError('`ids` must not be given with `hops` or literals="features", which number and scale anew')
     triples = read_triples(files, format, literals, blank_nodes, drop_predicates)
     features: Tensor | None = None
     if literals == "features":
         triples, features = literal_features(triples)
     if ids is not None:
-        triples, features = _renumber(triples, features, *read_ids(ids))
+        triples = _renumber(triples, *read_ids(ids))
     source = LabelSource(
         labels, train, valid, test, node_column, label_column, split_column, shares, seed, skip_unknown
     )
@@ -151,7 +156,7 @@ def _known(labels: list[Label], places: dict[str, int], skip_unknown: bool) -> l
         )
     seen: dict[str, Label] = {}
     for label in labels:
-        other = seen.setdefault(label.node, label)
+        other = seen.setdefault(_term(label.node, places), label)
         if other is not label and (other.name, other.part) != (label.name, label.part):
             raise ValueError(f"{label.place}: {label.node} has a label in {other.place} already; keep one of them")
     missing = {label.node for label in unknown}
@@ -250,9 +255,8 @@ def read_ids(path: Path_) -> tuple[list[str], list[str]]:
     return columns[0], columns[1]  # type: ignore[return-value]
 
 
-def _renumber(
-    triples: Triples, features: Tensor | None, nodes: list[str], relations: list[str]
-) -> tuple[Triples, Tensor | None]:
+def _renumber(triples: Triples, nodes: list[str], relations: list[str]) -> Triples:
+    """The same triples with known names numbered as given, and new nodes after them."""
     known = set(nodes)
     node_names = nodes + [name for name in triples.node_names if name not in known]
     place = {name: i for i, name in enumerate(node_names)}
@@ -265,11 +269,7 @@ def _renumber(
         )
     node_map = np.array([place[name] for name in triples.node_names], dtype=np.int64)
     relation_map = np.array([relation_place[name] for name in triples.relation_names], dtype=np.int64)
-    edges = triples.edges.copy()
-    edges[:, 0], edges[:, 2] = node_map[edges[:, 0]], node_map[edges[:, 2]]
-    edges[:, 1] = relation_map[edges[:, 1]]
-    if features is not None:
-        features = features.new_zeros(len(node_names), features.shape[1]).index_copy(
-            0, torch.from_numpy(node_map), features
-        )
-    return Triples(node_names, relations, edges), features
+    edges = np.stack(
+        [node_map[triples.edges[:, 0]], relation_map[triples.edges[:, 1]], node_map[triples.edges[:, 2]]], axis=1
+    )
+    return Triples(node_names, relations, edges)

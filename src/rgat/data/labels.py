@@ -37,7 +37,7 @@ def read_table(path: str | PathLike[str], delimiter: str | None = None) -> Table
     """Read a TSV or CSV file, plain or compressed; the separator is told by the name, or else by the header."""
     path = Path(path)
     opener: Any = {".gz": gzip.open, ".bz2": bz2.open}.get(path.suffix, open)
-    rows, lines = [], []
+    rows, lines, line = [], [], 0
     try:
         with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
             first = file.readline()
@@ -90,10 +90,15 @@ def read_labels(
     label_column: str | None = None,
     split_column: str | None = None,
 ) -> list[Label]:
-    """Read which node has which class; by default the first column names the node and the last the class."""
+    """Read which node has which class; by default the first column names the node and the last other one the class."""
     table = read_table(path)
-    nodes = table.column(node_column if node_column is not None else table.header[0])
-    names = table.column(label_column if label_column is not None else table.header[-1])
+    node_column = table.header[0] if node_column is None else node_column
+    if label_column is None:
+        others = [name for name in table.header if name not in (node_column, split_column)]
+        if not others:
+            raise ValueError(f"{table.path}: a column of classes must stand beside {node_column}, got none")
+        label_column = others[-1]
+    nodes, names = table.column(node_column), table.column(label_column)
     parts: Sequence[str | None] = [None] * len(nodes) if split_column is None else table.column(split_column)
     labels: dict[str, Label] = {}
     for node, name, part, line in zip(nodes, names, parts, table.lines, strict=True):

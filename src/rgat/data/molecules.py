@@ -76,9 +76,8 @@ def bond_features(bond: Any, relation: int) -> list[float]:
 def parse_smiles(smiles: str, relaxed: bool = False) -> Any:
     """An RDKit molecule, or None; ``relaxed`` accepts valences that RDKit holds impossible."""
     chem = rdkit()
-    if not relaxed:
-        molecule = chem.MolFromSmiles(smiles)
-    else:
+    molecule = chem.MolFromSmiles(smiles)
+    if molecule is None and relaxed:
         molecule = chem.MolFromSmiles(smiles, sanitize=False)
         if molecule is not None:
             flags = chem.SanitizeFlags.SANITIZE_ALL ^ chem.SanitizeFlags.SANITIZE_PROPERTIES

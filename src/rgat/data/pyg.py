@@ -35,7 +35,7 @@ def from_pyg(data: Any, num_relations: int | None = None) -> tuple[RelationalGra
     """A graph and its node features, from a `Data` with ``edge_type`` or from a `HeteroData`.
 
     The node types of a `HeteroData` are numbered one after the other, its edge types are the relations, both in the
-    order in which it lists them; features are returned only if all node types have as many.
+    order in which it lists them; features of nodes and edges are kept only if all types have as many.
     """
     if isinstance(data, _pyg().HeteroData):
         return _from_hetero(data)
@@ -66,8 +66,14 @@ def _from_hetero(data: Any) -> tuple[RelationalGraph, Tensor | None]:
         types.append(torch.full((edge_index.shape[1],), relation))
     features = [data[node_type].get("x") for node_type in data.node_types]
     same = all(x is not None for x in features) and len({x.shape[1] for x in features}) == 1
+    attributes = [data[edge_type].get("edge_attr") for edge_type in data.edge_types]
+    whole = bool(attributes) and all(a is not None and a.dim() == 2 for a in attributes)
     graph = RelationalGraph(
-        torch.cat(edges, dim=1), torch.cat(types), num_nodes=num_nodes, num_relations=len(data.edge_types)
+        torch.cat(edges, dim=1),
+        torch.cat(types),
+        num_nodes=num_nodes,
+        num_relations=len(data.edge_types),
+        edge_attr=torch.cat(attributes) if whole and len({a.shape[1] for a in attributes}) == 1 else None,
     )
     return graph, torch.cat(features) if same else None
 
@@ -75,6 +81,8 @@ def _from_hetero(data: Any) -> tuple[RelationalGraph, Tensor | None]:
 def to_hetero(graph: RelationalGraph, x: Tensor | None = None, relation_names: tuple[str, ...] | None = None) -> Any:
     """A `HeteroData` with one node type, "node", and an edge type per relation."""
     names = relation_names or tuple(f"relation {r}" for r in range(graph.num_relations))
+    if len(set(names)) != len(names):
+        raise ValueError("`relation_names` must differ from each other, got the same name twice")
     if len(names) != graph.num_relations:
         raise ValueError(f"`relation_names` must name {graph.num_relations} relations, got {len(names)}")
     data = _pyg().HeteroData()

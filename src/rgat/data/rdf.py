@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import hashlib
 import zlib
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from decimal import Decimal
 from itertools import islice
 from os import PathLike
 from pathlib import Path
@@ -20,6 +22,7 @@ from numpy.typing import NDArray
 from rgat.checks import check_word
 
 Ids = NDArray[np.int64]
+Colours = NDArray[np.uint64]
 
 FORMATS = {
     "ntriples": "N_TRIPLES",
@@ -43,6 +46,7 @@ SUFFIXES = {
 }
 LITERALS = ("nodes", "merged", "dropped", "features")
 BLANK_NODES = ("kept", "dropped")
+MAX_ROUNDS = 100  # of refining colours of blank nodes; a bound on time, not on correctness of the graph
 BATCH = 10_000  # triples at a time between parser and numbering
 _XSD = "http://www.w3.org/2001/XMLSchema#"
 
@@ -108,12 +112,14 @@ def read_triples(
         edges[:, 0], edges[:, 2] = merged[edges[:, 0]], merged[edges[:, 2]]
     unwanted = ('"' if literals == "dropped" else "") + ("_" if blank_nodes == "dropped" else "")
     keep_node = np.array([name[0] not in unwanted for name in names] if unwanted else [True] * len(names), dtype=bool)
-    dropped = {f"<{iri.strip('<>')}>" for iri in drop_predicates}
+    iris = [drop_predicates] if isinstance(drop_predicates, str) else drop_predicates
+    dropped = {f"<{iri.strip('<>')}>" for iri in iris}
     relations = [name.decode() for name in predicates]
     keep_relation = np.array([name not in dropped for name in relations], dtype=bool)
     edges = edges[keep_node[edges[:, 0]] & keep_node[edges[:, 2]] & keep_relation[edges[:, 1]]]
+    edges = _distinct(edges, len(names), len(relations))
     relation_names, edges[:, 1] = _number(relations, edges[:, 1])
-    names = _name_blank_nodes(names, edges)
+    names = _name_blank_nodes(names, relation_names, edges)
     node_names, ends = _number(names, edges[:, [0, 2]])
     edges[:, 0], edges[:, 2] = ends[:, 0], ends[:, 1]
     return Triples(node_names, relation_names, _distinct(edges, len(node_names), len(relation_names)))
@@ -153,6 +159,8 @@ def _read_file(
         raise ValueError(f"{path}{line_number}: not valid {word}: {error.msg}") from error
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{path}: cannot be read: {error}") from error
+    except ValueError as error:
+        raise ValueError(f"{path}: holds more than triples: {error}") from error
 
 
 def _merge(names: list[str]) -> tuple[list[str], Ids]:
@@ -207,57 +215,101 @@ def merge_literal(text: str) -> str:
     value, datatype = split_literal(text)
     kind = datatype.removeprefix(_XSD)
     try:
-        if kind in ("integer", "int", "long", "short", "byte", "nonNegativeInteger", "positiveInteger", "unsignedInt"):
-            value = str(int(value))
-        elif kind in ("decimal", "double", "float"):
-            value = repr(float(value))
+        if kind.lower().endswith(("integer", "int", "long", "short", "byte")) and datatype.startswith(_XSD):
+            value = str(int(value)) if "_" not in value else value
+        elif kind == "decimal":
+            value = format(Decimal(value).normalize(), "f")
+        elif kind in ("double", "float"):
+            value = repr(float(value)) if "_" not in value else value
         elif kind == "boolean":
             value = {"1": "true", "0": "false"}.get(value, value)
         else:
             return text
-    except ValueError:
+    except (ValueError, ArithmeticError):
         return text  # not a number after all: it stays the node it is
     return f'"{value}"^^<{datatype}>'
 
 
-def _name_blank_nodes(names: list[str], edges: Ids) -> list[str]:
+def _name_blank_nodes(names: list[str], relation_names: list[str], edges: Ids) -> list[str]:
     """Name blank nodes by what surrounds them, since their labels may differ from format to format and run to run.
 
-    Colours are refined by neighbours until no more blank nodes can be told apart; those that remain alike keep the
-    order in which they were first met. With their labels, two spellings of one graph would be numbered differently.
+    A blank node's colour is a hash of its edges and of the colours at their other ends, refined round by round. Among
+    blank nodes of one colour, those that belong together (joined by edges between blank nodes) keep together, so that
+    equal pieces of a graph are numbered alike whatever their order; inside a piece one of the alike is singled out and
+    colours are refined again. After many rounds the order in which nodes were met decides.
     """
     blank = np.array([name[0] == "_" for name in names], dtype=bool)
     if not blank.any():
         return names
-    colour = np.empty(len(names), dtype=np.uint64)
-    fixed = np.flatnonzero(~blank)
-    colour[fixed[np.argsort(np.array([names[i] for i in fixed], dtype=object))]] = _mix(
-        np.arange(1, len(fixed) + 1, dtype=np.uint64)
-    )
-    colour[blank] = 0
-    relation = edges[:, 1].astype(np.uint64)
-    ends = [(edges[:, 0], edges[:, 2], np.uint64(1)), (edges[:, 2], edges[:, 0], np.uint64(2))]
+    colour = np.zeros(len(names), dtype=np.uint64)
+    kinds = np.array([_hash(name) for name in relation_names], dtype=np.uint64)[edges[:, 1]]
+    touching = blank[edges[:, 0]] | blank[edges[:, 2]]
+    pairs = edges[touching]
+    for place in np.unique(pairs[:, [0, 2]]).tolist():
+        if not blank[place]:
+            colour[place] = _hash(names[place])
     sides = []
-    for here, there, direction in ends:
-        touched = blank[here]
-        sides.append((here[touched], there[touched], _mix(relation[touched] * np.uint64(4) + direction)))
-    num_colours = 0
-    while (found := len(np.unique(colour[blank]))) > num_colours:
+    for here, there, direction in ((0, 2, 1), (2, 0, 2)):
+        mine = blank[pairs[:, here]]
+        sides.append((pairs[mine, here], pairs[mine, there], _mix(kinds[touching][mine] + np.uint64(direction))))
+    colour = _refine(colour, blank, sides)
+    places = np.flatnonzero(blank)
+    pieces = _pieces(places, pairs[blank[pairs[:, 0]] & blank[pairs[:, 2]]])
+    for _ in range(MAX_ROUNDS):
+        order = places[np.lexsort((pieces, colour[places]))]
+        colours, piece = colour[order], pieces[np.searchsorted(places, order)]
+        alike = (colours[1:] == colours[:-1]) & (piece[1:] == piece[:-1])
+        if not alike.any():
+            break
+        chosen = order[int(np.argmax(alike))]
+        colour[chosen] = _mix(colour[chosen : chosen + 1] + np.uint64(1))[0]
+        colour = _refine(colour, blank, sides)
+    order = places[np.lexsort((places, pieces, colour[places]))]
+    renamed, counts = list(names), dict.fromkeys(colour[order].tolist(), 0)
+    width = len(str(len(order)))
+    for place in order.tolist():
+        value = int(colour[place])
+        renamed[place] = f"_:{value:016x}.{counts[value]:0{width}d}"
+        counts[value] += 1
+    return renamed
+
+
+def _refine(colour: Colours, blank: NDArray[np.bool_], sides: list[tuple[Ids, Ids, Colours]]) -> Colours:
+    """Refine the colours of blank nodes by their neighbours' until no more can be told apart."""
+    num_colours = -1
+    for _ in range(MAX_ROUNDS):
+        found = len(np.unique(colour[blank]))
+        if found <= num_colours:
+            break
         num_colours = found
         refined = _mix(colour)
         for here, there, kind in sides:
             np.add.at(refined, here, _mix(colour[there] ^ kind))
-        colour[blank] = refined[blank]
-    places = np.flatnonzero(blank)
-    order = places[np.argsort(colour[places], kind="stable")]
-    width = len(str(len(order)))
-    renamed = list(names)
-    for rank, place in enumerate(order):
-        renamed[place] = f"_:b{rank:0{width}d}"
-    return renamed
+        colour = np.where(blank, refined, colour)
+    return colour
 
 
-def _mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _pieces(places: Ids, edges: Ids) -> Ids:
+    """For each blank node the first one of its piece: those that edges between blank nodes join."""
+    parent = {place: place for place in places.tolist()}
+
+    def root(place: int) -> int:
+        while parent[place] != place:
+            parent[place] = parent[parent[place]]
+            place = parent[place]
+        return place
+
+    for source, _, target in edges.tolist():
+        a, b = root(source), root(target)
+        parent[max(a, b)] = min(a, b)
+    return np.array([root(place) for place in places.tolist()], dtype=np.int64)
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def _mix(value: Colours) -> Colours:
     """The finaliser of SplitMix64: a change of one bit changes about half of all."""
     with np.errstate(over="ignore"):
         value = value + np.uint64(0x9E3779B97F4A7C15)
