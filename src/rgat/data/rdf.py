@@ -117,7 +117,6 @@ def read_triples(
     relations = [name.decode() for name in predicates]
     keep_relation = np.array([name not in dropped for name in relations], dtype=bool)
     edges = edges[keep_node[edges[:, 0]] & keep_node[edges[:, 2]] & keep_relation[edges[:, 1]]]
-    edges = _distinct(edges, len(names), len(relations))
     relation_names, edges[:, 1] = _number(relations, edges[:, 1])
     names = _name_blank_nodes(names, relation_names, edges)
     node_names, ends = _number(names, edges[:, [0, 2]])
@@ -242,16 +241,15 @@ def _name_blank_nodes(names: list[str], relation_names: list[str], edges: Ids) -
     if not blank.any():
         return names
     colour = np.zeros(len(names), dtype=np.uint64)
-    kinds = np.array([_hash(name) for name in relation_names], dtype=np.uint64)[edges[:, 1]]
-    touching = blank[edges[:, 0]] | blank[edges[:, 2]]
-    pairs = edges[touching]
+    pairs = np.unique(edges[blank[edges[:, 0]] | blank[edges[:, 2]]], axis=0)  # a repeated triple says nothing new
+    kinds = np.array([_hash(name) for name in relation_names], dtype=np.uint64)[pairs[:, 1]]
     for place in np.unique(pairs[:, [0, 2]]).tolist():
         if not blank[place]:
             colour[place] = _hash(names[place])
     sides = []
     for here, there, direction in ((0, 2, 1), (2, 0, 2)):
         mine = blank[pairs[:, here]]
-        sides.append((pairs[mine, here], pairs[mine, there], _mix(kinds[touching][mine] + np.uint64(direction))))
+        sides.append((pairs[mine, here], pairs[mine, there], _mix(kinds[mine] + np.uint64(direction))))
     colour = _refine(colour, blank, sides)
     places = np.flatnonzero(blank)
     pieces = _pieces(places, pairs[blank[pairs[:, 0]] & blank[pairs[:, 2]]])
