@@ -1,6 +1,5 @@
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
@@ -13,12 +12,8 @@ from rgat.data.planted import NUM_WITNESSES, planted
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_built_in_sets_are_quick_and_their_parts_are_apart(name):
-    if name == "molecules":
-        rdkit()
-    started = time.process_time()
+def test_the_parts_of_built_in_sets_are_apart(name):
     data = load(name)
-    assert time.process_time() - started < 2
     parts = [set(ids.tolist()) for ids in (data.train, data.valid, data.test)]
     assert sum(map(len, parts)) == len(set().union(*parts))
     assert all(parts)
