@@ -20,6 +20,10 @@ class Rows(NamedTuple):
     relation: Tensor  # [U] int32
     relation_ptr: Tensor  # [R + 1] int32; the rows of relation r are relation_ptr[r]:relation_ptr[r + 1]
 
+    def keys(self, num_nodes: int) -> Tensor:
+        """The rows as single numbers ``relation * N + node``, [U] int64, sorted."""
+        return self.relation.long() * num_nodes + self.node
+
 
 class Structure(NamedTuple):
     """What a layer needs to know about the edges, sorted by (target, relation, source).

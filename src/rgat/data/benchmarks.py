@@ -16,7 +16,7 @@ from rgat.data.download import DownloadError, Progress, download, extract, lock,
 from rgat.data.files import cache_folder
 from rgat.data.knowledge_graph import LabelSource, label_triples
 from rgat.data.molecule_table import distinct, from_smiles
-from rgat.data.molecules import BONDS
+from rgat.data.molecules import BONDS, count_bonds
 from rgat.data.rdf import Triples, read_triples
 from rgat.data.records import GraphData, GraphStore, NodeData
 from rgat.data.splits import random_parts
@@ -105,8 +105,7 @@ def fetch(name: str, on_progress: Progress | None = None) -> dict[str, Path]:
     check_word("benchmark", name, tuple(BENCHMARKS))
     benchmark = BENCHMARKS[name]
     found = locate(name)
-    missing = {file: expected for file, expected in benchmark.files.items() if file not in found}
-    if missing:
+    if missing := _missing(benchmark, found):
         target = cache_folder() / "data"
         if benchmark.url.endswith(".tgz"):
             _fetch_archive(name, benchmark, target, on_progress)
@@ -117,13 +116,16 @@ def fetch(name: str, on_progress: Progress | None = None) -> dict[str, Path]:
     return found
 
 
+def _missing(benchmark: Benchmark, found: dict[str, Path]) -> dict[str, str | None]:
+    return {file: expected for file, expected in benchmark.files.items() if file not in found}
+
+
 def _fetch_archive(name: str, benchmark: Benchmark, target: Path, on_progress: Progress | None) -> None:
     archive = target / Path(benchmark.url).name
     with lock(target / f"{name}.fetch"):
-        found = locate(name)  # another process may have brought the files meanwhile
-        missing = {file: expected for file, expected in benchmark.files.items() if file not in found}
+        missing = _missing(benchmark, locate(name))
         if not missing:
-            return
+            return  # another process has brought the files meanwhile
         download(benchmark.url, archive, None, benchmark.max_bytes, on_progress)
         members = {Path(file).name: (target / file, expected) for file, expected in missing.items()}
         try:
@@ -165,13 +167,19 @@ def _load_rdf(name: str, files: dict[str, Path]) -> NodeData:
         texts = {"nodes": pack_text(triples.node_names), "relations": pack_text(triples.relation_names)}
         return {"edges": triples.edges.astype(np.int32), **texts}
 
-    stored = cached(name, [graph], {}, build)
+    hashes = _hashes(name, files)
+    stored = cached(name, next(iter(hashes.values())), {}, build)
     triples = Triples(unpack_text(stored["nodes"]), unpack_text(stored["relations"]), stored["edges"].astype(np.int64))
     node_column, label_column = BENCHMARKS[name].columns
     source = LabelSource(train=train, test=test, node_column=node_column, label_column=label_column)
     data = label_triples(triples, source, name=name)
-    data.provenance["sha256"] = {file: sha256(path) for file, path in files.items()}
+    data.provenance["sha256"] = hashes
     return data
+
+
+def _hashes(name: str, files: dict[str, Path]) -> dict[str, str]:
+    """The SHA-256 of each file; where one is published, the file was held against it when it was located."""
+    return {file: BENCHMARKS[name].files[file] or sha256(path) for file, path in files.items()}
 
 
 def _load_molecules(name: str, files: dict[str, Path], split: int) -> GraphData:
@@ -181,16 +189,14 @@ def _load_molecules(name: str, files: dict[str, Path], split: int) -> GraphData:
         data = from_smiles(path, relaxed=True)
         store = data.graphs
         tensors = {key: getattr(store, key) for key in ("x", "edge_index", "edge_type", "node_ptr", "edge_ptr")}
-        small = {
-            "x": np.int8,
-            "edge_index": np.int32,
-            "edge_type": np.int8,
-        }  # small whole numbers
+        small = {"x": np.int8, "edge_index": np.int32, "edge_type": np.int8}  # all are small whole numbers
         arrays: dict[str, Any] = {key: t.numpy().astype(small.get(key, np.int64)) for key, t in tensors.items()}
         texts = {"smiles": pack_text(data.graph_names), "tasks": pack_text(data.tasks)}
         return {**arrays, "labels": data.labels.numpy().astype(np.int8), **texts}
 
-    stored = cached("tox21", [path], {}, build)
+    hashes = _hashes(name, files)
+    (content_hash,) = hashes.values()
+    stored = cached("tox21", content_hash, {}, build)
     store = GraphStore(
         x=torch.from_numpy(stored["x"]).float(),
         edge_index=torch.from_numpy(stored["edge_index"]).long(),
@@ -219,9 +225,9 @@ def _load_molecules(name: str, files: dict[str, Path], split: int) -> GraphData:
         graph_names=tuple(names),
         relation_names=(*BONDS, "self"),
         provenance={
-            "edges": int((store.edge_type < len(BONDS)).sum()) // 2,
+            "edges": count_bonds(store),
             "relations": len(BONDS),
             "split": split,
-            "sha256": {file: sha256(path) for file, path in files.items()},
+            "sha256": hashes,
         },
     )

@@ -2,46 +2,40 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from rgat.data.institute import GROUPS, institute_triples
+from rgat.data.knowledge_graph import assemble
 from rgat.data.molecule_set import PATTERNS, molecule_set
-from rgat.data.molecules import BONDS, store_molecules
+from rgat.data.molecules import BONDS, count_bonds, store_molecules
+from rgat.data.rdf import Triples
 from rgat.data.records import MISSING, GraphData, NodeData
-from rgat.graph import RelationalGraph
 
 
 def institute(seed: int = 0) -> NodeData:
     """The made-up research institute: to which group does a person belong? Half of the people to learn from."""
     triples, groups = institute_triples(seed)
     nodes = {name: i for i, name in enumerate(sorted({s for s, _, _ in triples} | {o for _, _, o in triples}))}
-    predicates = sorted({p for _, p, _ in triples})
-    relations = {name: i for i, name in enumerate(predicates)}
-    edges = torch.tensor([(nodes[s], nodes[o], relations[p]) for s, p, o in triples])
-    graph = RelationalGraph(edges[:, :2].t(), edges[:, 2], num_nodes=len(nodes), num_relations=len(relations))
+    relations = {name: i for i, name in enumerate(sorted({p for _, p, _ in triples}))}
+    edges = np.array([(nodes[s], relations[p], nodes[o]) for s, p, o in triples])
     labels = torch.full((len(nodes),), MISSING)
     for person, group in groups.items():
         labels[nodes[person]] = GROUPS.index(group)
-    train, valid, test = _split((labels != MISSING).nonzero().squeeze(1), (0.5, 0.25), seed)
-    return NodeData(
+    parts = _split((labels != MISSING).nonzero().squeeze(1), (0.5, 0.25), seed)
+    data = assemble(
+        Triples(list(nodes), list(relations), edges),
+        None,
+        labels,
+        GROUPS,
+        parts,
+        inverses=True,
+        self_loops=True,
         name="institute",
-        graph=graph.with_inverses().with_self_loops(),
-        x=None,
-        labels=labels,
-        classes=GROUPS,
-        train=train,
-        valid=valid,
-        test=test,
-        node_names=tuple(nodes),
-        relation_names=(*predicates, *(f"inverse of {name}" for name in predicates), "self"),
-        provenance={
-            "generator": "rgat.data.institute",
-            "seed": seed,
-            "edges": len(triples),
-            "relations": len(predicates),
-        },
     )
+    data.provenance.update(generator="rgat.data.institute", seed=seed)
+    return data
 
 
 def molecules(seed: int = 0) -> GraphData:
@@ -62,7 +56,7 @@ def molecules(seed: int = 0) -> GraphData:
         provenance={
             "generator": "rgat.data.molecule_set",
             "seed": seed,
-            "edges": int((store.edge_type < len(BONDS)).sum()) // 2,
+            "edges": count_bonds(store),
             "relations": len(BONDS),
         },
     )

@@ -6,22 +6,20 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rgat.data.download import sha256
 from rgat.data.files import cache_folder, replacing
 
 VERSION = 1  # of the stored form; another number makes old files unused
 Arrays = dict[str, NDArray[Any]]
 
 
-def cached(name: str, files: Sequence[Path], options: dict[str, Any], build: Callable[[], Arrays]) -> Arrays:
-    """Return ``build()``, or what an earlier call with the same file contents and options stored of it."""
-    key = json.dumps([VERSION, name, [sha256(file) for file in files], options], sort_keys=True)
+def cached(name: str, content_hash: str, options: dict[str, Any], build: Callable[[], Arrays]) -> Arrays:
+    """Return ``build()``, or what an earlier call with the same file content and options stored of it."""
+    key = json.dumps([VERSION, name, [content_hash], options], sort_keys=True)
     path = cache_folder() / "parsed" / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.npz"
     stored: Arrays = {}
     # A damaged file may fail in any way; whatever it is, the data are made anew.

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
+
+COMPRESSIONS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open}
+
+
+def open_any(path: Path, mode: str = "rb", **options: Any) -> Any:
+    """Open a file that may be compressed, as its name says."""
+    return COMPRESSIONS.get(path.suffix, open)(path, mode, **options)
+
+
+def kind_of(path: Path) -> str:
+    """The suffix, in small letters, that tells what a file is once it is unpacked; empty if there is none."""
+    suffixes = [suffix for suffix in path.suffixes if suffix not in COMPRESSIONS]
+    return suffixes[-1].lower() if suffixes else ""
 
 
 def cache_folder() -> Path:

@@ -16,9 +16,9 @@ from torch import Tensor
 from rgat.checks import check_count
 from rgat.data.features import literal_features
 from rgat.data.files import write_atomically
-from rgat.data.labels import PARTS, Label, read_labels
+from rgat.data.labels import Label, read_labels
 from rgat.data.rdf import Triples, read_triples
-from rgat.data.records import MISSING, NodeData
+from rgat.data.records import MISSING, PARTS, NodeData
 from rgat.data.splits import stratified_parts
 from rgat.graph import RelationalGraph
 
@@ -57,7 +57,7 @@ def from_rdf(
         valid: likewise.
         test: likewise.
         node_column: the column that names the node; by default the first.
-        label_column: the column that names the class; by default the last.
+        label_column: the column that names the class; by default the last that is neither of the others.
         split_column: a column with the words train, valid and test.
         shares: of the training and the validation part in a random split; the rest is the test part.
         seed: of the random split.
@@ -134,7 +134,7 @@ def label_triples(
         cut = [nodes[part] for part in stratified_parts(targets[nodes].tolist(), source.shares, source.seed)]
     else:
         cut = [torch.tensor(by_part[part], dtype=torch.long) for part in PARTS]
-    return _assemble(triples, features, targets, classes, cut, inverses, self_loops, name)
+    return assemble(triples, features, targets, classes, cut, inverses, self_loops, name)
 
 
 def _in_part(labels: list[Label], part: str) -> list[Label]:
@@ -163,7 +163,7 @@ def _known(labels: list[Label], places: dict[str, int], skip_unknown: bool) -> l
     return [label for label in seen.values() if label.node not in missing]
 
 
-def _assemble(
+def assemble(
     triples: Triples,
     features: Tensor | None,
     targets: Tensor,
@@ -173,6 +173,7 @@ def _assemble(
     self_loops: bool,
     name: str,
 ) -> NodeData:
+    """A data set of read triples, classes and parts, with the relations that layers want added."""
     edges = torch.from_numpy(triples.edges)
     num_relations = len(triples.relation_names)
     graph = RelationalGraph(

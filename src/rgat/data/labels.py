@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import bz2
 import csv
-import gzip
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 from rgat.checks import check_word
-
-PARTS = ("train", "valid", "test")
+from rgat.data.files import kind_of, open_any
+from rgat.data.records import PARTS
 
 
 @dataclass(frozen=True)
@@ -36,10 +33,9 @@ class Table:
 def read_table(path: str | PathLike[str], delimiter: str | None = None) -> Table:
     """Read a TSV or CSV file, plain or compressed; the separator is told by the name, or else by the header."""
     path = Path(path)
-    opener: Any = {".gz": gzip.open, ".bz2": bz2.open}.get(path.suffix, open)
     rows, lines, line = [], [], 0
     try:
-        with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
+        with open_any(path, "rt", encoding="utf-8-sig", newline="") as file:
             first = file.readline()
             delimiter = delimiter or _delimiter(path, first)
             header = tuple(name.strip() for name in next(csv.reader([first], delimiter=delimiter), []))
@@ -68,10 +64,8 @@ def read_table(path: str | PathLike[str], delimiter: str | None = None) -> Table
 
 
 def _delimiter(path: Path, header: str) -> str:
-    suffixes = [suffix for suffix in path.suffixes if suffix not in (".gz", ".bz2")]
-    if suffixes and suffixes[-1].lower() in (".tsv", ".csv"):
-        return "\t" if suffixes[-1].lower() == ".tsv" else ","
-    return "\t" if "\t" in header else ","
+    known = {".tsv": "\t", ".csv": ","}
+    return known.get(kind_of(path)) or ("\t" if "\t" in header else ",")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rgat.checks import check_word
 from rgat.data.labels import Table, read_table
-from rgat.data.molecules import BONDS, parse_smiles, scaffold, store_molecules
+from rgat.data.molecules import BONDS, count_bonds, parse_smiles, scaffold, store_molecules
 from rgat.data.records import MISSING, GraphData
 from rgat.data.splits import grouped_parts, random_parts
 
@@ -89,7 +89,7 @@ def from_smiles(
         graph_names=tuple(names),
         relation_names=(*BONDS, *(["self"] if self_loops else [])),
         provenance={
-            "edges": int((store.edge_type < len(BONDS)).sum()) // 2,
+            "edges": count_bonds(store),
             "relations": len(BONDS),
             "split": split,
             "seed": seed,

@@ -144,6 +144,11 @@ def store_molecules(
     )
 
 
+def count_bonds(store: GraphStore) -> int:
+    """Number of bonds, each once; self-loops are none."""
+    return int((store.edge_type < len(BONDS)).sum()) // 2
+
+
 def scaffold(smiles: str) -> str:
     """The Bemis-Murcko scaffold of a molecule: its rings and what joins them."""
     rdkit()

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import hashlib
 import zlib
 from array import array
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import islice
 from os import PathLike
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rgat.checks import check_word
+from rgat.data.files import kind_of, open_any
 
 Ids = NDArray[np.int64]
 Colours = NDArray[np.uint64]
@@ -142,7 +140,7 @@ def _read_file(
     node_id, predicate_id = nodes.setdefault, predicates.setdefault
     add_subject, add_predicate, add_object = (column.append for column in columns)
     try:
-        with _open(path) as file:
+        with open_any(path) as file:
             quads = iter(ox.parse(input=file, format=kind, base_iri=base))
             if kind.supports_datasets:
                 quads = (quad.triple for quad in quads)
@@ -188,18 +186,11 @@ def _distinct(edges: Ids, num_nodes: int, num_relations: int) -> Ids:
 
 
 def _format_of(path: Path) -> str:
-    suffixes = [suffix for suffix in path.suffixes if suffix not in (".gz", ".bz2")]
-    if not suffixes or suffixes[-1].lower() not in SUFFIXES:
+    suffix = kind_of(path)
+    if suffix not in SUFFIXES:
         known = ", ".join(SUFFIXES)
         raise ValueError(f"{path}: the name must end in one of {known} (then .gz or .bz2), or `format` must be given")
-    return SUFFIXES[suffixes[-1].lower()]
-
-
-@contextmanager
-def _open(path: Path) -> Iterator[IO[bytes]]:
-    opener: Any = {".gz": gzip.open, ".bz2": bz2.open}.get(path.suffix, open)
-    with opener(path, "rb") as file:
-        yield file
+    return SUFFIXES[suffix]
 
 
 def split_literal(text: str) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from rgat.graph import RelationalGraph
 
 MISSING = -1  # in place of a class: the label is not known
+PARTS = ("train", "valid", "test")
 
 
 @dataclass(frozen=True)

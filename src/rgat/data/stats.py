@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rgat.data.records import MISSING, GraphData, NodeData
+from rgat.data.records import MISSING, PARTS, GraphData, NodeData
 from rgat.graph import RelationalGraph
 
 
@@ -28,9 +28,9 @@ def statistics(data: NodeData | GraphData) -> dict[str, Any]:
         numbers |= {"nodes": graph.num_nodes, "classes": len(data.classes), "labelled": int(labelled.sum())}
         counts = data.labels[labelled].bincount(minlength=len(data.classes)).tolist()
         numbers["label_counts"] = dict(zip(data.classes, counts, strict=True))
-        numbers["leaks"] = {part: _leaks(data, getattr(data, part)) for part in ("train", "valid", "test")}
+        numbers["leaks"] = {part: _leaks(data, getattr(data, part)) for part in PARTS}
     numbers |= {"edges": given.get("edges", graph.num_edges), "relations": given.get("relations", graph.num_relations)}
-    numbers |= {part: len(getattr(data, part)) for part in ("train", "valid", "test")}
+    numbers |= {part: len(getattr(data, part)) for part in PARTS}
     return numbers | {"model_edges": graph.num_edges, "model_relations": graph.num_relations} | _shape(graph)
 
 

@@ -23,7 +23,7 @@ class GraphGather(nn.Module):
         if x.dim() != 2 or x.shape[0] != graph.num_nodes:
             raise ValueError(f"`x` must have shape [{graph.num_nodes}, F], one row per node, got {list(x.shape)}")
         graph_id, sizes = graph.graph_ids(), graph.structure.graph_sizes
-        wide = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype  # a sum may exceed float16
+        wide = torch.promote_types(x.dtype, torch.float32)  # a sum may exceed float16
         total = x.new_zeros(sizes.shape[0], x.shape[1], dtype=wide).index_add(0, graph_id, x.to(wide))
         mean = (total / sizes.clamp(min=1).unsqueeze(1)).to(x.dtype)
         # A row of zeros stands where a graph without nodes looks for its maximum.

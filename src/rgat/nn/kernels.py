@@ -15,9 +15,10 @@ from rgat import ops
 from rgat.graph import Rows
 
 
-def glorot_bound(fan: int) -> float:
-    """Half the width of Glorot's uniform distribution for the given fan-in plus fan-out."""
-    return math.sqrt(6 / max(fan, 1))
+def glorot_uniform_(parameter: Tensor, fan: int) -> None:
+    """Draw from Glorot's uniform distribution for the given fan-in plus fan-out."""
+    bound = math.sqrt(6 / max(fan, 1))
+    nn.init.uniform_(parameter, -bound, bound)
 
 
 def fold_heads(kernels: Tensor) -> Tensor:
@@ -57,8 +58,7 @@ class FullKernel(Kernel):
         self.weight = nn.Parameter(torch.empty(num_relations, heads, in_channels, out_channels))
 
     def reset(self, fan: int) -> None:
-        bound = glorot_bound(fan)
-        nn.init.uniform_(self.weight, -bound, bound)
+        glorot_uniform_(self.weight, fan)
 
     def compose(self) -> Tensor:
         return self.weight
@@ -77,8 +77,7 @@ class BasisKernel(Kernel):
         self.coefficients = nn.Parameter(torch.empty(num_relations, heads, num_bases))
 
     def reset(self, fan: int) -> None:
-        bound = glorot_bound(fan)
-        nn.init.uniform_(self.bases, -bound, bound)
+        glorot_uniform_(self.bases, fan)
         # Variance 1 / B, so that the composed kernels have Glorot's variance.
         bound = math.sqrt(3 / self.bases.shape[0])
         nn.init.uniform_(self.coefficients, -bound, bound)
@@ -100,8 +99,7 @@ class RowKernel(Kernel):
         self.weight = nn.Parameter(torch.empty(num_rows, heads, out_channels))
 
     def reset(self, fan: int) -> None:
-        bound = glorot_bound(fan)
-        nn.init.uniform_(self.weight, -bound, bound)
+        glorot_uniform_(self.weight, fan)
 
     def compose_rows(self, keys: Tensor) -> Tensor:
         """The kernels ``[R, H, F, D]`` with the held rows, ``keys = r * F + node``, in their places."""

@@ -148,8 +148,7 @@ class RelationalConv(nn.Module):
 
     def _places(self, rows: Rows, graph: RelationalGraph) -> Tensor:
         """Where the graph's rows stand among the rows that this layer holds; an error if one is not among them."""
-        keys = rows.relation.long() * graph.num_nodes + rows.node
-        places: Tensor = _find_rows(self.rows, keys)
+        places: Tensor = _find_rows(self.rows, rows.keys(graph.num_nodes))
         return places
 
     def _check_rows(self, graph: RelationalGraph) -> None:
@@ -164,8 +163,8 @@ class RelationalConv(nn.Module):
                 f"a layer built with `graph=` must have its sizes, in_channels={graph.num_nodes} and "
                 f"num_relations={graph.num_relations}, got {self.in_channels} and {self.num_relations}"
             )
-        ends = [getattr(graph.structure, end) for end in self.row_ends]
-        keys: Tensor = torch.unique(torch.cat([rows.relation.long() * graph.num_nodes + rows.node for rows in ends]))
+        ends = [getattr(graph.structure, end).keys(graph.num_nodes) for end in self.row_ends]
+        keys: Tensor = torch.unique(torch.cat(ends))
         return keys.cpu()
 
     def _dense(self, x: Tensor | None, index: Tensor | None) -> Tensor:

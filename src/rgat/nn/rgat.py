@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from rgat import ops
 from rgat.checks import check_count, check_word
 from rgat.graph import RelationalGraph, Structure
-from rgat.nn.kernels import BasisKernel, FullKernel, fold_heads, glorot_bound
+from rgat.nn.kernels import BasisKernel, FullKernel, fold_heads, glorot_uniform_
 from rgat.nn.relational import RelationalConv, check_features
 
 SCOPES = ("within", "across")
@@ -119,7 +119,7 @@ class RGATConv(RelationalConv):
             (self.projection, (self.heads + 1) * self.out_channels),
         ):
             if parameter is not None:
-                nn.init.uniform_(parameter, -glorot_bound(fan), glorot_bound(fan))
+                glorot_uniform_(parameter, fan)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
         super().reset_parameters()

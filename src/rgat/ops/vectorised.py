@@ -385,8 +385,7 @@ def attend(
 ) -> tuple[Tensor, Tensor]:
     """Return the heads' outputs ``[N, H, D]`` and, if wanted, the attention of the sorted edges ``[E, H]``."""
     s = structure
-    num_nodes = s.target_ptr.shape[0] - 1
-    row_id = s.sources.relation.long() * num_nodes + s.sources.node
+    row_id = s.sources.keys(s.target_ptr.shape[0] - 1)
     edges = [s.target, s.group, s.source_row, s.target_ptr, s.group_ptr, s.group_row, s.by_source, s.source_ptr, row_id]
     out: tuple[Tensor, Tensor] = _attend(values, queries, keys, edge_logits, edges, state, *attention, want_attention)
     return out

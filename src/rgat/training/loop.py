@@ -12,9 +12,10 @@ import torch
 from torch import nn
 
 from rgat.data import GraphData, NodeData
+from rgat.data.records import PARTS
 from rgat.training.loss import l2_penalty
 from rgat.training.progress import epoch_bar
-from rgat.training.task import PARTS, GraphTask, NodeTask, Task
+from rgat.training.task import GraphTask, NodeTask, Task
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from rgat.checks import check_word
-
-MISSING = -1  # in place of a class: the label is not known
+from rgat.data.records import MISSING
 
 
 def node_cross_entropy(logits: Tensor, labels: Tensor, nodes: Tensor, reduction: str = "mean") -> Tensor:

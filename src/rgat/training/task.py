@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from rgat.data import GraphData, NodeData
+from rgat.data.records import PARTS
 from rgat.training.loss import balanced_class_weights, multi_task_cross_entropy, node_cross_entropy
 from rgat.training.metric import accuracy, mean_roc_auc
-
-PARTS = ("train", "valid", "test")
 
 
 class Task(Protocol):
