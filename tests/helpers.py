@@ -78,9 +78,12 @@ def run(conv, x, graph, cotangents, backend, autocast=None, device="cpu", **call
 
 
 def assert_matches_reference(
-    conv, x, graph, dtype=torch.float64, autocast=None, backend="torch", device="cpu", attention=True, **call
+    conv, x, graph, dtype=torch.float64, autocast=None, backend="auto", device="cpu", attention=True, plan=None, **call
 ):
-    """Compare output, attention and every gradient, under random cotangents, with the reference in float64."""
+    """Compare output, attention and every gradient, under random cotangents, with the reference in float64.
+
+    ``plan`` is the alternative, or the plan, that the layer is to use.
+    """
     if attention:
         call["return_attention_weights"] = True
     exact = copy.deepcopy(conv).double()
@@ -94,6 +97,11 @@ def assert_matches_reference(
     outputs = {"output": shapes[0], "attention": shapes[1][1]} if attention else {"output": shapes}
     cotangents = {k: torch.randn(v.shape, generator=generator, dtype=torch.float64) for k, v in outputs.items()}
     expected = run(exact, x_exact, graph, cotangents, "reference", **call)
+    if isinstance(plan, str):
+        with ops.backend(backend):
+            plan = conv.plan(graph, plan)
+    if plan is not None:
+        call["plan"] = plan
     actual = run(conv, x.to(dtype) if is_float else x, graph, cotangents, backend, autocast, device, **call)
     assert actual.keys() == expected.keys()
     tolerance = TOLERANCE[autocast or dtype]

@@ -43,7 +43,7 @@ def test_the_structure_is_what_its_names_say(graph):
         assert s.target[e] == i
         assert rows["s"][s.source_row[e]] == (r, j)
         assert groups[s.group[e]] == (i, r)
-        assert rows["t"][s.group_row[s.group[e]]] == (r, i)
+        assert rows["t"][s.targets.by_node[s.group[e]]] == (r, i)
         assert s.target_ptr[i] <= e < s.target_ptr[i + 1]
         assert s.group_ptr[s.group[e]] <= e < s.group_ptr[s.group[e] + 1]
     for u in range(len(rows["s"])):
@@ -125,7 +125,7 @@ def test_collate_concatenates_edge_features():
 def test_a_graph_is_a_pytree_of_tensors(options):
     graph = random_graph(**options)
     leaves, spec = pytree.tree_flatten(graph)
-    assert len(leaves) == 18 + len(options)
+    assert len(leaves) == 21 + len(options)
     assert all(isinstance(leaf, torch.Tensor) for leaf in leaves)
     again = pytree.tree_unflatten(leaves, spec)
     assert again.is_prepared

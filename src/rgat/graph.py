@@ -19,6 +19,8 @@ class Rows(NamedTuple):
     node: Tensor  # [U] int32
     relation: Tensor  # [U] int32
     relation_ptr: Tensor  # [R + 1] int32; the rows of relation r are relation_ptr[r]:relation_ptr[r + 1]
+    by_node: Tensor  # [U] int32; the rows again, sorted by node, then relation
+    node_ptr: Tensor  # [N + 1] int32; the rows of node j are by_node[node_ptr[j]:node_ptr[j + 1]]
 
     def keys(self, num_nodes: int) -> Tensor:
         """The rows as single numbers ``relation * N + node``, [U] int64, sorted."""
@@ -29,7 +31,8 @@ class Structure(NamedTuple):
     """What a layer needs to know about the edges, sorted by (target, relation, source).
 
     In this order the edges of one softmax group are contiguous for both scopes: a "within" group is one
-    (target, relation), an "across" group one target.
+    (target, relation), an "across" group one target. Groups are in the order of ``targets.by_node``: group ``v`` is
+    the target row ``targets.by_node[v]``, and the groups of a target are contiguous.
     """
 
     order: Tensor  # [E] int32; the caller's position of each sorted edge
@@ -38,7 +41,6 @@ class Structure(NamedTuple):
     source_row: Tensor  # [E] int32; the edge's place in `sources`
     target_ptr: Tensor  # [N + 1] int32
     group_ptr: Tensor  # [V + 1] int32
-    group_row: Tensor  # [V] int32; the group's place in `targets`
     by_source: Tensor  # [E] int32; sorted edges again, in the order of their source row
     source_ptr: Tensor  # [U + 1] int32; the edges of source row u are by_source[source_ptr[u]:source_ptr[u + 1]]
     sources: Rows
@@ -61,6 +63,9 @@ class RelationalGraph:
         batch: optional ``[N]`` graph id of each node, for several graphs in one.
         num_graphs: number of graphs of the batch; by default up to the last one that has a node.
         validate: check ids here, and features for NaN here and in every eager call of a layer.
+
+    Attributes:
+        plans: how layers of some sizes are best computed on this graph; filled by their eager calls.
     """
 
     def __init__(
@@ -82,6 +87,8 @@ class RelationalGraph:
         self.batch = None if batch is None else batch.long()
         self.validate = validate
         self._structure: Structure | None = None
+        self._complete: Structure | None = None
+        self.plans: dict[Any, Any] = {}
         self._num_nodes = num_nodes
         self._num_relations = num_relations
         if num_graphs is None:
@@ -133,6 +140,14 @@ class RelationalGraph:
             with torch.inference_mode(False):  # a graph first used in inference may be trained on later
                 self._structure = _derive(self)
         return self._structure
+
+    @property
+    def complete_structure(self) -> Structure:
+        """The structure with a row for every relation and node, used or not, computed on first use."""
+        if self._complete is None:
+            with torch.inference_mode(False):
+                self._complete = _completed(self.structure)
+        return self._complete
 
     def prepare(self) -> RelationalGraph:
         """Compute the derived structure now, once, and return the graph."""
@@ -234,7 +249,8 @@ class RelationalGraph:
         new.validate = self.validate
         new._num_nodes, new._num_relations = self.num_nodes, self.num_relations
         new._num_graphs = self.num_graphs
-        new._structure = None
+        new._structure = new._complete = None
+        new.plans = {}
         if self._structure is not None:
             new._structure = pytree.tree_map(function, self._structure)
         return new
@@ -295,10 +311,7 @@ def _derive(graph: RelationalGraph) -> Structure:
     group_key, group, group_sizes = torch.unique_consecutive(
         target * num_relations + relation, return_inverse=True, return_counts=True
     )
-    group_key = _relation_major(group_key, num_nodes, num_relations)
-    row_order = group_key.argsort()
-    group_row = torch.empty_like(row_order).scatter_(0, row_order, torch.arange(len(row_order), device=order.device))
-
+    target_key = _relation_major(group_key, num_nodes, num_relations).sort()[0]
     source_key, source_row = torch.unique(relation * num_nodes + source, return_inverse=True)
     return Structure(
         order=order.int(),
@@ -307,12 +320,29 @@ def _derive(graph: RelationalGraph) -> Structure:
         source_row=source_row.int(),
         target_ptr=_pointers(target.bincount(minlength=num_nodes)),
         group_ptr=_pointers(group_sizes),
-        group_row=group_row.int(),
         by_source=source_row.argsort(stable=True).int(),
         source_ptr=_pointers(source_row.bincount(minlength=len(source_key))),
         sources=_rows(source_key, num_nodes, num_relations),
-        targets=_rows(group_key[row_order], num_nodes, num_relations),
+        targets=_rows(target_key, num_nodes, num_relations),
         graph_sizes=graph.graph_ids().bincount(minlength=graph.num_graphs),
+    )
+
+
+def _completed(s: Structure) -> Structure:
+    num_nodes, num_relations = s.target_ptr.shape[0] - 1, s.sources.relation_ptr.shape[0] - 1
+    size = num_nodes * num_relations
+    if size >= INT32_LIMIT:
+        raise ValueError(f"a structure with all rows must have fewer than 2^31, got {num_nodes} * {num_relations}")
+    rows = _rows(torch.arange(size, device=s.target.device), num_nodes, num_relations)
+    source_row = s.sources.keys(num_nodes)[s.source_row]
+    group = s.target.long() * num_relations + s.targets.relation[s.targets.by_node][s.group]
+    return s._replace(
+        group=group.int(),
+        source_row=source_row.int(),
+        group_ptr=_pointers(group.bincount(minlength=size)),
+        source_ptr=_pointers(source_row.bincount(minlength=size)),
+        sources=rows,
+        targets=rows,
     )
 
 
@@ -336,8 +366,14 @@ def _relation_major(key: Tensor, num_nodes: int, num_relations: int) -> Tensor:
 
 def _rows(key: Tensor, num_nodes: int, num_relations: int) -> Rows:
     divisor = max(num_nodes, 1)
-    relation = torch.div(key, divisor, rounding_mode="floor")
-    return Rows((key % divisor).int(), relation.int(), _pointers(relation.bincount(minlength=num_relations)))
+    relation, node = torch.div(key, divisor, rounding_mode="floor"), key % divisor
+    return Rows(
+        node=node.int(),
+        relation=relation.int(),
+        relation_ptr=_pointers(relation.bincount(minlength=num_relations)),
+        by_node=node.argsort(stable=True).int(),
+        node_ptr=_pointers(node.bincount(minlength=num_nodes)),
+    )
 
 
 def _pointers(counts: Tensor) -> Tensor:
@@ -367,7 +403,8 @@ def _unflatten(leaves: Any, present: tuple[str, ...]) -> RelationalGraph:
     graph.edge_attr = graph.batch = None
     for name in (*_FIXED, *present):
         setattr(graph, name, leaves.pop(0))
-    graph._structure = Structure._make([*leaves[:9], Rows(*leaves[9:12]), Rows(*leaves[12:15]), leaves[15]])
+    graph._structure = Structure._make([*leaves[:8], Rows(*leaves[8:13]), Rows(*leaves[13:18]), leaves[18]])
+    graph._complete, graph.plans = None, {}
     graph._num_nodes = graph._num_relations = graph._num_graphs = -1  # unused: sizes come from shapes
     graph.validate = False
     return graph

@@ -88,30 +88,37 @@ def test_the_table_covers_every_pair_of_options(rows, options, size):
     assert pairs > 50
 
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+BACKENDS = [
+    ("cpu", "torch"),
+    ("cpu", "numba"),
+    pytest.param("cuda", "torch", marks=pytest.mark.gpu),
+    pytest.param("cuda", "triton", marks=pytest.mark.gpu),
+]
 PRECISIONS = [(torch.float64, None), (torch.float32, None), (torch.float32, torch.bfloat16)]
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("device", "backend"), BACKENDS)
 @pytest.mark.parametrize(("dtype", "autocast"), PRECISIONS, ids=["float64", "float32", "bf16-autocast"])
 @pytest.mark.parametrize("row", ROWS, ids=label)
-def test_rgat_agrees_with_the_reference(row, dtype, autocast, device):
+def test_rgat_agrees_with_the_reference(row, dtype, autocast, device, backend):
     conv, x, graph = build(row)
     constant = row["constant_attention"]
-    compared = assert_matches_reference(conv, x, graph, dtype, autocast, device=device, constant_attention=constant)
+    compared = assert_matches_reference(
+        conv, x, graph, dtype, autocast, backend, device=device, constant_attention=constant
+    )
     assert compared >= 3
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("device", "backend"), BACKENDS)
 @pytest.mark.parametrize(("dtype", "autocast"), PRECISIONS, ids=["float64", "float32", "bf16-autocast"])
 @pytest.mark.parametrize("row", RGCN_ROWS, ids=label)
-def test_rgcn_agrees_with_the_reference(row, dtype, autocast, device):
+def test_rgcn_agrees_with_the_reference(row, dtype, autocast, device, backend):
     x, width, graph = make_input(row["input"])
     options = {name: row[name] for name in ("num_bases", "feature_dropout", "edge_dropout", "bias")}
     conv = RGCNConv(width, D, R, graph=graph, **options)
     assert (
         assert_matches_reference(
-            conv, x, random_graph(N, 60, R, seed=1), dtype, autocast, device=device, attention=False
+            conv, x, random_graph(N, 60, R, seed=1), dtype, autocast, backend, device=device, attention=False
         )
         >= 2
     )

@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 import torch
 from helpers import random_graph
@@ -7,7 +10,8 @@ from rgat.nn import RGATConv
 
 
 def test_auto_is_the_default_and_blocks_nest(monkeypatch):
-    assert ops.active_backend() == "torch"
+    assert ops.active_backend() == "numba"
+    assert ops.active_backend("meta") == "torch"
     with ops.backend("reference"):
         assert ops.active_backend() == "reference"
         with ops.backend("torch"):
@@ -16,13 +20,39 @@ def test_auto_is_the_default_and_blocks_nest(monkeypatch):
     monkeypatch.setenv("RGAT_BACKEND", "reference")
     assert ops.active_backend() == "reference"
     with ops.backend("auto"):
-        assert ops.active_backend() == "torch"
+        assert ops.active_backend() == "numba"
 
 
 def test_a_block_ends_even_after_an_error():
     with pytest.raises(KeyError), ops.backend("reference"):
         raise KeyError
-    assert ops.active_backend() == "torch"
+    assert ops.active_backend() == "numba"
+
+
+def test_without_numba_plain_pytorch_runs_and_says_why():
+    code = """
+import sys
+sys.modules["numba"] = None
+import torch
+from rgat import ops
+from rgat.nn import RGATConv
+edge_index = torch.tensor([[0, 1], [1, 2]])
+print(ops.active_backend(), RGATConv(2, 2, 1)(torch.ones(3, 2), edge_index, torch.zeros(2, dtype=torch.long)).shape)
+try:
+    with ops.backend("numba"):
+        pass
+except ValueError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("torch torch.Size([3, 2])")
+    assert 'the backend "numba" cannot be used here: ' in done.stdout
+    assert "`pip install numba` adds it" in done.stdout
+
+
+def test_a_backend_refuses_tensors_that_are_elsewhere():
+    with ops.backend("numba"), pytest.raises(ValueError, match='"numba" must be given tensors on cpu, got meta'):
+        ops.active_backend("meta")
 
 
 def test_unknown_and_missing_backends_are_refused(monkeypatch):
@@ -31,8 +61,9 @@ def test_unknown_and_missing_backends_are_refused(monkeypatch):
         ops.backend("touch"),
     ):
         pass
-    with pytest.raises(ValueError, match='the backend "triton" is not part of this version'), ops.backend("triton"):
-        pass
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match='the backend "triton" cannot be used here'), ops.backend("triton"):
+            pass
     monkeypatch.setenv("RGAT_BACKEND", "numbat")
     with pytest.raises(ValueError, match=r'`RGAT_BACKEND` must be .*did you mean "numba"\?'):
         RGATConv(2, 2, 4)(torch.randn(9, 2), random_graph())
@@ -53,8 +84,8 @@ def test_the_torch_backend_forms_no_tensor_of_nodes_times_relations_or_of_edges_
 
     conv = RGATConv(F, D, num_relations)
     x = torch.randn(num_nodes, F, requires_grad=True)
-    with Watch():
-        out = conv(x, graph)
+    with ops.backend("torch"), Watch():
+        out = conv(x, graph, plan=conv.plan(graph, "project"))
         out.backward(torch.randn(out.shape))
     assert len(largest) > 50
     assert max(largest) < num_nodes * num_relations

@@ -47,7 +47,7 @@ class Kernel(nn.Module):
     def project(self, x: Tensor, rows: Rows) -> Tensor:
         """Values ``[U, H, D]`` of the features ``[N, F]``."""
         weight = fold_heads(self.compose()).to(x.dtype)
-        return ops.project(x.unsqueeze(1), weight, rows.relation_ptr, rows.node).view(-1, self.heads, self.out_channels)
+        return ops.project(x.unsqueeze(1), weight, rows).view(-1, self.heads, self.out_channels)
 
 
 class FullKernel(Kernel):
@@ -86,9 +86,8 @@ class BasisKernel(Kernel):
         return torch.einsum("rkb,bfd->rkfd", self.coefficients, self.bases)
 
     def look_up(self, index: Tensor, rows: Rows) -> Tensor:
-        table = self.bases.permute(1, 2, 0)  # [F, D, B]; the composed kernels would be one per node and relation
-        weight = self.coefficients.transpose(1, 2).unsqueeze(1).expand(-1, self.out_channels, -1, -1)  # [R, D, B, H]
-        return ops.project(table, weight, rows.relation_ptr, index).transpose(1, 2)
+        table = self.bases.transpose(0, 1).unsqueeze(1)  # [F, 1, B, D]; composed kernels would be one per relation too
+        return ops.spread(table, self.coefficients, rows, index)
 
 
 class RowKernel(Kernel):

@@ -10,13 +10,14 @@ from torch import Tensor, nn
 from rgat import ops
 from rgat.checks import check_count
 from rgat.graph import RelationalGraph, Rows, check_ids
-from rgat.nn.kernels import BasisKernel, FullKernel, RowKernel
+from rgat.nn.kernels import BasisKernel, FullKernel, RowKernel, fold_heads
 
 
 class RelationalConv(nn.Module):
     """A layer whose values are ``g_j = h_j W[r, k]``; subclasses say how neighbours are weighted."""
 
     row_ends: ClassVar[tuple[str, ...]]  # which rows of the structure the kernels are read at
+    _attention_width: int = 0  # attention channels; 0: constant attention
 
     rows: Tensor | None  # [U] int64, sorted `r * N + node`: the rows that a compact featureless layer holds
     dropout_state: Tensor  # [2] int64: seed, number of training calls so far; masks are a function of both
@@ -134,6 +135,68 @@ class RelationalConv(nn.Module):
     def _dtype(self) -> torch.dtype:
         return next(self.kernel.parameters()).dtype
 
+    def plan(self, graph: RelationalGraph, alternative: str | None = None) -> ops.Plan:
+        """How a call with node features is computed on this graph, with the estimated costs: print it.
+
+        Args:
+            graph: of the call.
+            alternative: ask for this one instead of the cheapest, and pass the plan to the call as ``plan=``.
+        """
+        return self._plan(graph, constant_attention=False, alternative=alternative)
+
+    def _plan(self, graph: RelationalGraph, constant_attention: bool, alternative: str | None = None) -> ops.Plan:
+        attends = 0 if constant_attention else self._attention_width
+        bases = self.kernel.bases.shape[0] if isinstance(self.kernel, BasisKernel) else None
+        drops = self.training and self.feature_dropout > 0
+        sizes = ops.Sizes(
+            self.in_channels, self.out_channels, self.heads, attends, bases, drops, torch.is_grad_enabled()
+        )
+        if torch.compiler.is_compiling():  # plans are made in eager mode
+            return graph.plans.get((sizes, alternative)) or ops.Plan()
+        return ops.make_plan(graph, sizes, ops.active_backend(graph.device), alternative)
+
+    def _convolve(
+        self,
+        x: Tensor,
+        folded: Tensor | None,
+        edge_logits: Tensor | None,
+        graph: RelationalGraph,
+        plan: ops.Plan,
+        how: ops.Attention,
+        state: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Outputs ``[N, H, D]`` and attention ``[E, H]`` for dense features, in the order that is planned.
+
+        ``folded`` are the kernels ``W Q`` and ``W K`` side by side, ``[R, H, F, 2 A]``; None: constant attention.
+        """
+        device = x.device.type
+        if torch.is_autocast_enabled(device) and x.dtype != torch.float64:
+            x = x.to(torch.get_autocast_dtype(device))
+        s = graph.complete_structure if plan.alternative == "dense" else graph.structure
+        query_weight = key_weight = None
+        if folded is not None:
+            query_weight, key_weight = (fold_heads(part) for part in folded.chunk(2, dim=3))
+        queries = self._project_scores(x, query_weight, s.targets)
+        if isinstance(self.kernel, BasisKernel) and plan.alternative.startswith("basis"):
+            scores = (queries, self._project_scores(x, key_weight, s.sources), edge_logits)
+            bases, coefficients = self.kernel.bases.to(x.dtype), self.kernel.coefficients.to(x.dtype)
+            if plan.alternative == "basis":
+                table = torch.einsum("nf,bfd->nbd", x, bases).unsqueeze(1)
+                return ops.attend(ops.spread(table, coefficients, s.sources), *scores, s, how, state)
+            sums, attention = ops.sum_inputs(x, *scores, s, how, state)
+            table = ops.collect(sums, coefficients, s.targets, graph.num_nodes)  # [N, H, B, F]
+            return torch.einsum("nhbf,bfd->nhd", table, bases), attention
+        weight = fold_heads(self._kernels())
+        if key_weight is not None:
+            weight = torch.cat([weight, key_weight], dim=3)
+        return ops.convolve(x.unsqueeze(1), weight.to(x.dtype), queries, edge_logits, s, how, state, plan.aggregated)
+
+    def _project_scores(self, x: Tensor, weight: Tensor | None, rows: Rows) -> Tensor | None:
+        """Queries or keys ``[U, H, A]`` with folded kernels ``[R, 1, F, H * A]``."""
+        if weight is None:
+            return None
+        return ops.project(x.unsqueeze(1), weight.to(x.dtype), rows).view(-1, self.heads, weight.shape[3] // self.heads)
+
     def _values(self, x: Tensor | None, index: Tensor | None, rows: Rows, graph: RelationalGraph) -> Tensor:
         """The values ``g`` of the given rows, ``[U, H, D]``."""
         if x is not None:
@@ -219,7 +282,8 @@ def check_features(name: str, features: Tensor, graph: RelationalGraph) -> None:
     """Raise unless ``features`` are numbers."""
     if not features.is_floating_point():
         raise TypeError(f"`{name}` must be floating point, got {features.dtype}; convert it with `.float()`")
-    if graph.validate and _may_look_at_values() and features.isnan().any():
+    # A sum shows at once that there is no NaN; only if it does not, each number is looked at.
+    if graph.validate and _may_look_at_values() and features.sum().isnan() and features.isnan().any():
         raise ValueError(
             f"`{name}` must not contain NaN; clean the features first, or build the graph with `validate=False`"
         )

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from rgat import ops
 from rgat.checks import check_count, check_word
-from rgat.graph import RelationalGraph, Structure
-from rgat.nn.kernels import BasisKernel, FullKernel, fold_heads, glorot_uniform_
+from rgat.graph import RelationalGraph, Rows, Structure
+from rgat.nn.kernels import BasisKernel, FullKernel, glorot_uniform_
 from rgat.nn.relational import RelationalConv, check_features
 
 SCOPES = ("within", "across")
@@ -149,6 +149,7 @@ class RGATConv(RelationalConv):
         edge_attr: Tensor | None = None,
         return_attention_weights: bool = False,
         constant_attention: bool = False,
+        plan: ops.Plan | None = None,
     ) -> Any:
         """Return the output ``[N, H * D]`` (``[N, D]`` unless heads are concatenated).
 
@@ -161,12 +162,13 @@ class RGATConv(RelationalConv):
             return_attention_weights: return also ``(edge_index, attention)``, with the attention before dropout
                 ``[E, H]`` in the caller's edge order.
             constant_attention: give all edges of a softmax group the same attention.
+            plan: how to compute the layer, from ``conv.plan(graph, ...)``; by default the cheapest way.
         """
         graph = self._as_graph(x, edge_index, edge_type, edge_attr)
         edge_attr = self._check_edge_attr(graph.edge_attr if edge_attr is None else edge_attr, graph)
         x, index = self._split_input(x, graph)
         state = self._next_dropout_state()
-        if ops.active_backend() == "reference":
+        if ops.uses_reference():
             self._check_rows(graph)
             with torch.autocast(graph.device.type, enabled=False):
                 out, attention = ops.relational_attention(
@@ -183,49 +185,66 @@ class RGATConv(RelationalConv):
                     edge_dropout=self.edge_dropout,
                 )
         else:
-            s = graph.structure
-            g = self._values(x, index, s.sources, graph)
-            queries = keys = edge_logits = None
-            if constant_attention:
-                self._check_rows(graph)
+            if x is not None:
+                plan = plan or self._plan(graph, constant_attention)
+            if x is not None and plan is not None and plan.alternative != "unfolded":
+                folded = edge_logits = None
+                if not constant_attention:
+                    folded, edge_logits = self._fold(), self._edge_logits(edge_attr, graph.structure)
+                out, attention = self._convolve(x, folded, edge_logits, graph, plan, self._attention, state)
             else:
-                queries, keys, edge_logits = self._scores(g, x, index, edge_attr, graph)
-            out, attention = ops.attend(
-                g, queries, keys, edge_logits, s, self._attention, state, return_attention_weights
-            )
+                out, attention = self._attend(x, index, edge_attr, graph, constant_attention, state)
             if return_attention_weights:
-                attention = torch.zeros_like(attention).index_copy(0, s.order.long(), attention)
+                order = graph.structure.order.long()
+                attention = torch.zeros_like(attention).index_copy(0, order, attention).to(out.dtype)
         out = self._merge(out)
         return (out, (graph.edge_index, attention)) if return_attention_weights else out
 
-    def _scores(
-        self, g: Tensor, x: Tensor | None, index: Tensor | None, edge_attr: Tensor | None, graph: RelationalGraph
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Queries of the target rows, keys of the source rows, and what edge features add to the logits."""
+    def _attend(
+        self,
+        x: Tensor | None,
+        index: Tensor | None,
+        edge_attr: Tensor | None,
+        graph: RelationalGraph,
+        constant_attention: bool,
+        state: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Outputs and attention from the values of sources and targets; queries and keys are made from these."""
         s = graph.structure
-        # Logits go through an exponential and cost little: they stay in the parameters' precision under autocast.
-        with torch.autocast(g.device.type, enabled=False):
-            query_kernel, key_kernel = self.attention_kernels()
-            if x is None:
-                queries = ops.project(self._values(x, index, s.targets, graph), query_kernel, s.targets.relation_ptr)
-                keys = ops.project(g, key_kernel, s.sources.relation_ptr)
-            else:
-                # q = (h W) Q = h (W Q): one narrow kernel instead of two, and no values for the targets.
-                x, kernels = x.to(self._dtype).unsqueeze(1), self.kernels()
-                queries = ops.project(x, fold_heads(kernels @ query_kernel), s.targets.relation_ptr, s.targets.node)
-                keys = ops.project(x, fold_heads(kernels @ key_kernel), s.sources.relation_ptr, s.sources.node)
-            shape = (-1, self.heads, self.attention_channels)
-            edge_logits = None if edge_attr is None else self._edge_logits(edge_attr, s)
-            return queries.view(shape), keys.view(shape), edge_logits
+        g = self._values(x, index, s.sources, graph)
+        queries = keys = edge_logits = None
+        if constant_attention:
+            self._check_rows(graph)
+        else:
+            # Logits go through an exponential and cost little: they stay in the parameters' precision under autocast.
+            with torch.autocast(g.device.type, enabled=False):
+                query_kernel, key_kernel = self.attention_kernels()
+                targets = self._values(x, index, s.targets, graph).to(self._dtype)
+                queries = ops.project(targets, query_kernel, s.targets, one_to_one=True)
+                keys = ops.project(g.to(self._dtype), key_kernel, s.sources, one_to_one=True)
+                edge_logits = self._edge_logits(edge_attr, s)
+        return ops.attend(g, queries, keys, edge_logits, s, self._attention, state)
 
-    def _edge_logits(self, edge_attr: Tensor, s: Structure) -> Tensor:
+    def _fold(self) -> Tensor:
+        """``W Q`` and ``W K`` side by side, ``[R, H, F, 2 A]``: as ``(h W) Q = h (W Q)``, targets need no values."""
+        return self.kernels() @ torch.cat(self.attention_kernels(), dim=3)
+
+    def _edge_logits(self, edge_attr: Tensor | None, s: Structure) -> Tensor | None:
         """``e . u[r, k]`` of the sorted edges, ``[E, H]``."""
+        if edge_attr is None:
+            return None
         # In the order of their source rows, edges are sorted by relation.
-        weight = self.edge_kernels().transpose(1, 2).unsqueeze(1)  # [R, 1, edge_dim, H]
-        relation_ptr = s.source_ptr.index_select(0, s.sources.relation_ptr)
         edge = s.order.index_select(0, s.by_source)
-        by_relation = ops.project(edge_attr.unsqueeze(1), weight, relation_ptr, edge).squeeze(1)
+        relation = s.sources.relation.index_select(0, s.source_row).index_select(0, s.by_source)
+        relation_ptr = s.source_ptr.index_select(0, s.sources.relation_ptr)
+        rows = Rows(relation, relation, relation_ptr, relation, relation_ptr)  # read at `index`: only relations count
+        weight = self.edge_kernels().transpose(1, 2).unsqueeze(1)  # [R, 1, edge_dim, H]
+        by_relation = ops.project(edge_attr.unsqueeze(1), weight, rows, index=edge).squeeze(1)
         return torch.zeros_like(by_relation).index_copy(0, s.by_source.long(), by_relation)
+
+    @property
+    def _attention_width(self) -> int:  # type: ignore[override]
+        return self.attention_channels
 
     @property
     def _slope(self) -> float | None:

@@ -58,13 +58,17 @@ class RGCNConv(RelationalConv):
         return self._kernels().squeeze(1)
 
     def forward(
-        self, x: Tensor | None, edge_index: RelationalGraph | Tensor, edge_type: Tensor | None = None
+        self,
+        x: Tensor | None,
+        edge_index: RelationalGraph | Tensor,
+        edge_type: Tensor | None = None,
+        plan: ops.Plan | None = None,
     ) -> Tensor:
         """Return the output ``[N, D]`` for the inputs that :class:`RGATConv` takes."""
         graph = self._as_graph(x, edge_index, edge_type, None)
         x, index = self._split_input(x, graph)
         state = self._next_dropout_state()
-        if ops.active_backend() == "reference":
+        if ops.uses_reference():
             self._check_rows(graph)
             with torch.autocast(graph.device.type, enabled=False):
                 out, _ = ops.relational_attention(
@@ -78,9 +82,13 @@ class RGCNConv(RelationalConv):
                     edge_dropout=self.edge_dropout,
                 )
         else:
-            g = self._values(x, index, graph.structure.sources, graph)
             how = ops.Attention([False], None, self.feature_dropout, self.edge_dropout)
-            out, _ = ops.attend(g, None, None, None, graph.structure, how, state)
+            if x is None:
+                g = self._values(x, index, graph.structure.sources, graph)
+                out, _ = ops.attend(g, None, None, None, graph.structure, how, state)
+            else:
+                plan = plan or self._plan(graph, constant_attention=True)
+                out, _ = self._convolve(x, None, None, graph, plan, how, state)
         out = out.squeeze(1)
         return out if self.bias is None else out + self.bias.to(out.dtype)
 

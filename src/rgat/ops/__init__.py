@@ -1,8 +1,27 @@
-"""Pure functions on tensors: the two operations of a relational layer, and the reference they are checked against."""
+"""Pure functions on tensors: the operations of a relational layer, and the reference they are checked against."""
 
-from rgat.ops.dispatch import active_backend, backend
+from rgat.ops.attention import Attention
+from rgat.ops.bases import collect, spread
+from rgat.ops.dispatch import active_backend, backend, uses_reference
 from rgat.ops.dropout import count_call
+from rgat.ops.operators import attend, convolve, project, sum_inputs
+from rgat.ops.planner import Plan, Sizes, make_plan
 from rgat.ops.reference import relational_attention
-from rgat.ops.vectorised import Attention, attend, project
 
-__all__ = ["Attention", "active_backend", "attend", "backend", "count_call", "project", "relational_attention"]
+__all__ = [
+    "Attention",
+    "Plan",
+    "Sizes",
+    "active_backend",
+    "attend",
+    "backend",
+    "collect",
+    "convolve",
+    "count_call",
+    "make_plan",
+    "project",
+    "relational_attention",
+    "spread",
+    "sum_inputs",
+    "uses_reference",
+]

@@ -2,38 +2,74 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
+
+import torch
 
 from rgat.checks import check_word
 
 WORDS = ("auto", "reference", "torch", "numba", "triton")
-NOT_BUILT = ("numba", "triton")
+
+# The file of each backend, what it is made of, and where its tensors live.
+_MODULES = {"torch": "vectorised", "numba": "cpu", "triton": "gpu"}
+_DEVICES = {"numba": "cpu", "triton": "cuda"}
 
 _requested: str | None = None  # set by `backend`; applies to the whole process
 
 
+@functools.cache
+def why_not(word: str) -> str | None:
+    """Why a backend cannot be used on this machine; None if it can."""
+    if word not in _DEVICES:
+        return None
+    if word == "triton" and not torch.cuda.is_available():
+        return "it needs a CUDA device, and PyTorch sees none"
+    try:
+        importlib.import_module(f"rgat.ops.{_MODULES[word]}")
+    except ImportError as error:
+        return f"{error}; `pip install {word}` adds it"
+    return None
+
+
 def _check(word: str, name: str) -> str:
     check_word(name, word, WORDS)
-    if word in NOT_BUILT:
-        raise ValueError(f'the backend "{word}" is not part of this version; use "auto", "torch" or "reference"')
+    reason = why_not(word)
+    if reason is not None:
+        raise ValueError(f'the backend "{word}" cannot be used here: {reason}; "auto" takes the best that can')
     return word
 
 
-def _from_environment() -> str:
-    return _check(os.environ.get("RGAT_BACKEND", "auto"), "RGAT_BACKEND")
+def active_backend(device: torch.device | str = "cpu") -> str:
+    """The backend that a layer called now, with tensors on ``device``, would use."""
+    word = _requested or _check(os.environ.get("RGAT_BACKEND", "auto"), "RGAT_BACKEND")
+    kind = torch.device(device).type
+    if word == "auto":
+        return next((best for best, where in _DEVICES.items() if where == kind and why_not(best) is None), "torch")
+    if _DEVICES.get(word, kind) != kind:
+        raise ValueError(
+            f'the backend "{word}" must be given tensors on {_DEVICES[word]}, got {kind}; move them, or use "auto"'
+        )
+    return word
 
 
-def active_backend() -> str:
-    """The backend that a layer called now would use."""
-    word = _requested or _from_environment()
-    return "torch" if word == "auto" else word
+def uses_reference() -> bool:
+    """Whether layers are to run the reference; without looking at what is installed, so that it can be traced."""
+    return (_requested or os.environ.get("RGAT_BACKEND")) == "reference"
+
+
+def implementation(device: torch.device) -> ModuleType:
+    """The module whose functions carry out the operations on ``device``."""
+    return importlib.import_module(f"rgat.ops.{_MODULES[active_backend(device)]}")
 
 
 @contextmanager
 def backend(word: str) -> Iterator[None]:
-    """Use one backend inside a ``with`` block: "auto", "reference" or "torch"."""
+    """Use one backend inside a ``with`` block: "auto", "reference", "torch", "numba" or "triton"."""
     global _requested
     before, _requested = _requested, _check(word, "backend")
     try:

@@ -58,14 +58,23 @@ def _(state: Tensor) -> Tensor:
     return torch.empty_like(state)
 
 
+def mask_stream(state: Tensor, kind: int) -> Tensor:
+    """The 64-bit number, as int64, that the masks of one kind and call are drawn from."""
+    return _mix64(_mix64(state[0] + kind * _GOLDEN64) + state[1] * _GOLDEN64)
+
+
+def drop_below(rate: float) -> int:
+    """The 32-bit number below which an element is dropped."""
+    return min(round(rate * 2**32), _LOW32)
+
+
 def keep_mask(state: Tensor, kind: int, ids: Tensor, num_columns: int, rate: float) -> Tensor:
     """Return the mask ``[len(ids), num_columns]``: True, with probability ``1 - rate``, where an element is kept.
 
     ``state`` is the int64 pair (seed, call number).
     """
-    stream = _mix64(_mix64(state[0] + kind * _GOLDEN64) + state[1] * _GOLDEN64)
-    key = _mix64(stream ^ (ids.long() * _GOLDEN64))  # [len(ids)]
+    key = _mix64(mask_stream(state, kind) ^ (ids.long() * _GOLDEN64))  # [len(ids)]
     low, high = key & _LOW32, _shift_right(key, 32)
     column = torch.arange(num_columns, device=ids.device) * _GOLDEN32
     bits = _mix32(((low[:, None] + column) & _LOW32) ^ high[:, None])
-    return bits >= round(rate * 2**32)
+    return bits >= drop_below(rate)

@@ -1,48 +1,17 @@
-"""The two operations of a relational layer in vectorised PyTorch, on distinct (relation, node) rows.
+"""The operations of a relational layer in vectorised PyTorch, for any device: the fallback of the compiled backends.
 
-``project``: rows of one relation share a kernel, ``out[u] = x[node[u]] @ weight[relation(u)]``. Backward::
-
-    dx[j]     = sum over rows u of node j: dout[u] @ weight[relation(u)].T
-    dweight[r] = x[rows of r].T @ dout[rows of r]
-
-``attend``: logits, softmax and weighted sum over the edges of each target. With ``a`` the attention, ``m`` the scaled
-dropout masks, backward recomputes ``a`` from queries and keys and then, per edge and head::
-
-    da        = m_edge * (dout[target] . (m_feature * value[source row])) + dattention
-    dlogit    = a * (da - sum of a * da over the edge's softmax group)     (times LeakyReLU' where there is one)
-    dvalue    = m_feature * sum over the row's edges: a * m_edge * dout[target]
-    additive: dquery = sum over the group's edges: dlogit;       dkey = sum over the row's edges: dlogit
-    multiplicative: dquery = sum ...: dlogit * key[source row];  dkey = sum ...: dlogit * query[group]
-
-Neither forms a weight per edge or a tensor of all nodes times all relations. All sums run over contiguous segments, so
-they are deterministic on every device.
+The formulas are in ``operators.py``. All sums run over contiguous segments, so they are deterministic on every device.
+Unlike the compiled backends it forms the messages ``[E, H, D]``.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, NoReturn, TypeVar
-
 import torch
 from torch import Tensor
 
-from rgat.graph import Structure
+from rgat.graph import Rows, Structure
+from rgat.ops.attention import Attention
 from rgat.ops.dropout import EDGES, FEATURES, keep_mask
-
-T = TypeVar("T", Tensor, Tensor | None)
-
-
-class Attention(NamedTuple):
-    """How a layer attends: everything about ``attend`` that is not a tensor."""
-
-    across: list[bool]  # per head: softmax over all edges of a target, not only those of one relation
-    negative_slope: float | None  # of the additive score; None: the multiplicative score
-    feature_dropout: float = 0.0
-    edge_dropout: float = 0.0
-
-
-def _as_given(tensor: Tensor) -> torch.autocast:
-    """Inside an operator the dtypes are settled; autocast must not change them again."""
-    return torch.autocast(tensor.device.type, enabled=False)
 
 
 def _relation_slices(ptr: Tensor) -> list[tuple[int, slice]]:
@@ -61,70 +30,36 @@ def _batched_mm(left: Tensor, right: Tensor) -> Tensor:
     return torch.bmm(left.transpose(0, 1), right).transpose(0, 1)
 
 
-@torch.library.custom_op("rgat::project", mutates_args=())
-def _project(x: Tensor, weight: Tensor, node: Tensor | None, ptr: Tensor) -> Tensor:
-    num_rows = x.shape[0] if node is None else node.shape[0]
-    out = x.new_empty(num_rows, weight.shape[1], weight.shape[3])
-    with _as_given(x):
-        for r, rows in _relation_slices(ptr):
-            out[rows] = _batched_mm(_gather(x, node, rows), weight[r])
+def project(x: Tensor, weight: Tensor, rows: Rows, node: Tensor | None) -> Tensor:
+    """Multiply the rows ``x[node]`` (or ``x`` itself) by the kernels of their relations."""
+    out = x.new_empty(rows.node.shape[0], weight.shape[1], weight.shape[3])
+    for r, part in _relation_slices(rows.relation_ptr):
+        out[part] = _batched_mm(_gather(x, node, part), weight[r])
     return out
 
 
-@_project.register_fake
-def _(x: Tensor, weight: Tensor, node: Tensor | None, ptr: Tensor) -> Tensor:
-    return x.new_empty((x if node is None else node).shape[0], weight.shape[1], weight.shape[3])
-
-
-@torch.library.custom_op("rgat::project_input_grad", mutates_args=())
-def _project_input_grad(grad: Tensor, weight: Tensor, node: Tensor | None, ptr: Tensor, num_nodes: int) -> Tensor:
+def project_input_grad(grad: Tensor, weight: Tensor, rows: Rows, node: Tensor | None, num_nodes: int) -> Tensor:
+    """The gradient of ``x``."""
     out = grad.new_zeros(num_nodes, weight.shape[1], weight.shape[2])
-    with _as_given(grad):
-        for r, rows in _relation_slices(ptr):
-            part = _batched_mm(grad[rows], weight[r].transpose(1, 2))
-            if node is None:
-                out[rows] = part
-            else:
-                out.index_add_(0, node[rows], part)
+    for r, part in _relation_slices(rows.relation_ptr):
+        back = _batched_mm(grad[part], weight[r].transpose(1, 2))
+        if node is None:
+            out[part] = back
+        else:
+            out.index_add_(0, node[part], back)
     return out
 
 
-@_project_input_grad.register_fake
-def _(grad: Tensor, weight: Tensor, node: Tensor | None, ptr: Tensor, num_nodes: int) -> Tensor:
-    return grad.new_empty(num_nodes, weight.shape[1], weight.shape[2])
-
-
-@torch.library.custom_op("rgat::project_weight_grad", mutates_args=())
-def _project_weight_grad(grad: Tensor, x: Tensor, node: Tensor | None, ptr: Tensor) -> Tensor:
-    out = grad.new_zeros(ptr.shape[0] - 1, x.shape[1], x.shape[2], grad.shape[2])
-    with _as_given(grad):
-        for r, rows in _relation_slices(ptr):
-            left = _gather(x, node, rows)
-            if left.shape[1] == 1:
-                torch.mm(left[:, 0].t(), grad[rows][:, 0], out=out[r, 0])
-            else:
-                torch.bmm(left.permute(1, 2, 0), grad[rows].transpose(0, 1), out=out[r])
+def project_weight_grad(grad: Tensor, x: Tensor, rows: Rows, node: Tensor | None) -> Tensor:
+    """The gradient of ``weight``."""
+    out = grad.new_zeros(rows.relation_ptr.shape[0] - 1, x.shape[1], x.shape[2], grad.shape[2])
+    for r, part in _relation_slices(rows.relation_ptr):
+        left = _gather(x, node, part)
+        if left.shape[1] == 1:
+            torch.mm(left[:, 0].t(), grad[part][:, 0], out=out[r, 0])
+        else:
+            torch.bmm(left.permute(1, 2, 0), grad[part].transpose(0, 1), out=out[r])
     return out
-
-
-@_project_weight_grad.register_fake
-def _(grad: Tensor, x: Tensor, node: Tensor | None, ptr: Tensor) -> Tensor:
-    return grad.new_empty(ptr.shape[0] - 1, x.shape[1], x.shape[2], grad.shape[2])
-
-
-def _project_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
-
-
-def _project_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    x, weight, node, ptr = ctx.saved_tensors
-    grad = grad.contiguous()
-    dx = _project_input_grad(grad, weight, node, ptr, x.shape[0]) if ctx.needs_input_grad[0] else None
-    dweight = _project_weight_grad(grad, x, node, ptr) if ctx.needs_input_grad[1] else None
-    return dx, dweight, None, None
-
-
-_project.register_autograd(_project_backward, setup_context=_project_context)
 
 
 def _segment(data: Tensor, ptr: Tensor, reduce: str) -> Tensor:
@@ -132,53 +67,38 @@ def _segment(data: Tensor, ptr: Tensor, reduce: str) -> Tensor:
     return torch.segment_reduce(data, reduce, offsets=ptr.long(), axis=0, initial=initial)
 
 
-def _widen(tensor: T) -> T:
-    return tensor.float() if tensor is not None and tensor.dtype in (torch.bfloat16, torch.float16) else tensor
+def _sum_by_source(per_edge: Tensor, s: Structure) -> Tensor:
+    return _segment(per_edge.index_select(0, s.by_source), s.source_ptr, "sum")
 
 
-class _Edges(NamedTuple):
-    """The derived structure as far as ``attend`` reads it; the fields are those of ``Structure``."""
+def _sum_by_target_row(per_edge: Tensor, s: Structure) -> Tensor:
+    sums = _segment(per_edge, s.group_ptr, "sum")
+    return torch.empty_like(sums).index_copy_(0, s.targets.by_node.long(), sums)
 
-    target: Tensor
-    group: Tensor
-    source_row: Tensor
-    target_ptr: Tensor
-    group_ptr: Tensor
-    group_row: Tensor
-    by_source: Tensor
-    source_ptr: Tensor
-    row_id: Tensor  # [U] int64, relation * N + node
 
-    def sum_by_source(self, per_edge: Tensor) -> Tensor:
-        return _segment(per_edge.index_select(0, self.by_source), self.source_ptr, "sum")
-
-    def sum_by_target_row(self, per_edge: Tensor) -> Tensor:
-        sums = _segment(per_edge, self.group_ptr, "sum")
-        return torch.empty_like(sums).index_copy_(0, self.group_row.long(), sums)
-
-    def per_scope(self, across: list[bool]) -> list[tuple[list[int], Tensor, Tensor]]:
-        """For each scope in use: its heads, the pointers of its softmax groups, and the group of each edge."""
-        scopes = ((False, self.group_ptr, self.group), (True, self.target_ptr, self.target))
-        heads = [([h for h, flag in enumerate(across) if flag is wide], ptr, of) for wide, ptr, of in scopes]
-        return [entry for entry in heads if entry[0]]
+def _per_scope(across: list[bool], s: Structure) -> list[tuple[list[int], Tensor, Tensor]]:
+    """For each scope in use: its heads, the pointers of its softmax groups, and the group of each edge."""
+    scopes = ((False, s.group_ptr, s.group), (True, s.target_ptr, s.target))
+    heads = [([h for h, flag in enumerate(across) if flag is wide], ptr, of) for wide, ptr, of in scopes]
+    return [entry for entry in heads if entry[0]]
 
 
 def _scores(
-    edges: _Edges, queries: Tensor, keys: Tensor, edge_logits: Tensor | None, negative_slope: float | None
+    queries: Tensor, keys: Tensor, edge_logits: Tensor | None, s: Structure, negative_slope: float | None
 ) -> Tensor:
     """The logits ``[E, H]``, before LeakyReLU for the additive score."""
-    q = queries.index_select(0, edges.group_row).index_select(0, edges.group)
-    k = keys.index_select(0, edges.source_row)
+    q = queries.index_select(0, s.targets.by_node).index_select(0, s.group)
+    k = keys.index_select(0, s.source_row)
     scores = (q * k).sum(-1) if negative_slope is None else (q + k).squeeze(-1)
     return scores if edge_logits is None else scores + edge_logits
 
 
-def _softmax(edges: _Edges, scores: Tensor | None, like: Tensor, attention: Attention) -> Tensor:
+def _softmax(scores: Tensor | None, like: Tensor, s: Structure, how: Attention) -> Tensor:
     """Attention ``[E, H]``; constant where there are no scores."""
-    out = like.new_empty(edges.target.shape[0], like.shape[1])
-    if scores is not None and attention.negative_slope is not None:
-        scores = torch.nn.functional.leaky_relu(scores, attention.negative_slope)
-    for heads, ptr, of in edges.per_scope(attention.across):
+    out = like.new_empty(s.target.shape[0], like.shape[1])
+    if scores is not None and how.negative_slope is not None:
+        scores = torch.nn.functional.leaky_relu(scores, how.negative_slope)
+    for heads, ptr, of in _per_scope(how.across, s):
         if scores is None:
             size = (ptr[1:] - ptr[:-1]).to(out.dtype)
             out[:, heads] = size.reciprocal().index_select(0, of)[:, None].expand(-1, len(heads))
@@ -189,9 +109,7 @@ def _softmax(edges: _Edges, scores: Tensor | None, like: Tensor, attention: Atte
     return out
 
 
-def _masks(
-    edges: _Edges, state: Tensor | None, values: Tensor, attention: Attention
-) -> tuple[Tensor | None, Tensor | None]:
+def _masks(s: Structure, state: Tensor | None, values: Tensor, how: Attention) -> tuple[Tensor | None, Tensor | None]:
     """The scaled masks of the features ``[U, H, D]`` and of the edges ``[E, H]``."""
 
     def scaled(kind: int, ids: Tensor, columns: int, rate: float) -> Tensor | None:
@@ -200,11 +118,12 @@ def _masks(
         return keep_mask(state, kind, ids, columns, rate).to(values.dtype) / (1 - rate)
 
     num_heads, channels = values.shape[1:]
-    features = scaled(FEATURES, edges.row_id, num_heads * channels, attention.feature_dropout)
-    number = torch.arange(edges.target.shape[0], device=values.device)
+    row_id = s.sources.keys(s.target_ptr.shape[0] - 1)
+    features = scaled(FEATURES, row_id, num_heads * channels, how.feature_dropout)
+    number = torch.arange(s.target.shape[0], device=values.device)
     return (
         None if features is None else features.view(values.shape),
-        scaled(EDGES, number, num_heads, attention.edge_dropout),
+        scaled(EDGES, number, num_heads, how.edge_dropout),
     )
 
 
@@ -212,180 +131,143 @@ def _times(tensor: Tensor, mask: Tensor | None) -> Tensor:
     return tensor if mask is None else tensor * mask
 
 
-@torch.library.custom_op("rgat::attend", mutates_args=())
-def _attend(
+def attend(
     values: Tensor,
     queries: Tensor | None,
     keys: Tensor | None,
     edge_logits: Tensor | None,
-    edges: list[Tensor],
+    s: Structure,
+    how: Attention,
     state: Tensor | None,
-    across: list[bool],
-    negative_slope: float | None,
-    feature_dropout: float,
-    edge_dropout: float,
-    want_attention: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Return the output ``[N, H, D]`` and the attention ``[E, H]`` of the sorted edges (empty unless wanted)."""
-    e, how = _Edges(*edges), Attention(across, negative_slope, feature_dropout, edge_dropout)
-    dtype = values.dtype
-    values, queries, keys, edge_logits = _widen(values), _widen(queries), _widen(keys), _widen(edge_logits)
+    """Return the outputs ``[N, H, D]`` and the attention ``[E, H]`` of the sorted edges."""
     scores = None
     if queries is not None and keys is not None:
-        scores = _scores(e, queries, keys, edge_logits, negative_slope)
-    weights = _softmax(e, scores, values, how)
-    feature_mask, edge_mask = _masks(e, state, values, how)
-    messages = _times(values, feature_mask).index_select(0, e.source_row) * _times(weights, edge_mask).unsqueeze(-1)
-    out = _segment(messages.flatten(1), e.target_ptr, "sum").view(-1, *values.shape[1:]).to(dtype)
-    return out, weights.to(dtype) if want_attention else out.new_empty(0, out.shape[1])
+        scores = _scores(queries, keys, edge_logits, s, how.negative_slope)
+    weights = _softmax(scores, values, s, how)
+    feature_mask, edge_mask = _masks(s, state, values, how)
+    messages = _times(values, feature_mask).index_select(0, s.source_row) * _times(weights, edge_mask).unsqueeze(-1)
+    return _segment(messages.flatten(1), s.target_ptr, "sum").view(-1, *values.shape[1:]), weights
 
 
-@_attend.register_fake
-def _(
-    values: Tensor,
-    queries: Tensor | None,
-    keys: Tensor | None,
-    edge_logits: Tensor | None,
-    edges: list[Tensor],
-    state: Tensor | None,
-    across: list[bool],
-    negative_slope: float | None,
-    feature_dropout: float,
-    edge_dropout: float,
-    want_attention: bool,
-) -> tuple[Tensor, Tensor]:
-    e = _Edges(*edges)
-    num_heads = values.shape[1]
-    out = values.new_empty(e.target_ptr.shape[0] - 1, num_heads, values.shape[2])
-    return out, values.new_empty(e.target.shape[0] if want_attention else 0, num_heads)
-
-
-@torch.library.custom_op("rgat::attend_backward", mutates_args=())
-def _attend_grads(
+def attend_backward(
     grad: Tensor,
     grad_attention: Tensor | None,
+    attention: Tensor,
     values: Tensor,
     queries: Tensor | None,
     keys: Tensor | None,
     edge_logits: Tensor | None,
-    edges: list[Tensor],
+    s: Structure,
+    how: Attention,
     state: Tensor | None,
-    across: list[bool],
-    negative_slope: float | None,
-    feature_dropout: float,
-    edge_dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of values, queries, keys and edge logits; the last three empty under constant attention."""
-    e, how = _Edges(*edges), Attention(across, negative_slope, feature_dropout, edge_dropout)
-    dtype, logit_dtype = values.dtype, values.dtype if queries is None else queries.dtype
-    values, queries, keys, edge_logits = _widen(values), _widen(queries), _widen(keys), _widen(edge_logits)
-    grad, grad_attention = _widen(grad), _widen(grad_attention)
-    scores = None
-    if queries is not None and keys is not None:
-        scores = _scores(e, queries, keys, edge_logits, negative_slope)
-    weights = _softmax(e, scores, values, how)
-    feature_mask, edge_mask = _masks(e, state, values, how)
-    grad_edge = grad.index_select(0, e.target)  # [E, H, D]
-    received = (grad_edge * _times(weights, edge_mask).unsqueeze(-1)).flatten(1)
-    dvalues = _times(e.sum_by_source(received).view(values.shape), feature_mask).to(dtype)
-    if scores is None or queries is None or keys is None:
+    feature_mask, edge_mask = _masks(s, state, values, how)
+    grad_edge = grad.index_select(0, s.target)  # [E, H, D]
+    received = (grad_edge * _times(attention, edge_mask).unsqueeze(-1)).flatten(1)
+    dvalues = _times(_sum_by_source(received, s).view(values.shape), feature_mask)
+    if queries is None or keys is None:
         return dvalues, values.new_empty(0), values.new_empty(0), values.new_empty(0)
 
-    dweights = (grad_edge * _times(values, feature_mask).index_select(0, e.source_row)).sum(-1)
+    dweights = (grad_edge * _times(values, feature_mask).index_select(0, s.source_row)).sum(-1)
     dweights = _times(dweights, edge_mask)
     if grad_attention is not None:
         dweights = dweights + grad_attention
-    dscores = weights * dweights
-    for heads, ptr, of in e.per_scope(across):
-        dscores[:, heads] -= weights[:, heads] * _segment(dscores[:, heads], ptr, "sum").index_select(0, of)
-    if negative_slope is not None:
-        dscores = torch.where(scores > 0, dscores, dscores * negative_slope)
-        dqueries = e.sum_by_target_row(dscores).unsqueeze(-1)
-        dkeys = e.sum_by_source(dscores).unsqueeze(-1)
+    dscores = attention * dweights
+    for heads, ptr, of in _per_scope(how.across, s):
+        dscores[:, heads] -= attention[:, heads] * _segment(dscores[:, heads], ptr, "sum").index_select(0, of)
+    if how.negative_slope is not None:
+        scores = _scores(queries, keys, edge_logits, s, how.negative_slope)
+        dscores = torch.where(scores > 0, dscores, dscores * how.negative_slope)
+        dqueries = _sum_by_target_row(dscores, s).unsqueeze(-1)
+        dkeys = _sum_by_source(dscores, s).unsqueeze(-1)
     else:
-        dqueries = dscores.unsqueeze(-1) * keys.index_select(0, e.source_row)
-        dqueries = e.sum_by_target_row(dqueries.flatten(1)).view(queries.shape)
-        dkeys = dscores.unsqueeze(-1) * queries.index_select(0, e.group_row).index_select(0, e.group)
-        dkeys = e.sum_by_source(dkeys.flatten(1)).view(keys.shape)
-    dedge_logits = values.new_empty(0) if edge_logits is None else dscores
-    return dvalues, dqueries.to(logit_dtype), dkeys.to(logit_dtype), dedge_logits.to(logit_dtype)
+        dqueries = dscores.unsqueeze(-1) * keys.index_select(0, s.source_row)
+        dqueries = _sum_by_target_row(dqueries.flatten(1), s).view(queries.shape)
+        dkeys = dscores.unsqueeze(-1) * queries.index_select(0, s.targets.by_node).index_select(0, s.group)
+        dkeys = _sum_by_source(dkeys.flatten(1), s).view(keys.shape)
+    return dvalues, dqueries, dkeys, dscores
 
 
-@_attend_grads.register_fake
-def _(
+def _split(table: Tensor, heads: int, key_channels: int) -> tuple[Tensor, Tensor]:
+    """The values ``[U, H, D]`` and keys ``[U, H, A]`` in a table ``[U, P, M]``."""
+    keys = heads // table.shape[1] * key_channels
+    values, rest = table[..., : table.shape[2] - keys], table[..., table.shape[2] - keys :]
+    return values.reshape(len(table), heads, -1), rest.reshape(len(table), heads, key_channels)
+
+
+def convolve(
+    x: Tensor,
+    weight: Tensor,
+    queries: Tensor | None,
+    edge_logits: Tensor | None,
+    aggregated: list[bool],
+    s: Structure,
+    how: Attention,
+    state: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Project, then attend; returns also the table of values and keys and, here always empty, the sums of inputs."""
+    assert not any(aggregated), "the planner offers aggregation of inputs to the compiled CPU backend only"
+    heads = len(how.across)
+    table = project(x, weight, s.sources, s.sources.node)
+    values, keys = _split(table, heads, 0 if queries is None else queries.shape[2])
+    out, attention = attend(values, queries, None if queries is None else keys, edge_logits, s, how, state)
+    return out, attention, table, x.new_empty(0, heads, x.shape[2])
+
+
+def convolve_backward(
     grad: Tensor,
     grad_attention: Tensor | None,
-    values: Tensor,
+    attention: Tensor,
+    table: Tensor,
+    sums: Tensor,
+    x: Tensor,
+    weight: Tensor,
     queries: Tensor | None,
-    keys: Tensor | None,
     edge_logits: Tensor | None,
-    edges: list[Tensor],
+    aggregated: list[bool],
+    s: Structure,
+    how: Attention,
     state: Tensor | None,
-    across: list[bool],
-    negative_slope: float | None,
-    feature_dropout: float,
-    edge_dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    def like(tensor: Tensor | None) -> Tensor:
-        return values.new_empty(0) if tensor is None else tensor.new_empty(tensor.shape)  # contiguous
-
-    return like(values), like(queries), like(keys), like(edge_logits)
-
-
-def _attend_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    values, queries, keys, edge_logits, edges, state, *ctx.settings, ctx.want_attention = inputs
-    ctx.save_for_backward(values, queries, keys, edge_logits, state, *edges)
-
-
-def _attend_backward(ctx: Any, grad: Tensor, grad_attention: Tensor) -> tuple[Any, ...]:
-    values, queries, keys, edge_logits, state, *edges = ctx.saved_tensors
-    extra = grad_attention if ctx.want_attention else None
-    grads = _attend_grads(grad.contiguous(), extra, values, queries, keys, edge_logits, edges, state, *ctx.settings)
-    kept = [g if t is not None else None for g, t in zip(grads, (values, queries, keys, edge_logits), strict=True)]
-    return (*kept, [None] * len(edges), *[None] * 6)
-
-
-_attend.register_autograd(_attend_backward, setup_context=_attend_context)
-
-
-def _no_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    pass
-
-
-def _no_double_backward(ctx: Any, *grads: Any) -> NoReturn:
-    raise RuntimeError(
-        "relational layers have first derivatives only; for double backward use the differentiable reference, "
-        'with `rgat.ops.backend("reference"):`'
+    """Return the gradients of inputs, kernels, queries and edge logits."""
+    values, keys = _split(table, len(how.across), 0 if queries is None else queries.shape[2])
+    dvalues, dqueries, dkeys, dlogits = attend_backward(
+        grad, grad_attention, attention, values, queries, None if queries is None else keys, edge_logits, s, how, state
     )
+    parts = [part.reshape(len(table), table.shape[1], -1) for part in (dvalues, dkeys) if part.numel()]
+    dtable = torch.cat(parts, dim=2) if parts else torch.zeros_like(table)
+    dx = project_input_grad(dtable, weight, s.sources, s.sources.node, x.shape[0])
+    return dx, project_weight_grad(dtable, x, s.sources, s.sources.node), dqueries, dlogits
 
 
-for _op in (_project_input_grad, _project_weight_grad, _attend_grads):
-    _op.register_autograd(_no_double_backward, setup_context=_no_context)
-
-
-def project(x: Tensor, weight: Tensor, relation_ptr: Tensor, node: Tensor | None = None) -> Tensor:
-    """Multiply rows, sorted by relation, by the kernel of their relation.
-
-    ``x`` is ``[N, P, F]`` and ``node[u]`` picks the entry of row ``u``, or ``[U, P, F]`` without ``node``; ``weight``
-    is ``[R, P, F, M]``; the result is ``[U, P, M]``. The axis ``P`` is a batch: each entry has kernels of its own.
-    """
-    out: Tensor = _project(x, weight, node, relation_ptr)
+def spread(table: Tensor, coefficients: Tensor, rows: Rows, node: Tensor) -> Tensor:
+    """Combine the bases ``table`` ``[N, G, B, D]`` for each row, ``[U, H, D]``."""
+    out = table.new_empty(rows.relation.shape[0], coefficients.shape[1], table.shape[3])
+    for r, part in _relation_slices(rows.relation_ptr):
+        out[part] = torch.einsum("hb,uhbd->uhd", coefficients[r], _bases(table, node[part], out.shape[1]))
     return out
 
 
-def attend(
-    values: Tensor,  # [U, H, D], one per source row
-    queries: Tensor | None,  # [V, H, A], one per target row; None: constant attention
-    keys: Tensor | None,  # [U, H, A]
-    edge_logits: Tensor | None,  # [E, H], sorted edges
-    structure: Structure,
-    attention: Attention,
-    state: Tensor | None,  # (seed, call number) of the dropout masks; None: no dropout
-    want_attention: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """Return the heads' outputs ``[N, H, D]`` and, if wanted, the attention of the sorted edges ``[E, H]``."""
-    s = structure
-    row_id = s.sources.keys(s.target_ptr.shape[0] - 1)
-    edges = [s.target, s.group, s.source_row, s.target_ptr, s.group_ptr, s.group_row, s.by_source, s.source_ptr, row_id]
-    out: tuple[Tensor, Tensor] = _attend(values, queries, keys, edge_logits, edges, state, *attention, want_attention)
+def _bases(table: Tensor, node: Tensor, heads: int) -> Tensor:
+    """The bases ``[u, H, B, D]`` of some nodes."""
+    return table.index_select(0, node).expand(-1, heads, -1, -1)
+
+
+def collect(values: Tensor, coefficients: Tensor, rows: Rows, node: Tensor, num_nodes: int, groups: int) -> Tensor:
+    """The transpose of ``spread``: from rows ``[U, H, D]`` to nodes and bases ``[N, G, B, D]``."""
+    heads, bases = coefficients.shape[1:]
+    out = values.new_zeros(num_nodes, groups, bases, values.shape[2])
+    for r, part in _relation_slices(rows.relation_ptr):
+        per_head = torch.einsum("hb,uhd->uhbd", coefficients[r], values[part])
+        out.index_add_(0, node[part], per_head if groups == heads else per_head.sum(1, keepdim=True))
+    return out
+
+
+def pair(table: Tensor, values: Tensor, rows: Rows, node: Tensor) -> Tensor:
+    """The gradient of the coefficients of ``spread`` and ``collect``, ``[R, H, B]``."""
+    out = values.new_zeros(rows.relation_ptr.shape[0] - 1, values.shape[1], table.shape[2])
+    for r, part in _relation_slices(rows.relation_ptr):
+        out[r] = torch.einsum("uhbd,uhd->hb", _bases(table, node[part], values.shape[1]), values[part])
     return out

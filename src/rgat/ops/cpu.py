@@ -1,0 +1,631 @@
+"""The operations of a relational layer on the CPU: loops of ``numba_kernels`` and BLAS, on threads of our own.
+
+Gradients of values live only in a buffer of a few thousand rows: the loop over source rows fills it, and the gradients
+of inputs and kernels are taken from it at once, while it is in the cache. Attention ``[E, H]`` is the only thing kept
+per edge between forward and backward.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import sys
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rgat.graph import Rows, Structure
+from rgat.ops import numba_kernels as loops
+from rgat.ops.attention import Attention
+from rgat.ops.dropout import EDGES, FEATURES, drop_below, mask_stream
+
+Array = NDArray[Any]
+
+_NO_INDEX = np.empty(0, np.int32)
+
+_BUFFER = 1 << 17  # numbers in a buffer between a loop and a matrix product: fits the second-level cache
+_SMALL = 512  # numbers in a kernel up to which a loop over rows beats a matrix product per relation
+_ALONE = 1 << 14  # numbers to move below which a second thread costs more than it saves
+
+_pool: ThreadPoolExecutor | None = None
+
+
+def _forget_pool() -> None:
+    global _pool
+    _pool = None
+
+
+os.register_at_fork(after_in_child=_forget_pool)  # a forked child has none of its parent's threads
+
+
+@functools.cache
+def _announce() -> None:
+    """Before the first loop runs: say so if it has to be compiled first."""
+    folder = Path(loops.forward.stats.cache_path or "")
+    if not any(folder.glob("numba_kernels.*.nbi")):
+        print(f"rgat: compiling the loops of the CPU backend, once; they are kept in {folder}", file=sys.stderr)
+
+
+def _run(kernel: Callable[..., Any], bounds: list[int], *arguments: Any) -> None:
+    """Call ``kernel(lo, hi, ...)`` for each range between two neighbouring bounds, side by side."""
+    global _pool
+    _announce()
+    futures = []
+    if len(bounds) > 2:
+        if _pool is None:
+            _pool = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="rgat")
+        futures = [_pool.submit(kernel, lo, hi, *arguments) for lo, hi in itertools.pairwise(bounds[1:])]
+    kernel(bounds[0], bounds[1], *arguments)
+    for future in futures:
+        future.result()
+
+
+def _cut(ptr: Array, lo: int, hi: int, width: int) -> list[int]:
+    """Cut ``lo:hi`` into as many ranges as there are threads, each with the same share of what ``ptr`` counts."""
+    threads = torch.get_num_threads()
+    total = int(ptr[hi] - ptr[lo]) + hi - lo
+    if threads == 1 or total * width < _ALONE:
+        return [lo, hi]
+    marks = np.linspace(ptr[lo], ptr[hi], threads + 1)[1:-1]
+    return [lo, *(lo + np.searchsorted(ptr[lo : hi + 1], marks).clip(0, hi - lo)).tolist(), hi]
+
+
+def _even(lo: int, hi: int, width: int) -> list[int]:
+    threads = torch.get_num_threads()
+    if threads == 1 or (hi - lo) * width < _ALONE:
+        return [lo, hi]
+    return [lo + (hi - lo) * k // threads for k in range(threads + 1)]
+
+
+def _array(tensor: Tensor) -> Array:
+    array: Array = tensor.detach().numpy()
+    return array
+
+
+def _chunks(start: int, end: int, width: int) -> Iterator[tuple[int, int]]:
+    step = max(_BUFFER // max(width, 1), 64)
+    for first in range(start, end, step):
+        yield first, min(first + step, end)
+
+
+def _relations(ptr: list[int], start: int, end: int) -> list[tuple[int, int, int]]:
+    """The relations that have rows among ``start:end``, and which."""
+    found = []
+    r = bisect_right(ptr, start) - 1
+    while start < end:
+        stop = min(ptr[r + 1], end)
+        if start < stop:
+            found.append((r, start, stop))
+        start, r = stop, r + 1
+    return found
+
+
+class _Buffers(dict[Any, Tensor]):
+    """Memory that is used again and again during one call."""
+
+    def rows(self, name: str, count: int, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        key = (name, shape)
+        if key not in self or len(self[key]) < count:
+            self[key] = like.new_empty(count, *shape)
+        return self[key][:count]
+
+
+def _multiply(
+    left: Tensor, kernels: Sequence[Tensor], out: Tensor, ranges: Iterable[tuple[int, int, int]], start: int = 0
+) -> None:
+    """``[n, P, F] x [P, F, M] -> [n, P, M]`` for each (relation, first row, last row), counted from ``start``."""
+    for p in range(left.shape[1]):
+        left_p, out_p = left[:, p], out[:, p]
+        for r, a, b in ranges:
+            torch.mm(left_p[a - start : b - start], kernels[r][p], out=out_p[a - start : b - start])
+
+
+def _add_outer(
+    left: Tensor, right: Tensor, kernels: Sequence[Tensor], ranges: Iterable[tuple[int, int, int]], start: int = 0
+) -> None:
+    """``[n, P, F], [n, P, M]``: add the sum of the rows' outer products to the ``[P, F, M]`` of each relation."""
+    for p in range(left.shape[1]):
+        left_p, right_p = left[:, p].t(), right[:, p]
+        for r, a, b in ranges:
+            kernels[r][p].addmm_(left_p[:, a - start : b - start], right_p[a - start : b - start])
+
+
+def project(x: Tensor, weight: Tensor, rows: Rows, node: Tensor | None) -> Tensor:
+    """Multiply the rows ``x[node]`` (or ``x`` itself) by the kernels of their relations; see ``operators.project``."""
+    out = x.new_empty(len(rows.relation), weight.shape[1], weight.shape[3])
+    _project_into(out, x, weight, rows, node)
+    return out
+
+
+def _project_into(
+    out: Tensor, x: Tensor, weight: Tensor, rows: Rows, node: Tensor | None, left_out: Sequence[bool] = ()
+) -> None:
+    """``project``, without the rows of relations that are left out."""
+    _, batch, inputs, columns = weight.shape
+    ptr = rows.relation_ptr.tolist()
+    if inputs * columns <= _SMALL:
+        flipped = weight.transpose(2, 3).contiguous()
+        arrays = [_array(t) for t in (rows.relation, x, weight, flipped, out)]
+        index = _NO_INDEX if node is None else _array(node)
+        for start, end in _wanted_ranges(ptr, left_out):
+            _run(loops.project, _even(start, end, batch * inputs * columns), index, *arrays)
+        return
+    kernels, buffers = weight.unbind(), _Buffers()
+    for first, last in _wanted_ranges(ptr, left_out):
+        for start, end in _chunks(first, last, batch * inputs):
+            left = _take(x, node, start, end, buffers)
+            _multiply(left, kernels, out[start:end], _relations(ptr, start, end), start)
+
+
+def _wanted_ranges(
+    ptr: list[int], left_out: Sequence[bool], start: int = 0, end: int | None = None
+) -> Iterator[tuple[int, int]]:
+    """The longest ranges of rows among ``start:end`` without a relation that is left out."""
+    end = ptr[-1] if end is None else end
+    for r, flag in enumerate(left_out):
+        if flag:
+            if start < min(ptr[r], end):
+                yield start, min(ptr[r], end)
+            start = max(start, ptr[r + 1])
+    if start < end:
+        yield start, end
+
+
+def _take(x: Tensor, node: Tensor | None, start: int, end: int, buffers: _Buffers) -> Tensor:
+    """The rows ``x[node[start:end]]``."""
+    if node is None:
+        return x[start:end]
+    taken = buffers.rows("taken", end - start, tuple(x.shape[1:]), x)
+    width = taken[0].numel()
+    arrays = _array(node), _array(x).reshape(len(x), width), _array(taken).reshape(end - start, width)
+    _run(loops.gather, _even(start, end, width), start, *arrays)
+    return taken
+
+
+def _put(rows: Tensor, node: Tensor | None, start: int, end: int, out: Tensor) -> None:
+    """Add rows that belong to ``start:end`` to the rows of ``out`` they came from."""
+    if node is None:
+        out[start:end] = rows
+        return
+    width = rows[0].numel()
+    arrays = _array(node), _array(rows).reshape(end - start, width), _array(out).reshape(len(out), width)
+    bounds = _even(0, len(out), width) if (end - start) * width >= _ALONE else [0, len(out)]
+    _run(loops.scatter_add, bounds, start, end, *arrays)
+
+
+def project_input_grad(grad: Tensor, weight: Tensor, rows: Rows, node: Tensor | None, num_nodes: int) -> Tensor:
+    """The gradient of ``x``."""
+    _, batch, inputs, columns = weight.shape
+    if inputs * columns <= _SMALL and node is rows.node:
+        out = grad.new_empty(num_nodes, batch, inputs)
+        flipped = weight.transpose(2, 3).contiguous()
+        arrays = [_array(t) for t in (rows.by_node, rows.node_ptr, rows.relation, grad, flipped, out)]
+        _run(loops.project_input_grad, _cut(arrays[1], 0, num_nodes, batch * inputs * columns), *arrays)
+        return out
+    out = grad.new_zeros(num_nodes, batch, inputs)
+    ptr, kernels, buffers = rows.relation_ptr.tolist(), weight.transpose(2, 3).unbind(), _Buffers()
+    for start, end in _chunks(0, len(grad), batch * inputs):
+        part = buffers.rows("part", end - start, (batch, inputs), grad)
+        _multiply(grad[start:end], kernels, part, _relations(ptr, start, end), start)
+        _put(part, node, start, end, out)
+    return out
+
+
+def project_weight_grad(grad: Tensor, x: Tensor, rows: Rows, node: Tensor | None) -> Tensor:
+    """The gradient of ``weight``."""
+    num_relations, batch, inputs, columns = len(rows.relation_ptr) - 1, x.shape[1], x.shape[2], grad.shape[2]
+    if inputs * columns <= _SMALL:
+        flipped = grad.new_empty(num_relations, batch, columns, inputs)
+        arrays = [_array(t) for t in (rows.relation_ptr, grad, x, flipped)]
+        bounds = _cut(arrays[0], 0, num_relations, batch * inputs * columns)
+        _run(loops.project_weight_grad, bounds, _NO_INDEX if node is None else _array(node), *arrays)
+        return flipped.transpose(2, 3)
+    out = grad.new_zeros(num_relations, batch, inputs, columns)
+    ptr, kernels, buffers = rows.relation_ptr.tolist(), out.unbind(), _Buffers()
+    for start, end in _chunks(0, len(grad), batch * inputs):
+        left = _take(x, node, start, end, buffers)
+        _add_outer(left, grad[start:end], kernels, _relations(ptr, start, end), start)
+    return out
+
+
+class _Call:
+    """What the loops of one call read, as arrays."""
+
+    def __init__(
+        self,
+        s: Structure,
+        queries: Tensor | None,
+        edge_logits: Tensor | None,
+        how: Attention,
+        state: Tensor | None,
+        like: Tensor,
+        aggregated: Sequence[bool] = (),
+    ) -> None:
+        number = _array(like).dtype.type
+        self.s = s
+        self.heads = len(how.across)
+        self.attends = queries is not None
+        self.queries = _array(like.new_empty(0, 0, 0) if queries is None else queries)
+        self.edge_logits = _array(like.new_empty(0, 0) if edge_logits is None else edge_logits)
+        self.score = (self.edge_logits, how.negative_slope is not None, number(how.negative_slope or 0))
+        self.scopes = tuple(np.flatnonzero(np.array(how.across, dtype=np.bool_) == wide) for wide in (False, True))
+        self.aggregated = np.array(aggregated, dtype=np.bool_)
+        self.edge_mask = _mask(state, EDGES, how.edge_dropout, number)
+        self.feature_mask = _mask(state, FEATURES, how.feature_dropout, number)
+        self.target_ptr, self.source_ptr, self.group_row = (
+            _array(t) for t in (s.target_ptr, s.source_ptr, s.targets.by_node)
+        )
+        self.edges = (
+            self.target_ptr, *(_array(t) for t in (s.group_ptr, s.targets.node_ptr)), self.group_row,
+            *(_array(t) for t in (s.targets.relation, s.source_row, s.sources.node)),
+        )  # fmt: skip
+        self.by_source = (_array(s.by_source), self.source_ptr)
+        self.row_id = _array(s.sources.keys(len(s.target_ptr) - 1)) if self.feature_mask[1] else _NO_INDEX
+
+    def place(self, values: Tensor, keys: Tensor | None) -> None:
+        """Say where the values ``[U, H * D]`` and keys ``[U, H, A]`` of the source rows are."""
+        self.values, self.keys = _array(values), _array(values.new_empty(0, 0, 0) if keys is None else keys)
+        self.share, self.width = self.heads, values.shape[1]
+        self.key_layout = (self.heads, self.heads * self.keys.shape[2], 0)
+
+    def place_table(self, table: Tensor, first_key: int) -> None:
+        """Say that values and keys are in one table ``[U, P, M]``.
+
+        Each entry of the batch axis has a share of the heads: first their values, then, from column ``first_key``,
+        their keys. Keys are read much more often than values, and packed for that.
+        """
+        batch, self.width = table.shape[1:]
+        self.share = self.heads // batch
+        keys = table[:, :, first_key:].reshape(len(table), self.heads, self.queries.shape[2])
+        self.values, self.keys = _array(table.flatten(1)), _array(keys)
+        self.key_layout = (self.share, self.width, first_key)
+
+    def mask_features(self, rows: Tensor, first: int, channels: int) -> None:
+        """Apply feature dropout in place to rows that begin with row ``first``."""
+        if self.feature_mask[1]:
+            bounds = _even(first, first + len(rows), 4 * rows.shape[1])
+            where = (first, _array(rows), self.share, self.width, channels, self.row_id)
+            _run(loops.mask_rows, bounds, *where, *self.feature_mask)
+
+    def forward(self, x: Tensor, channels: int, sums: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the outputs ``[N, H, D]`` and the attention; fill the sums of aggregated relations."""
+        attention = x.new_empty(len(self.s.target), self.heads)
+        out = x.new_empty(len(self.s.target_ptr) - 1, self.heads, channels)
+        weights = torch.empty_like(attention) if self.edge_mask[1] else attention
+        _run(
+            loops.forward, _cut(self.target_ptr, 0, len(out), self.heads * channels), *self.edges,
+            self.queries, self.keys, *self.score, *self.scopes, *self.edge_mask, self.aggregated,
+            self.values, self.share, self.width, *(_array(t) for t in (x, attention, weights, out.flatten(1), sums)),
+        )  # fmt: skip
+        return out, attention
+
+    def backward_by_target(
+        self, x: Tensor, attention: Tensor, grad: Tensor, grad_sums: Tensor, grad_attention: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the gradients of the logits and of the queries; empty under constant attention."""
+        dqueries = grad.new_empty(self.queries.shape)
+        if not self.attends:
+            return grad.new_empty(0, 0), dqueries
+        if grad_attention is None:
+            grad_attention = grad.new_empty(0, 0)
+        dlogits = torch.empty_like(attention)
+        _run(
+            loops.backward_by_target, _cut(self.target_ptr, 0, len(grad), grad.shape[1] * grad.shape[2]), *self.edges,
+            self.queries, self.keys, *self.score, *self.scopes, *self.edge_mask, self.aggregated,
+            self.values, self.share, self.width,
+            *(_array(t) for t in (x, attention, grad.flatten(1), grad_sums, grad_attention, dlogits, dqueries)),
+        )  # fmt: skip
+        return dlogits, dqueries
+
+    def dropped(self, attention: Tensor) -> Tensor:
+        """The attention after edge dropout."""
+        if self.edge_mask[1] == 0:
+            return attention
+        weights = torch.empty_like(attention)
+        bounds = _even(0, len(attention), 8 * self.heads)
+        _run(loops.drop_edges, bounds, *self.edge_mask, _array(attention), _array(weights))
+        return weights
+
+    def values_by_source(self, start: int, end: int, weights: Tensor, grad: Tensor, dvalues: Tensor) -> None:
+        """Fill the gradients of the values of the rows ``start:end``."""
+        bounds = _cut(self.source_ptr, start, end, grad.shape[1] * grad.shape[2])
+        arrays = (_array(t) for t in (self.s.target, weights, grad.flatten(1), dvalues))
+        _run(loops.values_by_source, bounds, start, *self.by_source, *arrays, self.share, self.width)
+        self.mask_features(dvalues, start, grad.shape[2])
+
+    def keys_by_source(self, start: int, end: int, dlogits: Tensor, dkeys: Tensor) -> None:
+        """Fill the gradients of the keys of the rows ``start:end``."""
+        if self.attends:
+            bounds = _cut(self.source_ptr, start, end, self.heads * self.queries.shape[2])
+            arrays = (_array(self.s.group), self.group_row, self.queries, self.score[1], _array(dlogits), _array(dkeys))
+            _run(loops.keys_by_source, bounds, start, *self.by_source, *arrays, *self.key_layout)
+
+    def inputs_by_source(self, start: int, end: int, weights: Tensor, dsums: Tensor, dinputs: Tensor) -> None:
+        """Fill the gradients of the inputs of rows ``start:end`` of relations that are aggregated."""
+        bounds = _cut(self.source_ptr, start, end, dsums.shape[1] * dsums.shape[2])
+        arrays = (_array(self.s.group), self.group_row, *(_array(t) for t in (weights, dsums, dinputs)))
+        _run(loops.inputs_by_source, bounds, start, *self.by_source, *arrays)
+
+
+def _mask(state: Tensor | None, kind: int, rate: float, number: Any) -> tuple[Any, Any, Any]:
+    """The stream of a mask, the number below which an element is dropped (0: none is), and the scale."""
+    if state is None or rate == 0:
+        return np.uint64(0), np.uint32(0), number(1)
+    return np.uint64(int(mask_stream(state, kind)) % 2**64), np.uint32(drop_below(rate)), number(1 / (1 - rate))
+
+
+def attend(
+    values: Tensor,
+    queries: Tensor | None,
+    keys: Tensor | None,
+    edge_logits: Tensor | None,
+    s: Structure,
+    how: Attention,
+    state: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Return outputs ``[N, H, D]`` and attention ``[E, H]``; see ``operators.attend``."""
+    call = _attend_call(values, queries, keys, edge_logits, s, how, state)
+    return call.forward(values.new_empty(0, 0), values.shape[2], values.new_empty(0, values.shape[1], 0))
+
+
+def _attend_call(
+    values: Tensor,
+    queries: Tensor | None,
+    keys: Tensor | None,
+    edge_logits: Tensor | None,
+    s: Structure,
+    how: Attention,
+    state: Tensor | None,
+) -> _Call:
+    call = _Call(s, queries, edge_logits, how, state, values)
+    flat = values.flatten(1)
+    call.place(flat, keys)
+    if call.feature_mask[1]:
+        flat = flat.clone()
+        call.mask_features(flat, 0, values.shape[2])
+        call.place(flat, keys)
+    return call
+
+
+def attend_backward(
+    grad: Tensor,
+    grad_attention: Tensor | None,
+    attention: Tensor,
+    values: Tensor,
+    queries: Tensor | None,
+    keys: Tensor | None,
+    edge_logits: Tensor | None,
+    s: Structure,
+    how: Attention,
+    state: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of values, queries, keys and logits."""
+    call = _attend_call(values, queries, keys, edge_logits, s, how, state)
+    dvalues, dkeys = torch.empty_like(values), values.new_empty(() if keys is None else keys.shape)
+    no_sums = values.new_empty(0, values.shape[1], 0)
+    dlogits, dqueries = call.backward_by_target(no_sums[:, 0], attention, grad, no_sums, grad_attention)
+    call.values_by_source(0, len(values), call.dropped(attention), grad, dvalues.flatten(1))
+    if keys is not None:
+        call.keys_by_source(0, len(values), dlogits, dkeys.flatten(1))
+    return dvalues, dqueries, dkeys, dlogits
+
+
+def convolve(
+    x: Tensor,
+    weight: Tensor,
+    queries: Tensor | None,
+    edge_logits: Tensor | None,
+    aggregated: list[bool],
+    s: Structure,
+    how: Attention,
+    state: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return outputs, attention, and for backward the table (dropped out) and the sums; see ``operators.convolve``."""
+    call = _Call(s, queries, edge_logits, how, state, x, aggregated)
+    heads, (_, batch, _, columns) = call.heads, weight.shape
+    channels = batch * columns // heads - call.queries.shape[2]
+    table = x.new_empty(len(s.sources.node), batch, columns)
+    _project_into(table, x, weight, s.sources, s.sources.node, aggregated)
+    sums = x.new_empty(len(s.targets.node) if any(aggregated) else 0, heads, x.shape[2])
+    if any(aggregated):
+        _aggregated_keys(table, x, weight, aggregated, heads * channels, s)
+    call.place_table(table, heads // batch * channels)
+    call.mask_features(table.flatten(1), 0, channels)
+    out, attention = call.forward(x.flatten(1), channels, sums)
+    if any(aggregated):
+        ptr, buffers = s.targets.relation_ptr.tolist(), _Buffers()
+        for r in (r for r, flag in enumerate(aggregated) if flag):
+            kernel = _per_head(weight[r], heads, channels)
+            for start, end in _chunks(ptr[r], ptr[r + 1], heads * channels):
+                part = buffers.rows("part", end - start, (heads, channels), x)
+                _multiply(sums[start:end], [kernel], part, [(0, 0, end - start)])
+                _put(part, s.targets.node, start, end, out)
+    return out, attention, table, sums
+
+
+def _per_head(weight: Tensor, heads: int, channels: int) -> Tensor:
+    """The kernels ``[H, F, D]`` of the values in ``[1, F, H * (D + A)]``."""
+    return weight[0, :, : heads * channels].reshape(-1, heads, channels).transpose(0, 1)
+
+
+def _aggregated_keys(
+    table: Tensor, x: Tensor, weight: Tensor, aggregated: list[bool], first: int, s: Structure
+) -> None:
+    """Fill the columns of the keys, which begin with ``first``, of relations whose values are not projected."""
+    if first == weight.shape[3]:
+        return
+    ptr, buffers = s.sources.relation_ptr.tolist(), _Buffers()
+    for r in (r for r, flag in enumerate(aggregated) if flag):
+        for start, end in _chunks(ptr[r], ptr[r + 1], x.shape[2]):
+            left = _take(x, s.sources.node, start, end, buffers)
+            torch.mm(left[:, 0], weight[r, 0, :, first:], out=table[start:end, 0, first:])
+
+
+def convolve_backward(
+    grad: Tensor,
+    grad_attention: Tensor | None,
+    attention: Tensor,
+    table: Tensor,
+    sums: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    queries: Tensor | None,
+    edge_logits: Tensor | None,
+    aggregated: list[bool],
+    s: Structure,
+    how: Attention,
+    state: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of inputs, kernels, queries and logits."""
+    call = _Call(s, queries, edge_logits, how, state, x, aggregated)
+    (_, batch, inputs, columns), heads, channels = weight.shape, call.heads, grad.shape[2]
+    first_key = heads // batch * channels
+    call.place_table(table, first_key)
+    dweight, buffers, node = torch.zeros_like(weight), _Buffers(), s.sources.node
+    dsums = _sums_grad(grad, sums, weight, dweight, aggregated, s, buffers)
+    dlogits, dqueries = call.backward_by_target(x.flatten(1), attention, grad, dsums, grad_attention)
+    weights = call.dropped(attention)
+    if inputs * columns <= _SMALL and not any(aggregated):
+        dtable = torch.empty_like(table)
+        call.values_by_source(0, len(table), weights, grad, dtable.flatten(1))
+        call.keys_by_source(0, len(table), dlogits, dtable.flatten(1))
+        dx = project_input_grad(dtable, weight, s.sources, node, len(x))
+        return dx, project_weight_grad(dtable, x, s.sources, node), dqueries, dlogits
+    dx = torch.zeros_like(x)
+    ptr, kernels, dkernels = s.sources.relation_ptr.tolist(), weight.transpose(2, 3).unbind(), dweight.unbind()
+    for start, end in _chunks(0, len(table), batch * max(inputs, columns)):
+        dtable = buffers.rows("dtable", end - start, (batch, columns), x)
+        dinputs = buffers.rows("dinputs", end - start, (batch, inputs), x)
+        for a, b in _wanted_ranges(ptr, aggregated, start, end):
+            call.values_by_source(a, b, weights, grad, dtable[a - start : b - start].flatten(1))
+        call.keys_by_source(start, end, dlogits, dtable.flatten(1))
+        left = _take(x, node, start, end, buffers)
+        ranges = _relations(ptr, start, end)
+        projected = [entry for entry in ranges if not (aggregated and aggregated[entry[0]])]
+        _multiply(dtable, kernels, dinputs, projected, start)
+        _add_outer(left, dtable, dkernels, projected, start)
+        for r, a, b in ranges if aggregated else ():
+            if not aggregated[r]:
+                continue
+            rows = slice(a - start, b - start)
+            call.inputs_by_source(a, b, weights, dsums, dinputs[rows].flatten(1))
+            if first_key < columns:
+                dkeys = dtable[rows, 0, first_key:]
+                dinputs[rows, 0].addmm_(dkeys, kernels[r][0, first_key:])
+                dkernels[r][0, :, first_key:].addmm_(left[rows, 0].t(), dkeys)
+        _put(dinputs, node, start, end, dx)
+    return dx, dweight, dqueries, dlogits
+
+
+def _sums_grad(
+    grad: Tensor, sums: Tensor, weight: Tensor, dweight: Tensor, aggregated: list[bool], s: Structure, buffers: _Buffers
+) -> Tensor:
+    """The gradient of the sums of inputs; adds that of their kernels to ``dweight``."""
+    dsums, (heads, channels) = torch.empty_like(sums), grad.shape[1:]
+    ptr = s.targets.relation_ptr.tolist()
+    for r in (r for r, flag in enumerate(aggregated) if flag):
+        kernel = _per_head(weight[r], heads, channels).transpose(1, 2)
+        dkernel = _per_head(dweight[r], heads, channels)
+        for start, end in _chunks(ptr[r], ptr[r + 1], heads * channels):
+            received = _take(grad, s.targets.node, start, end, buffers)
+            _multiply(received, [kernel], dsums[start:end], [(0, 0, end - start)])
+            _add_outer(sums[start:end], received, [dkernel], [(0, 0, end - start)])
+    return dsums
+
+
+def sum_inputs(
+    x: Tensor,
+    queries: Tensor | None,
+    keys: Tensor | None,
+    edge_logits: Tensor | None,
+    s: Structure,
+    how: Attention,
+    state: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Return the weighted sums of inputs ``[V, H, F]`` per target row, and the attention; see ``operators``."""
+    call = _sum_call(x, queries, keys, edge_logits, s, how, state)
+    sums = x.new_empty(len(s.targets.node), call.heads, x.shape[1])
+    _, attention = call.forward(x, 0, sums)
+    return sums, attention
+
+
+def _sum_call(
+    x: Tensor,
+    queries: Tensor | None,
+    keys: Tensor | None,
+    edge_logits: Tensor | None,
+    s: Structure,
+    how: Attention,
+    state: Tensor | None,
+) -> _Call:
+    call = _Call(s, queries, edge_logits, how, state, x, [True] * (len(s.sources.relation_ptr) - 1))
+    call.place(x.new_empty(0, 0), keys)
+    return call
+
+
+def sum_inputs_backward(
+    grad: Tensor,
+    grad_attention: Tensor | None,
+    attention: Tensor,
+    x: Tensor,
+    queries: Tensor | None,
+    keys: Tensor | None,
+    edge_logits: Tensor | None,
+    s: Structure,
+    how: Attention,
+    state: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of inputs, queries, keys and logits."""
+    call = _sum_call(x, queries, keys, edge_logits, s, how, state)
+    nothing = x.new_empty(len(x), call.heads, 0)
+    dlogits, dqueries = call.backward_by_target(x, attention, nothing, grad, grad_attention)
+    dx, weights, buffers = torch.zeros_like(x), call.dropped(attention), _Buffers()
+    for start, end in _chunks(0, len(s.sources.node), x.shape[1]):
+        dinputs = buffers.rows("dinputs", end - start, (x.shape[1],), x)
+        call.inputs_by_source(start, end, weights, grad, dinputs)
+        _put(dinputs, s.sources.node, start, end, dx)
+    dkeys = x.new_empty(() if keys is None else keys.shape)
+    if keys is not None:
+        call.keys_by_source(0, len(keys), dlogits, dkeys.flatten(1))
+    return dx, dqueries, dkeys, dlogits
+
+
+def spread(table: Tensor, coefficients: Tensor, rows: Rows, node: Tensor) -> Tensor:
+    """Combine the bases ``table`` ``[N, G, B, D]`` for each row; see ``operators.spread``."""
+    (_, _, bases, channels), heads = table.shape, coefficients.shape[1]
+    out = table.new_empty(len(rows.relation), heads, channels)
+    arrays = (_array(t) for t in (node, rows.relation, table, coefficients, out))
+    _run(loops.spread, _even(0, len(out), heads * bases * channels), *arrays)
+    return out
+
+
+def collect(values: Tensor, coefficients: Tensor, rows: Rows, node: Tensor, num_nodes: int, groups: int) -> Tensor:
+    """The transpose of ``spread``: from rows ``[U, H, D]`` to nodes and bases ``[N, G, B, D]``."""
+    (_, heads, channels), bases = values.shape, coefficients.shape[2]
+    if node is rows.node:
+        by_node, node_ptr = rows.by_node, rows.node_ptr
+    else:
+        by_node = node.argsort(stable=True).int()
+        counts = node.bincount(minlength=num_nodes).cumsum(0)
+        node_ptr = torch.cat([counts.new_zeros(1), counts]).int()
+    out = values.new_empty(num_nodes, groups, bases, channels)
+    arrays = (_array(t) for t in (by_node, node_ptr, rows.relation, values, coefficients, out))
+    _run(loops.collect, _cut(_array(node_ptr), 0, num_nodes, heads * bases * channels), *arrays)
+    return out
+
+
+def pair(table: Tensor, values: Tensor, rows: Rows, node: Tensor) -> Tensor:
+    """The gradient of the coefficients of ``spread`` and ``collect``, ``[R, H, B]``."""
+    (_, _, bases, channels), heads = table.shape, values.shape[1]
+    out = values.new_empty(len(rows.relation_ptr) - 1, heads, bases)
+    arrays = (_array(t) for t in (node, rows.relation_ptr, table, values, out))
+    _run(loops.pair, _cut(_array(rows.relation_ptr), 0, len(out), heads * bases * channels), *arrays)
+    return out

@@ -1,0 +1,759 @@
+"""The operations of a relational layer as compiled loops on the CPU (Numba), around BLAS for the projections.
+
+Everything runs over contiguous ranges: of target nodes where a softmax or an output is made, of source rows where the
+gradients of values and keys are collected. No two threads write to one place, so there are no atomics, and results do
+not depend on the number of threads. Per target node ``i``, forward::
+
+    logit[e, h]  = score(query[i's group], key[source row of e])          for the edges e of i
+    a[e, h]      = softmax of the logits over the group, or over all edges of i
+    out[i, h]   += a[e, h] * value[source row of e, h]                    relations that are projected first
+    sum[v, h]   += a[e, h] * x[source node of e]                          relations that are aggregated first
+                                                                          (then out[i, h] += sum[v, h] W[r, h])
+
+and backward, first by targets, then by source rows ``u``::
+
+    da           = dout[i, h] . value[u, h]   or   (dout[i, h] W[r, h]') . x[source node]
+    dlogit[e, h] = a * (da - sum of a * da over the softmax group)        dquery[i's group] += dlogit
+    dvalue[u, h] = sum over e of u: a[e, h] * dout[target of e, h]        dkey[u] = sum over e of u: dlogit[e, h]
+
+This file holds the loops; ``cpu.py`` calls them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+
+# No flag that assumes finite numbers: these two only let sums be reordered, so that dot products vectorise.
+_FAST = {"reassoc", "contract"}
+_LONG = 512  # terms after which a sum goes on in double precision
+_BLOCK = 128  # targets whose attention and sums are made together, while they are in the cache
+
+_GOLDEN64 = np.uint64(0x9E3779B97F4A7C15)
+_MIX64 = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+_GOLDEN32 = np.uint32(0x9E3779B9)
+_MIX32 = (np.uint32(0x85EBCA6B), np.uint32(0xC2B2AE35))
+
+
+def _inline(function: Callable[..., Any]) -> Any:
+    return numba.njit(inline="always", fastmath=_FAST, error_model="numpy")(function)
+
+
+def _compile(function: Callable[..., Any]) -> Any:
+    options: Any = {"nogil": True, "fastmath": _FAST, "error_model": "numpy"}
+    try:
+        return numba.njit(cache=True, **options)(function)
+    except RuntimeError:  # no writable place for compiled code
+        return numba.njit(**options)(function)
+
+
+@_inline
+def _mix64(value):
+    value = (value ^ (value >> np.uint64(30))) * _MIX64[0]
+    value = (value ^ (value >> np.uint64(27))) * _MIX64[1]
+    return value ^ (value >> np.uint64(31))
+
+
+@_inline
+def _mix32(value):
+    value = np.uint32((value ^ (value >> np.uint32(16))) * _MIX32[0])
+    value = np.uint32((value ^ (value >> np.uint32(13))) * _MIX32[1])
+    return value ^ (value >> np.uint32(16))
+
+
+@_inline
+def _is_kept(stream, number, column, below):
+    """Whether dropout keeps one element; the same function as ``dropout.keep_mask``."""
+    key = _mix64(stream ^ (np.uint64(number) * _GOLDEN64))
+    low, high = np.uint32(key), np.uint32(key >> np.uint64(32))
+    return _mix32(np.uint32(low + np.uint32(np.uint32(column) * _GOLDEN32)) ^ high) >= below
+
+
+@_compile
+def mask_rows(lo, hi, first, rows, share, width, channels, row_id, stream, below, scale):
+    """Multiply the values in ``rows[lo - first:hi - first]``, which have the ids ``row_id[lo:hi]``, by their masks."""
+    zero = rows.dtype.type(0)
+    for u in range(lo, hi):
+        key = _mix64(stream ^ (np.uint64(row_id[u]) * _GOLDEN64))
+        low, high = np.uint32(key), np.uint32(key >> np.uint64(32))
+        for p in range(rows.shape[1] // max(width, 1)):
+            at = np.uint64(p * width)
+            for c in range(share * channels):
+                column = np.uint32(np.uint32(p * share * channels + c) * _GOLDEN32)
+                bits = _mix32(np.uint32(low + column) ^ high)
+                rows[u - first, at + np.uint64(c)] *= scale if bits >= below else zero
+
+
+def _exponentials(numbers):
+    """Replace numbers that are not positive by their exponentials."""
+
+
+@numba.extending.overload(_exponentials, jit_options={"fastmath": _FAST, "error_model": "numpy"})
+def _(numbers):
+    if numbers.dtype != numba.types.float32:
+
+        def plain(numbers):
+            for n in range(numbers.shape[0]):
+                numbers[n] = math.exp(numbers[n])
+
+        return plain
+
+    log2e, high, low = np.float32(1.44269504), np.float32(0.693359375), np.float32(-2.12194440e-4)
+    c2, c3, c4, c5, c6, c7 = (np.float32(1 / math.factorial(n)) for n in range(2, 8))
+    half, one, least = np.float32(0.5), np.float32(1), np.float32(-87)
+
+    def vectorised(numbers):
+        # exp(x) = 2^n exp(x - n log 2): a Taylor polynomial on +-log(2)/2, and n written into the exponent's bits.
+        powers = np.empty(numbers.shape[0], np.int32)
+        for n in range(numbers.shape[0]):
+            x = numbers[n]
+            whole = np.int32(max(x, least) * log2e - half)
+            scale = np.float32(whole)
+            r = max(x, least) - scale * high - scale * low
+            y = one + r + r * r * (c2 + r * (c3 + r * (c4 + r * (c5 + r * (c6 + r * c7)))))
+            numbers[n] = y if x > least else np.float32(0)
+            powers[n] = (whole + np.int32(127)) << np.int32(23)
+        scales = powers.view(np.float32)
+        for n in range(numbers.shape[0]):
+            numbers[n] *= scales[n]
+
+    return vectorised
+
+
+@_compile
+def exponentials_of(numbers):
+    """Replace numbers that are not positive by their exponentials."""
+    _exponentials(numbers)
+
+
+@_inline
+def _put_aside(total, rows, row):
+    """Move a partial sum of many terms out of single precision."""
+    flat = rows[row].reshape(-1)
+    for n in range(flat.shape[0]):
+        total[n] += flat[n]
+        flat[n] = 0
+
+
+@_inline
+def _bring_back(total, rows, row):
+    flat = rows[row].reshape(-1)
+    for n in range(flat.shape[0]):
+        flat[n] += total[n]
+        total[n] = 0
+
+
+@_inline
+def _is_aggregated(aggregated, relation):
+    return aggregated.shape[0] > 0 and aggregated[relation]
+
+
+@_compile
+def _constant_attention(lo, hi, ptr, heads, attention):
+    """One over the size of each segment, for some heads."""
+    for s in range(lo, hi):
+        weight = attention.dtype.type(1) / attention.dtype.type(ptr[s + 1] - ptr[s])
+        for e in range(ptr[s], ptr[s + 1]):
+            for h in heads:
+                attention[e, h] = weight
+
+
+@_compile
+def _scores(start, end, group_ptr, group_row, source_row, queries, keys, edge_logits, additive, out):
+    """The logits of the edges of the groups ``start:end``, before LeakyReLU."""
+    num_heads, channels = out.shape[1], queries.shape[2]
+    zero = out.dtype.type(0)
+    for v in range(start, end):
+        row = group_row[v]
+        for e in range(group_ptr[v], group_ptr[v + 1]):
+            u = source_row[e]
+            if additive:
+                for h in range(num_heads):
+                    out[e, h] = queries[row, h, 0] + keys[u, h, 0]
+            else:
+                for h in range(num_heads):
+                    score = zero
+                    for a in range(channels):
+                        score += queries[row, h, a] * keys[u, h, a]
+                    out[e, h] = score
+    if edge_logits.shape[0]:
+        for e in range(group_ptr[start], group_ptr[end]):
+            for h in range(num_heads):
+                out[e, h] += edge_logits[e, h]
+
+
+@_compile
+def _subtract_maximum(lo, hi, ptr, heads, logits):
+    """For each segment ``ptr[s]:ptr[s + 1]`` of edges with ``lo <= s < hi``, and each of some heads, in place."""
+    for s in range(lo, hi):
+        start, end = ptr[s], ptr[s + 1]
+        for h in heads:
+            if end - start == 1:
+                logits[start, h] = 0
+                continue
+            maximum = logits.dtype.type(-np.inf)
+            for e in range(start, end):
+                maximum = max(maximum, logits[e, h])
+            for e in range(start, end):
+                logits[e, h] -= maximum
+
+
+@_compile
+def _divide_by_sum(lo, hi, ptr, heads, weights):
+    """Likewise."""
+    for s in range(lo, hi):
+        start, end = ptr[s], ptr[s + 1]
+        if end - start == 1:
+            continue  # the exponential of zero
+        for h in heads:
+            total = 0.0
+            for e in range(start, end):
+                total += weights[e, h]
+            factor = weights.dtype.type(1 / total)
+            for e in range(start, end):
+                weights[e, h] *= factor
+
+
+@_compile
+def _subtract_share_of_sum(lo, hi, ptr, heads, attention, dlogits):
+    """From ``a * da`` to the gradient of the logits, likewise."""
+    for s in range(lo, hi):
+        start, end = ptr[s], ptr[s + 1]
+        for h in heads:
+            if end - start == 1:
+                dlogits[start, h] = 0  # the attention of an edge alone in its softmax group is one
+                continue
+            total = 0.0
+            for e in range(start, end):
+                total += dlogits[e, h]
+            rounded = dlogits.dtype.type(total)
+            for e in range(start, end):
+                dlogits[e, h] -= attention[e, h] * rounded
+
+
+@_compile
+def drop_edges(start, end, stream, below, scale, attention, weights):
+    """Attention after dropout, of the edges ``start:end``."""
+    for e in range(start, end):
+        for h in range(attention.shape[1]):
+            weights[e, h] = attention[e, h] * scale if _is_kept(stream, e, h, below) else attention.dtype.type(0)
+
+
+@_compile
+def _sum_values(
+    lo, hi, group_ptr, node_ptr, group_row, group_relation, source_row, aggregated, weights, values, share, width, out
+):
+    num_heads = weights.shape[1]
+    channels = out.shape[1] // num_heads
+    total = np.zeros(out.shape[1])
+    for i in range(lo, hi):
+        for c in range(out.shape[1]):
+            out[i, c] = 0
+        for v in range(node_ptr[i], node_ptr[i + 1]):
+            if _is_aggregated(aggregated, group_relation[group_row[v]]):
+                continue
+            for start in range(group_ptr[v], group_ptr[v + 1], _LONG):
+                for e in range(start, min(start + _LONG, group_ptr[v + 1])):
+                    u = source_row[e]
+                    for p in range(num_heads // share):
+                        for q in range(share):
+                            weight, at = weights[e, p * share + q], np.uint64(p * width + q * channels)
+                            to = np.uint64((p * share + q) * channels)
+                            for d in range(channels):
+                                out[i, to + np.uint64(d)] += weight * values[u, at + np.uint64(d)]
+                if group_ptr[v + 1] - group_ptr[v] > _LONG:
+                    _put_aside(total, out, i)
+            if group_ptr[v + 1] - group_ptr[v] > _LONG:
+                _bring_back(total, out, i)
+
+
+@_compile
+def _sum_inputs(
+    lo, hi, group_ptr, node_ptr, group_row, group_relation, source_row, source_node, aggregated, weights, x, sums
+):
+    num_heads, inputs = sums.shape[1], sums.shape[2]
+    total = np.zeros(num_heads * inputs)
+    for v in range(node_ptr[lo], node_ptr[hi]):
+        row = group_row[v]
+        if not _is_aggregated(aggregated, group_relation[row]):
+            continue
+        for h in range(num_heads):
+            for f in range(inputs):
+                sums[row, h, f] = 0
+        for start in range(group_ptr[v], group_ptr[v + 1], _LONG):
+            for e in range(start, min(start + _LONG, group_ptr[v + 1])):
+                j = source_node[source_row[e]]
+                for h in range(num_heads):
+                    weight = weights[e, h]
+                    for f in range(inputs):
+                        sums[row, h, f] += weight * x[j, f]
+            if group_ptr[v + 1] - group_ptr[v] > _LONG:
+                _put_aside(total, sums, row)
+        if group_ptr[v + 1] - group_ptr[v] > _LONG:
+            _bring_back(total, sums, row)
+
+
+@_compile
+def forward(
+    lo, hi, target_ptr, group_ptr, node_ptr, group_row, group_relation, source_row, source_node,
+    queries, keys, edge_logits, additive, slope, within, across,
+    stream, below, scale, aggregated, values, share, width, x,
+    attention, weights, out, sums,
+):  # fmt: skip
+    """Attention of the edges of the targets ``lo:hi``, and their outputs, or sums of inputs per target row."""
+    for start in range(lo, hi, _BLOCK):
+        end = min(start + _BLOCK, hi)
+        if queries.shape[0]:
+            _scores(
+                node_ptr[start], node_ptr[end], group_ptr, group_row, source_row,
+                queries, keys, edge_logits, additive, attention,
+            )  # fmt: skip
+            flat = attention[target_ptr[start] : target_ptr[end]].reshape(-1)
+            if additive:
+                for n in range(flat.shape[0]):
+                    flat[n] = flat[n] if flat[n] > 0 else flat[n] * slope
+            _subtract_maximum(node_ptr[start], node_ptr[end], group_ptr, within, attention)
+            _subtract_maximum(start, end, target_ptr, across, attention)
+            exponentials_of(flat)
+            _divide_by_sum(node_ptr[start], node_ptr[end], group_ptr, within, attention)
+            _divide_by_sum(start, end, target_ptr, across, attention)
+        else:
+            _constant_attention(node_ptr[start], node_ptr[end], group_ptr, within, attention)
+            _constant_attention(start, end, target_ptr, across, attention)
+        if below:
+            first, last = group_ptr[node_ptr[start]], group_ptr[node_ptr[end]]
+            drop_edges(first, last, stream, below, scale, attention, weights)
+        _sum_values(
+            start,
+            end,
+            group_ptr,
+            node_ptr,
+            group_row,
+            group_relation,
+            source_row,
+            aggregated,
+            weights,
+            values,
+            share,
+            width,
+            out,
+        )
+        if aggregated.shape[0]:
+            _sum_inputs(
+                start, end, group_ptr, node_ptr, group_row, group_relation, source_row, source_node,
+                aggregated, weights, x, sums,
+            )  # fmt: skip
+
+
+@_compile
+def _dot_values(
+    lo,
+    hi,
+    group_ptr,
+    node_ptr,
+    group_row,
+    group_relation,
+    source_row,
+    aggregated,
+    singles,
+    values,
+    share,
+    width,
+    grad,
+    dots,
+):
+    """``dots[e, h] = grad[target, h] . values[source row, h]``."""
+    num_heads = dots.shape[1]
+    channels = grad.shape[1] // num_heads
+    zero = grad.dtype.type(0)
+    for i in range(lo, hi):
+        for v in range(node_ptr[i], node_ptr[i + 1]):
+            if _is_aggregated(aggregated, group_relation[group_row[v]]):
+                continue
+            if not singles and group_ptr[v + 1] - group_ptr[v] == 1:
+                continue
+            for e in range(group_ptr[v], group_ptr[v + 1]):
+                u = source_row[e]
+                for p in range(num_heads // share):
+                    for q in range(share):
+                        dot, at = zero, np.uint64(p * width + q * channels)
+                        to = np.uint64((p * share + q) * channels)
+                        for d in range(channels):
+                            dot += grad[i, to + np.uint64(d)] * values[u, at + np.uint64(d)]
+                        dots[e, p * share + q] = dot
+
+
+@_compile
+def _dot_inputs(
+    lo, hi, group_ptr, node_ptr, group_row, group_relation, source_row, source_node, aggregated, singles,
+    x, grad_sums, dots,
+):  # fmt: skip
+    """``dots[e, h] = grad_sums[target row, h] . x[source node]``."""
+    num_heads, inputs = grad_sums.shape[1], grad_sums.shape[2]
+    zero = x.dtype.type(0)
+    for v in range(node_ptr[lo], node_ptr[hi]):
+        row = group_row[v]
+        if not _is_aggregated(aggregated, group_relation[row]):
+            continue
+        if not singles and group_ptr[v + 1] - group_ptr[v] == 1:
+            continue
+        for e in range(group_ptr[v], group_ptr[v + 1]):
+            j = source_node[source_row[e]]
+            for h in range(num_heads):
+                dot = zero
+                for f in range(inputs):
+                    dot += grad_sums[row, h, f] * x[j, f]
+                dots[e, h] = dot
+
+
+@_compile
+def _query_grads(
+    start, end, group_ptr, group_row, source_row, queries, keys, edge_logits, additive, slope, singles,
+    dlogits, dqueries,
+):  # fmt: skip
+    """Through LeakyReLU, and summed over the edges of the groups ``start:end``."""
+    num_heads, channels = dlogits.shape[1], queries.shape[2]
+    zero, one = dlogits.dtype.type(0), dlogits.dtype.type(1)
+    total = np.zeros(num_heads * channels)
+    for v in range(start, end):
+        row = group_row[v]
+        for h in range(num_heads):
+            for a in range(channels):
+                dqueries[row, h, a] = zero
+        if not singles and group_ptr[v + 1] - group_ptr[v] == 1:
+            continue
+        for first in range(group_ptr[v], group_ptr[v + 1], _LONG):
+            for e in range(first, min(first + _LONG, group_ptr[v + 1])):
+                u = source_row[e]
+                if additive:
+                    for h in range(num_heads):
+                        score = queries[row, h, 0] + keys[u, h, 0]
+                        if edge_logits.shape[0]:
+                            score += edge_logits[e, h]
+                        gradient = dlogits[e, h] * (slope if score <= 0 else one)
+                        dlogits[e, h] = gradient
+                        dqueries[row, h, 0] += gradient
+                else:
+                    for h in range(num_heads):
+                        gradient = dlogits[e, h]
+                        for a in range(channels):
+                            dqueries[row, h, a] += gradient * keys[u, h, a]
+            if group_ptr[v + 1] - group_ptr[v] > _LONG:
+                _put_aside(total, dqueries, row)
+        if group_ptr[v + 1] - group_ptr[v] > _LONG:
+            _bring_back(total, dqueries, row)
+
+
+@_compile
+def _times_attention(start, end, stream, below, scale, attention, grad_attention, dlogits):
+    """Turn dot products into ``a * da`` for the edges ``start:end``."""
+    if below == 0 and grad_attention.shape[0] == 0:
+        flat, weights = dlogits[start:end].reshape(-1), attention[start:end].reshape(-1)
+        for n in range(flat.shape[0]):
+            flat[n] *= weights[n]
+        return
+    for e in range(start, end):
+        for h in range(dlogits.shape[1]):
+            dot = dlogits[e, h]
+            if below:
+                dot *= scale if _is_kept(stream, e, h, below) else dlogits.dtype.type(0)
+            if grad_attention.shape[0]:
+                dot += grad_attention[e, h]
+            dlogits[e, h] = attention[e, h] * dot
+
+
+@_compile
+def backward_by_target(
+    lo, hi, target_ptr, group_ptr, node_ptr, group_row, group_relation, source_row, source_node,
+    queries, keys, edge_logits, additive, slope, within, across,
+    stream, below, scale, aggregated, values, share, width, x,
+    attention, grad, grad_sums, grad_attention, dlogits, dqueries,
+):  # fmt: skip
+    """Gradients of the logits of the edges of the targets ``lo:hi``, and of their queries."""
+    singles = across.shape[0] > 0  # whether an edge alone in its group may share its target's softmax
+    for start in range(lo, hi, _BLOCK):
+        end = min(start + _BLOCK, hi)
+        _dot_values(
+            start, end, group_ptr, node_ptr, group_row, group_relation, source_row, aggregated, singles,
+            values, share, width, grad, dlogits,
+        )  # fmt: skip
+        if aggregated.shape[0]:
+            _dot_inputs(
+                start, end, group_ptr, node_ptr, group_row, group_relation, source_row, source_node, aggregated,
+                singles, x, grad_sums, dlogits,
+            )  # fmt: skip
+        first, last = node_ptr[start], node_ptr[end]
+        _times_attention(group_ptr[first], group_ptr[last], stream, below, scale, attention, grad_attention, dlogits)
+        _subtract_share_of_sum(first, last, group_ptr, within, attention, dlogits)
+        _subtract_share_of_sum(start, end, target_ptr, across, attention, dlogits)
+        _query_grads(
+            first, last, group_ptr, group_row, source_row, queries, keys,
+            edge_logits, additive, slope, singles, dlogits, dqueries,
+        )  # fmt: skip
+
+
+@_compile
+def values_by_source(lo, hi, first, by_source, source_ptr, target, weights, grad, dvalues, share, width):
+    """Gradients of the values of the source rows ``lo:hi``, into a buffer that begins with row ``first``."""
+    num_heads = weights.shape[1]
+    channels = grad.shape[1] // num_heads
+    total = np.zeros(dvalues.shape[1])
+    for u in range(lo, hi):
+        is_long = source_ptr[u + 1] - source_ptr[u] > _LONG
+        if is_long or source_ptr[u] == source_ptr[u + 1]:
+            for p in range(num_heads // share):
+                for c in range(share * channels):
+                    dvalues[u - first, np.uint64(p * width + c)] = 0
+        for start in range(source_ptr[u], source_ptr[u + 1], _LONG):
+            for place in range(start, min(start + _LONG, source_ptr[u + 1])):
+                e = by_source[place]
+                i = target[e]
+                for p in range(num_heads // share):
+                    for q in range(share):
+                        weight, to = weights[e, p * share + q], np.uint64(p * width + q * channels)
+                        at = np.uint64((p * share + q) * channels)
+                        if place == source_ptr[u]:
+                            for d in range(channels):
+                                dvalues[u - first, to + np.uint64(d)] = weight * grad[i, at + np.uint64(d)]
+                        else:
+                            for d in range(channels):
+                                dvalues[u - first, to + np.uint64(d)] += weight * grad[i, at + np.uint64(d)]
+            if is_long:
+                for p in range(num_heads // share):
+                    for c in range(share * channels):
+                        total[p * width + c] += dvalues[u - first, np.uint64(p * width + c)]
+                        dvalues[u - first, np.uint64(p * width + c)] = 0
+        if is_long:
+            for p in range(num_heads // share):
+                for c in range(share * channels):
+                    dvalues[u - first, np.uint64(p * width + c)] = total[p * width + c]
+                    total[p * width + c] = 0
+
+
+@_compile
+def inputs_by_source(lo, hi, first, by_source, source_ptr, group, group_row, weights, grad_sums, dinputs):
+    """Gradients of the inputs of the source rows ``lo:hi`` that are aggregated, into a buffer likewise."""
+    num_heads, inputs = grad_sums.shape[1], grad_sums.shape[2]
+    total = np.zeros(inputs)
+    for u in range(lo, hi):
+        for f in range(inputs):
+            dinputs[u - first, f] = 0
+        for start in range(source_ptr[u], source_ptr[u + 1], _LONG):
+            for place in range(start, min(start + _LONG, source_ptr[u + 1])):
+                e = by_source[place]
+                row = group_row[group[e]]
+                for h in range(num_heads):
+                    weight = weights[e, h]
+                    for f in range(inputs):
+                        dinputs[u - first, f] += weight * grad_sums[row, h, f]
+            if source_ptr[u + 1] - source_ptr[u] > _LONG:
+                _put_aside(total, dinputs, u - first)
+        if source_ptr[u + 1] - source_ptr[u] > _LONG:
+            _bring_back(total, dinputs, u - first)
+
+
+@_compile
+def keys_by_source(
+    lo, hi, first, by_source, source_ptr, group, group_row, queries, additive, dlogits, dkeys,
+    share, key_width, first_key,
+):  # fmt: skip
+    """Gradients of the keys of the source rows ``lo:hi``, into a buffer likewise."""
+    num_heads, channels = queries.shape[1], queries.shape[2]
+    sums = np.zeros((num_heads, channels))  # in double precision
+    for u in range(lo, hi):
+        for place in range(source_ptr[u], source_ptr[u + 1]):
+            e = by_source[place]
+            if additive:
+                for h in range(num_heads):
+                    sums[h, 0] += dlogits[e, h]
+            else:
+                row = group_row[group[e]]
+                for h in range(num_heads):
+                    gradient = dlogits[e, h]
+                    for a in range(channels):
+                        sums[h, a] += gradient * queries[row, h, a]
+        for p in range(num_heads // share):
+            for q in range(share):
+                for a in range(channels):
+                    at = np.uint64(p * key_width + first_key + q * channels + a)
+                    dkeys[u - first, at] = sums[p * share + q, a]
+                    sums[p * share + q, a] = 0
+
+
+@_compile
+def gather(lo, hi, first, index, x, out):
+    """``out[u - first] = x[index[u]]`` for rows ``lo:hi``."""
+    for u in range(lo, hi):
+        j = index[u]
+        for c in range(x.shape[1]):
+            out[u - first, c] = x[j, c]
+
+
+@_compile
+def scatter_add(lo, hi, start, end, index, rows, out):
+    """``out[index[u]] += rows[u - start]`` for the rows ``start:end`` whose index lies in ``lo:hi``."""
+    for u in range(start, end):
+        j = index[u]
+        if lo <= j < hi:
+            for c in range(out.shape[1]):
+                out[j, c] += rows[u - start, c]
+
+
+@_compile
+def project(lo, hi, index, relation, x, weight, flipped, out):
+    """``out[u, p] = x[index[u], p] @ weight[relation[u], p]`` for rows ``lo:hi`` and small matrices.
+
+    ``flipped`` is the transpose of each matrix: for the columns that do not fill a vector, dot products are better.
+    Sums take four terms at a time, so that a partial result is loaded and stored a quarter as often.
+    """
+    batch, inputs, columns = x.shape[1], x.shape[2], out.shape[2]
+    zero = x.dtype.type(0)
+    wide, fours = columns - columns % 8, inputs - inputs % 4
+    for u in range(lo, hi):
+        j = index[u] if index.shape[0] else u
+        r = relation[u]
+        for p in range(batch):
+            for m in range(wide, columns):
+                dot = zero
+                for f in range(inputs):
+                    dot += x[j, p, f] * flipped[r, p, m, f]
+                out[u, p, m] = dot
+            if wide == 0:
+                continue
+            for m in range(wide):
+                out[u, p, m] = zero
+            for f in range(0, fours, 4):
+                x0, x1, x2, x3 = x[j, p, f], x[j, p, f + 1], x[j, p, f + 2], x[j, p, f + 3]
+                for m in range(wide):
+                    out[u, p, m] += (x0 * weight[r, p, f, m] + x1 * weight[r, p, f + 1, m]) + (
+                        x2 * weight[r, p, f + 2, m] + x3 * weight[r, p, f + 3, m]
+                    )
+            for f in range(fours, inputs):
+                x0 = x[j, p, f]
+                for m in range(wide):
+                    out[u, p, m] += x0 * weight[r, p, f, m]
+
+
+@_compile
+def project_input_grad(lo, hi, by_node, node_ptr, relation, grad, flipped, out):
+    """``out[j, p] = sum over the rows u of node j: grad[u, p] @ flipped[relation[u], p]`` for nodes ``lo:hi``."""
+    batch, inputs, columns = out.shape[1], out.shape[2], grad.shape[2]
+    fours = columns - columns % 4
+    for j in range(lo, hi):
+        for p in range(batch):
+            for f in range(inputs):
+                out[j, p, f] = 0
+        for place in range(node_ptr[j], node_ptr[j + 1]):
+            u = by_node[place]
+            r = relation[u]
+            for p in range(batch):
+                for m in range(0, fours, 4):
+                    g0, g1, g2, g3 = grad[u, p, m], grad[u, p, m + 1], grad[u, p, m + 2], grad[u, p, m + 3]
+                    for f in range(inputs):
+                        out[j, p, f] += (g0 * flipped[r, p, m, f] + g1 * flipped[r, p, m + 1, f]) + (
+                            g2 * flipped[r, p, m + 2, f] + g3 * flipped[r, p, m + 3, f]
+                        )
+                for m in range(fours, columns):
+                    g0 = grad[u, p, m]
+                    for f in range(inputs):
+                        out[j, p, f] += g0 * flipped[r, p, m, f]
+
+
+@_compile
+def project_weight_grad(lo, hi, index, relation_ptr, grad, x, out):
+    """``out[r, p] = sum over the rows u of r: outer(grad[u, p], x[index[u], p])`` for relations ``lo:hi``."""
+    batch, inputs, columns = x.shape[1], x.shape[2], grad.shape[2]
+    indexed = index.shape[0] > 0
+    total = np.zeros(batch * columns * inputs)
+    for r in range(lo, hi):
+        for p in range(batch):
+            for m in range(columns):
+                for f in range(inputs):
+                    out[r, p, m, f] = 0
+        start, end = relation_ptr[r], relation_ptr[r + 1]
+        fours = end - (end - start) % 4
+        for first in range(start, fours, _LONG):
+            for u in range(first, min(first + _LONG, fours), 4):
+                j0, j1, j2, j3 = u, u + 1, u + 2, u + 3
+                if indexed:
+                    j0, j1, j2, j3 = index[u], index[u + 1], index[u + 2], index[u + 3]
+                for p in range(batch):
+                    for m in range(columns):
+                        g0, g1, g2, g3 = grad[u, p, m], grad[u + 1, p, m], grad[u + 2, p, m], grad[u + 3, p, m]
+                        for f in range(inputs):
+                            out[r, p, m, f] += (g0 * x[j0, p, f] + g1 * x[j1, p, f]) + (
+                                g2 * x[j2, p, f] + g3 * x[j3, p, f]
+                            )
+            if end - start > _LONG:
+                _put_aside(total, out, r)
+        if end - start > _LONG:
+            _bring_back(total, out, r)
+        for u in range(fours, end):
+            j0 = index[u] if indexed else u
+            for p in range(batch):
+                for m in range(columns):
+                    g0 = grad[u, p, m]
+                    for f in range(inputs):
+                        out[r, p, m, f] += g0 * x[j0, p, f]
+
+
+@_compile
+def spread(lo, hi, index, relation, table, coefficients, out):
+    """``out[u, h] = sum over b: coefficients[r, h, b] * table[index[u], h or 0, b]`` for rows ``lo:hi``."""
+    num_heads, channels, bases = out.shape[1], out.shape[2], table.shape[2]
+    for u in range(lo, hi):
+        j, r = index[u], relation[u]
+        for h in range(num_heads):
+            g = h if table.shape[1] > 1 else 0
+            for d in range(channels):
+                out[u, h, d] = 0
+            for b in range(bases):
+                scalar = coefficients[r, h, b]
+                for d in range(channels):
+                    out[u, h, d] += scalar * table[j, g, b, d]
+
+
+@_compile
+def collect(lo, hi, by_node, node_ptr, relation, rows, coefficients, out):
+    """The transpose of ``spread``: sums over the rows of the nodes ``lo:hi`` (and over heads, where they share)."""
+    num_heads, channels, groups, bases = rows.shape[1], rows.shape[2], out.shape[1], out.shape[2]
+    for j in range(lo, hi):
+        for g in range(groups):
+            for b in range(bases):
+                for d in range(channels):
+                    out[j, g, b, d] = 0
+        for place in range(node_ptr[j], node_ptr[j + 1]):
+            u = by_node[place]
+            r = relation[u]
+            for h in range(num_heads):
+                g = h if groups > 1 else 0
+                for b in range(bases):
+                    scalar = coefficients[r, h, b]
+                    for d in range(channels):
+                        out[j, g, b, d] += scalar * rows[u, h, d]
+
+
+@_compile
+def pair(lo, hi, index, relation_ptr, table, rows, out):
+    """``out[r, h, b] = sum over the rows u of r: table[index[u], h or 0, b] . rows[u, h]`` for relations ``lo:hi``."""
+    num_heads, channels, bases = rows.shape[1], rows.shape[2], table.shape[2]
+    zero = rows.dtype.type(0)
+    sums = np.zeros((num_heads, bases))  # in double precision
+    for r in range(lo, hi):
+        for u in range(relation_ptr[r], relation_ptr[r + 1]):
+            j = index[u]
+            for h in range(num_heads):
+                g = h if table.shape[1] > 1 else 0
+                for b in range(bases):
+                    dot = zero
+                    for d in range(channels):
+                        dot += table[j, g, b, d] * rows[u, h, d]
+                    sums[h, b] += dot
+        for h in range(num_heads):
+            for b in range(bases):
+                out[r, h, b] = sums[h, b]
+                sums[h, b] = 0

@@ -1,0 +1,535 @@
+"""The operations of a relational layer as PyTorch operators: differentiable, compilable, the same on every backend.
+
+``project``: rows of one relation share a kernel, ``out[u] = x[node[u]] @ weight[relation(u)]``. Backward::
+
+    dx[j]      = sum over rows u of node j: dout[u] @ weight[relation(u)].T
+    dweight[r] = x[rows of r].T @ dout[rows of r]
+
+``attend``: logits, softmax and weighted sum over the edges of each target. With ``a`` the attention, ``m`` the scaled
+dropout masks, per edge and head::
+
+    da        = m_edge * (dout[target] . (m_feature * value[source row])) + dattention
+    dlogit    = a * (da - sum of a * da over the edge's softmax group)     (times LeakyReLU' where there is one)
+    dvalue    = m_feature * sum over the row's edges: a * m_edge * dout[target]
+    additive: dquery = sum over the group's edges: dlogit;       dkey = sum over the row's edges: dlogit
+    multiplicative: dquery = sum ...: dlogit * key[source row];  dkey = sum ...: dlogit * query[group]
+
+``convolve``: ``attend`` to values that are projections of ``x``, as one operation, so that a backend may choose for
+each relation whether it multiplies the inputs or their weighted sums by the kernel, and need not keep gradients of
+values.
+
+No implementation forms a weight per edge, a tensor of edges times channels per head on a compiled backend, or one of
+all nodes times all relations.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from rgat.graph import Rows, Structure
+from rgat.ops.attention import Attention
+from rgat.ops.dispatch import implementation
+
+
+def leaves_of(structure: Structure | Rows) -> list[Tensor]:
+    """The tensors of a structure, as an operator takes them."""
+    return pytree.tree_leaves(structure)
+
+
+def _structure(leaves: list[Tensor]) -> Structure:
+    return Structure._make([*leaves[:8], Rows(*leaves[8:13]), Rows(*leaves[13:18]), leaves[18]])
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """The dtype that is computed in: sums of half-precision numbers are made in single precision."""
+    return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+
+
+def _widen(tensors: tuple[Tensor | None, ...]) -> list[Any]:
+    return [None if t is None else t.to(_wide(t.dtype)).contiguous() for t in tensors]
+
+
+def _as_given(tensor: Tensor) -> torch.autocast:
+    """Inside an operator the dtypes are settled; autocast must not change them again."""
+    return torch.autocast(tensor.device.type, enabled=False)
+
+
+def _node(rows: Rows, index: Tensor | None, one_to_one: bool) -> Tensor | None:
+    return None if one_to_one else rows.node if index is None else index
+
+
+@torch.library.custom_op("rgat::project", mutates_args=())
+def _project(x: Tensor, weight: Tensor, rows: list[Tensor], index: Tensor | None, one_to_one: bool) -> Tensor:
+    r = Rows(*rows)
+    with _as_given(x):
+        wide_x, wide_weight = _widen((x, weight))
+        out: Tensor = implementation(x.device).project(wide_x, wide_weight, r, _node(r, index, one_to_one))
+        return out.to(x.dtype)
+
+
+@_project.register_fake
+def _(x: Tensor, weight: Tensor, rows: list[Tensor], index: Tensor | None, one_to_one: bool) -> Tensor:
+    return x.new_empty(rows[0].shape[0], weight.shape[1], weight.shape[3])
+
+
+@torch.library.custom_op("rgat::project_input_grad", mutates_args=())
+def _project_input_grad(
+    grad: Tensor, weight: Tensor, rows: list[Tensor], index: Tensor | None, one_to_one: bool, num_nodes: int
+) -> Tensor:
+    r = Rows(*rows)
+    with _as_given(grad):
+        wide_grad, wide_weight = _widen((grad, weight))
+        node = _node(r, index, one_to_one)
+        out: Tensor = implementation(grad.device).project_input_grad(wide_grad, wide_weight, r, node, num_nodes)
+        return out.to(grad.dtype)
+
+
+@_project_input_grad.register_fake
+def _(
+    grad: Tensor, weight: Tensor, rows: list[Tensor], index: Tensor | None, one_to_one: bool, num_nodes: int
+) -> Tensor:
+    return grad.new_empty(num_nodes, weight.shape[1], weight.shape[2])
+
+
+@torch.library.custom_op("rgat::project_weight_grad", mutates_args=())
+def _project_weight_grad(grad: Tensor, x: Tensor, rows: list[Tensor], index: Tensor | None, one_to_one: bool) -> Tensor:
+    r = Rows(*rows)
+    with _as_given(grad):
+        wide_grad, wide_x = _widen((grad, x))
+        node = _node(r, index, one_to_one)
+        out: Tensor = implementation(grad.device).project_weight_grad(wide_grad, wide_x, r, node)
+        return out.to(grad.dtype).contiguous()
+
+
+@_project_weight_grad.register_fake
+def _(grad: Tensor, x: Tensor, rows: list[Tensor], index: Tensor | None, one_to_one: bool) -> Tensor:
+    return grad.new_empty(rows[2].shape[0] - 1, x.shape[1], x.shape[2], grad.shape[2])
+
+
+def _project_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, weight, rows, index, ctx.one_to_one = inputs
+    ctx.save_for_backward(x, weight, index, *rows)
+
+
+def _project_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    x, weight, index, *rows = ctx.saved_tensors
+    where = (rows, index, ctx.one_to_one)
+    grad = grad.contiguous()
+    dx = _project_input_grad(grad, weight, *where, x.shape[0]) if ctx.needs_input_grad[0] else None
+    dweight = _project_weight_grad(grad, x, *where) if ctx.needs_input_grad[1] else None
+    return dx, dweight, [None] * len(rows), None, None
+
+
+_project.register_autograd(_project_backward, setup_context=_project_context)
+
+
+@torch.library.custom_op("rgat::attend", mutates_args=())
+def _attend(
+    values: Tensor,
+    queries: Tensor | None,
+    keys: Tensor | None,
+    edge_logits: Tensor | None,
+    structure: list[Tensor],
+    state: Tensor | None,
+    across: list[bool],
+    negative_slope: float | None,
+    feature_dropout: float,
+    edge_dropout: float,
+) -> tuple[Tensor, Tensor]:
+    how = Attention(across, negative_slope, feature_dropout, edge_dropout)
+    with _as_given(values):
+        tensors = _widen((values, queries, keys, edge_logits))
+        out, attention = implementation(values.device).attend(*tensors, _structure(structure), how, state)
+    return out.to(values.dtype), attention
+
+
+@_attend.register_fake
+def _(
+    values: Tensor,
+    queries: Tensor | None,
+    keys: Tensor | None,
+    edge_logits: Tensor | None,
+    structure: list[Tensor],
+    state: Tensor | None,
+    across: list[bool],
+    negative_slope: float | None,
+    feature_dropout: float,
+    edge_dropout: float,
+) -> tuple[Tensor, Tensor]:
+    s = _structure(structure)
+    heads = values.shape[1]
+    out = values.new_empty(s.target_ptr.shape[0] - 1, heads, values.shape[2])
+    return out, values.new_empty(s.target.shape[0], heads, dtype=_wide(values.dtype))
+
+
+@torch.library.custom_op("rgat::attend_backward", mutates_args=())
+def _attend_grads(
+    grad: Tensor,
+    grad_attention: Tensor | None,
+    attention: Tensor,
+    values: Tensor,
+    queries: Tensor | None,
+    keys: Tensor | None,
+    edge_logits: Tensor | None,
+    structure: list[Tensor],
+    state: Tensor | None,
+    across: list[bool],
+    negative_slope: float | None,
+    feature_dropout: float,
+    edge_dropout: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the gradients of values, queries, keys and edge logits; empty for those that are not given."""
+    how = Attention(across, negative_slope, feature_dropout, edge_dropout)
+    with _as_given(values):
+        tensors = _widen((grad, grad_attention, attention, values, queries, keys, edge_logits))
+        grads = implementation(values.device).attend_backward(*tensors, _structure(structure), how, state)
+    return _like_inputs(grads, (values, queries, keys, edge_logits))  # type: ignore[return-value]
+
+
+def _like_inputs(grads: tuple[Tensor, ...], inputs: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
+    """The gradients in the dtypes of their inputs; new and empty for inputs that are not given."""
+    first = grads[0]
+    return tuple(
+        first.new_empty(0) if t is None else g.to(t.dtype).contiguous() for g, t in zip(grads, inputs, strict=True)
+    )
+
+
+def _fake_grads(inputs: tuple[Tensor | None, ...], like: Tensor) -> tuple[Tensor, ...]:
+    return tuple(like.new_empty(0) if t is None else t.new_empty(t.shape) for t in inputs)
+
+
+@_attend_grads.register_fake
+def _(
+    grad: Tensor,
+    grad_attention: Tensor | None,
+    attention: Tensor,
+    values: Tensor,
+    queries: Tensor | None,
+    keys: Tensor | None,
+    edge_logits: Tensor | None,
+    structure: list[Tensor],
+    state: Tensor | None,
+    across: list[bool],
+    negative_slope: float | None,
+    feature_dropout: float,
+    edge_dropout: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return _fake_grads((values, queries, keys, edge_logits), attention)  # type: ignore[return-value]
+
+
+def _attend_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    values, queries, keys, edge_logits, structure, state, *ctx.settings = inputs
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(values, queries, keys, edge_logits, output[1], state, *structure)
+
+
+def _attend_backward(ctx: Any, grad: Tensor | None, grad_attention: Tensor | None) -> tuple[Any, ...]:
+    values, queries, keys, edge_logits, attention, state, *structure = ctx.saved_tensors
+    inputs = (values, queries, keys, edge_logits)
+    if grad is None:
+        grad = values.new_zeros(_structure(structure).target_ptr.shape[0] - 1, *values.shape[1:])
+    grads = _attend_grads(grad.contiguous(), grad_attention, attention, *inputs, structure, state, *ctx.settings)
+    return (*_given(grads, inputs), [None] * len(structure), *[None] * 5)
+
+
+def _given(grads: tuple[Tensor, ...], inputs: tuple[Tensor | None, ...]) -> list[Tensor | None]:
+    return [None if t is None else g for g, t in zip(grads, inputs, strict=True)]
+
+
+_attend.register_autograd(_attend_backward, setup_context=_attend_context)
+
+
+def _if_any(flags: list[bool]) -> list[bool]:
+    return flags if any(flags) else []
+
+
+@torch.library.custom_op("rgat::convolve", mutates_args=())
+def _convolve(
+    x: Tensor,
+    weight: Tensor,
+    queries: Tensor | None,
+    edge_logits: Tensor | None,
+    structure: list[Tensor],
+    state: Tensor | None,
+    aggregated: list[bool],
+    across: list[bool],
+    negative_slope: float | None,
+    feature_dropout: float,
+    edge_dropout: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return also what backward needs: values and keys, and sums of inputs where they are aggregated first."""
+    how = Attention(across, negative_slope, feature_dropout, edge_dropout)
+    with _as_given(x):
+        wide_x, wide_weight, *scores = _widen((x, weight, queries, edge_logits))
+        made = implementation(x.device).convolve(
+            wide_x, wide_weight, *scores, _if_any(aggregated), _structure(structure), how, state
+        )
+    out, attention, table, sums = made
+    return out.to(x.dtype), attention, table, sums
+
+
+@_convolve.register_fake
+def _(
+    x: Tensor,
+    weight: Tensor,
+    queries: Tensor | None,
+    edge_logits: Tensor | None,
+    structure: list[Tensor],
+    state: Tensor | None,
+    aggregated: list[bool],
+    across: list[bool],
+    negative_slope: float | None,
+    feature_dropout: float,
+    edge_dropout: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    s, heads, dtype = _structure(structure), len(across), _wide(x.dtype)
+    channels = weight.shape[1] * weight.shape[3] // heads - (0 if queries is None else queries.shape[2])
+    return (
+        x.new_empty(s.target_ptr.shape[0] - 1, heads, channels),
+        x.new_empty(s.target.shape[0], heads, dtype=dtype),
+        x.new_empty(s.sources.node.shape[0], weight.shape[1], weight.shape[3], dtype=dtype),
+        x.new_empty(s.targets.node.shape[0] if any(aggregated) else 0, heads, x.shape[2], dtype=dtype),
+    )
+
+
+@torch.library.custom_op("rgat::convolve_backward", mutates_args=())
+def _convolve_grads(
+    grad: Tensor,
+    grad_attention: Tensor | None,
+    attention: Tensor,
+    table: Tensor,
+    sums: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    queries: Tensor | None,
+    edge_logits: Tensor | None,
+    structure: list[Tensor],
+    state: Tensor | None,
+    aggregated: list[bool],
+    across: list[bool],
+    negative_slope: float | None,
+    feature_dropout: float,
+    edge_dropout: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    how = Attention(across, negative_slope, feature_dropout, edge_dropout)
+    with _as_given(x):
+        saved = _widen((grad, grad_attention, attention, table, sums, x, weight))
+        scores = _widen((queries, edge_logits))
+        grads = implementation(x.device).convolve_backward(
+            *saved, *scores, _if_any(aggregated), _structure(structure), how, state
+        )
+    return _like_inputs(grads, (x, weight, queries, edge_logits))  # type: ignore[return-value]
+
+
+@_convolve_grads.register_fake
+def _(
+    grad: Tensor,
+    grad_attention: Tensor | None,
+    attention: Tensor,
+    table: Tensor,
+    sums: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    queries: Tensor | None,
+    edge_logits: Tensor | None,
+    structure: list[Tensor],
+    state: Tensor | None,
+    aggregated: list[bool],
+    across: list[bool],
+    negative_slope: float | None,
+    feature_dropout: float,
+    edge_dropout: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return _fake_grads((x, weight, queries, edge_logits), attention)  # type: ignore[return-value]
+
+
+def _convolve_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    x, weight, queries, edge_logits, structure, state, *ctx.settings = inputs
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(x, weight, queries, edge_logits, *output[1:], state, *structure)
+
+
+def _convolve_backward(ctx: Any, grad: Tensor | None, grad_attention: Tensor | None, *_: Any) -> tuple[Any, ...]:
+    x, weight, queries, edge_logits, attention, table, sums, state, *structure = ctx.saved_tensors
+    inputs = (x, weight, queries, edge_logits)
+    if grad is None:
+        s, heads = _structure(structure), attention.shape[1]
+        channels = weight.shape[1] * weight.shape[3] // heads - (0 if queries is None else queries.shape[2])
+        grad = x.new_zeros(s.target_ptr.shape[0] - 1, heads, channels)
+    grads = _convolve_grads(
+        grad.contiguous(), grad_attention, attention, table, sums, *inputs, structure, state, *ctx.settings
+    )
+    return (*_given(grads, inputs), [None] * len(structure), *[None] * 6)
+
+
+_convolve.register_autograd(_convolve_backward, setup_context=_convolve_context)
+
+
+@torch.library.custom_op("rgat::sum_inputs", mutates_args=())
+def _sum_inputs(
+    x: Tensor,
+    queries: Tensor | None,
+    keys: Tensor | None,
+    edge_logits: Tensor | None,
+    structure: list[Tensor],
+    state: Tensor | None,
+    across: list[bool],
+    negative_slope: float | None,
+    edge_dropout: float,
+) -> tuple[Tensor, Tensor]:
+    how = Attention(across, negative_slope, 0.0, edge_dropout)
+    with _as_given(x):
+        tensors = _widen((x, queries, keys, edge_logits))
+        sums, attention = implementation(x.device).sum_inputs(*tensors, _structure(structure), how, state)
+    return sums.to(x.dtype), attention
+
+
+@_sum_inputs.register_fake
+def _(
+    x: Tensor,
+    queries: Tensor | None,
+    keys: Tensor | None,
+    edge_logits: Tensor | None,
+    structure: list[Tensor],
+    state: Tensor | None,
+    across: list[bool],
+    negative_slope: float | None,
+    edge_dropout: float,
+) -> tuple[Tensor, Tensor]:
+    s, heads = _structure(structure), len(across)
+    sums = x.new_empty(s.targets.node.shape[0], heads, x.shape[1])
+    return sums, x.new_empty(s.target.shape[0], heads, dtype=_wide(x.dtype))
+
+
+@torch.library.custom_op("rgat::sum_inputs_backward", mutates_args=())
+def _sum_inputs_grads(
+    grad: Tensor,
+    grad_attention: Tensor | None,
+    attention: Tensor,
+    x: Tensor,
+    queries: Tensor | None,
+    keys: Tensor | None,
+    edge_logits: Tensor | None,
+    structure: list[Tensor],
+    state: Tensor | None,
+    across: list[bool],
+    negative_slope: float | None,
+    edge_dropout: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    how = Attention(across, negative_slope, 0.0, edge_dropout)
+    with _as_given(x):
+        tensors = _widen((grad, grad_attention, attention, x, queries, keys, edge_logits))
+        grads = implementation(x.device).sum_inputs_backward(*tensors, _structure(structure), how, state)
+    return _like_inputs(grads, (x, queries, keys, edge_logits))  # type: ignore[return-value]
+
+
+@_sum_inputs_grads.register_fake
+def _(
+    grad: Tensor,
+    grad_attention: Tensor | None,
+    attention: Tensor,
+    x: Tensor,
+    queries: Tensor | None,
+    keys: Tensor | None,
+    edge_logits: Tensor | None,
+    structure: list[Tensor],
+    state: Tensor | None,
+    across: list[bool],
+    negative_slope: float | None,
+    edge_dropout: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return _fake_grads((x, queries, keys, edge_logits), attention)  # type: ignore[return-value]
+
+
+def _sum_inputs_backward(ctx: Any, grad: Tensor | None, grad_attention: Tensor | None) -> tuple[Any, ...]:
+    x, queries, keys, edge_logits, attention, state, *structure = ctx.saved_tensors
+    inputs = (x, queries, keys, edge_logits)
+    if grad is None:
+        grad = x.new_zeros(_structure(structure).targets.node.shape[0], attention.shape[1], x.shape[1])
+    grads = _sum_inputs_grads(grad.contiguous(), grad_attention, attention, *inputs, structure, state, *ctx.settings)
+    return (*_given(grads, inputs), [None] * len(structure), *[None] * 4)
+
+
+_sum_inputs.register_autograd(_sum_inputs_backward, setup_context=_attend_context)
+
+
+def _no_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    pass
+
+
+def _no_double_backward(ctx: Any, *grads: Any) -> NoReturn:
+    raise RuntimeError(
+        "relational layers have first derivatives only; for double backward use the differentiable reference, "
+        'with `rgat.ops.backend("reference"):`'
+    )
+
+
+def forbid_double_backward(*operators: Any) -> None:
+    """Operators that compute gradients have none themselves."""
+    for operator in operators:
+        operator.register_autograd(_no_double_backward, setup_context=_no_context)
+
+
+forbid_double_backward(_project_input_grad, _project_weight_grad, _attend_grads, _convolve_grads, _sum_inputs_grads)
+
+
+def project(x: Tensor, weight: Tensor, rows: Rows, index: Tensor | None = None, one_to_one: bool = False) -> Tensor:
+    """Multiply rows, sorted by relation, by the kernel of their relation.
+
+    ``x`` is ``[N, P, F]``, and row ``u`` reads its entry ``rows.node[u]``, or ``index[u]`` where an index is given, or
+    ``u`` itself (``one_to_one``); ``weight`` is ``[R, P, F, M]``; the result is ``[U, P, M]``. The axis ``P`` is a
+    batch: each entry has kernels of its own.
+    """
+    out: Tensor = _project(x, weight, leaves_of(rows), index, one_to_one)
+    return out
+
+
+def attend(
+    values: Tensor,  # [U, H, D], one per source row
+    queries: Tensor | None,  # [V, H, A], one per target row; None: constant attention
+    keys: Tensor | None,  # [U, H, A]
+    edge_logits: Tensor | None,  # [E, H], sorted edges
+    structure: Structure,
+    attention: Attention,
+    state: Tensor | None,  # (seed, call number) of the dropout masks; None: no dropout
+) -> tuple[Tensor, Tensor]:
+    """Return the heads' outputs ``[N, H, D]`` and the attention of the sorted edges ``[E, H]``."""
+    out: tuple[Tensor, Tensor] = _attend(values, queries, keys, edge_logits, leaves_of(structure), state, *attention)
+    return out
+
+
+def convolve(
+    x: Tensor,  # [N, P, F]
+    weight: Tensor,  # [R, P, F, M], for each entry of the batch axis the values of its heads, then their keys
+    queries: Tensor | None,  # [V, H, A]; None: constant attention, and no keys
+    edge_logits: Tensor | None,
+    structure: Structure,
+    attention: Attention,
+    state: Tensor | None,
+    aggregated: tuple[bool, ...] = (),  # per relation: sum the inputs first, then project; empty: none
+) -> tuple[Tensor, Tensor]:
+    """``attend`` to values and keys that are ``project(x, weight, sources)``; ``aggregated`` needs ``P == 1``."""
+    flags = list(aggregated) or [False]
+    out, weights, _, _ = _convolve(x, weight, queries, edge_logits, leaves_of(structure), state, flags, *attention)
+    return out, weights
+
+
+def sum_inputs(
+    x: Tensor,  # [N, F]
+    queries: Tensor | None,
+    keys: Tensor | None,
+    edge_logits: Tensor | None,
+    structure: Structure,
+    attention: Attention,
+    state: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Return the weighted sums of inputs per target row ``[V, H, F]``, and the attention; no feature dropout."""
+    across, negative_slope, _, edge_dropout = attention
+    out: tuple[Tensor, Tensor] = _sum_inputs(
+        x, queries, keys, edge_logits, leaves_of(structure), state, across, negative_slope, edge_dropout
+    )
+    return out

@@ -1,0 +1,181 @@
+"""The compiled CPU backend: sizes, degrees, threads and forks that a small random graph does not reach."""
+
+import multiprocessing
+import threading
+
+import numpy as np
+import pytest
+import torch
+from helpers import assert_close, assert_matches_reference, random_graph
+
+from rgat import RelationalGraph, ops
+from rgat.nn import RGATConv, RGCNConv
+from rgat.ops import numba_kernels as loops
+
+
+@pytest.fixture
+def two_threads():
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("size", [1, 3, 17, 63, 100])
+@pytest.mark.parametrize("plan", ["project", "aggregate"])
+def test_awkward_sizes(size, plan):
+    graph = random_graph(40, 300, 5)
+    for F, D in ((size, 16), (16, size), (size, size)):
+        conv = RGATConv(F, D, 5, heads=3, scope=["within", "across", "within"], score="multiplicative")
+        assert_matches_reference(conv, torch.randn(40, F), graph, torch.float32, backend="numba", plan=plan)
+
+
+def hub(degree, as_target):
+    """A node with very many edges, among others with few, under one relation of three."""
+    generator = torch.Generator().manual_seed(3)
+    many = torch.randint(1, 50, (degree,), generator=generator)
+    few = torch.randint(50, (2, 100), generator=generator)
+    edges = torch.stack([many, torch.zeros_like(many)] if as_target else [torch.zeros_like(many), many])
+    relation = torch.cat([torch.ones(degree, dtype=torch.long), torch.randint(3, (100,), generator=generator)])
+    return RelationalGraph(torch.cat([edges, few], dim=1), relation, num_nodes=50, num_relations=3)
+
+
+@pytest.mark.parametrize("as_target", [True, False])
+@pytest.mark.parametrize("scope", ["within", "across"])
+def test_a_row_of_degree_200000(scope, as_target, two_threads):
+    conv = RGATConv(6, 4, 3, heads=2, scope=scope)
+    for dtype in (torch.float64, torch.float32):
+        assert_matches_reference(conv, torch.randn(50, 6), hub(200_000, as_target), dtype, backend="numba")
+
+
+def test_no_edges_no_relations_no_nodes():
+    for N, R in ((5, 3), (5, 0), (0, 3)):
+        graph = RelationalGraph(
+            torch.empty(2, 0, dtype=torch.long), torch.empty(0, dtype=torch.long), num_nodes=N, num_relations=R
+        )
+        for conv in (RGATConv(4, 3, R, heads=2), RGCNConv(4, 3, R), RGATConv(4, 3, R, num_bases=2)):
+            x = torch.randn(N, 4, requires_grad=True)
+            with ops.backend("numba"):
+                conv(x, graph).sum().backward()
+            assert not x.grad.any()
+            assert all(not p.grad.any() for name, p in conv.named_parameters() if name != "bias")
+
+
+def test_inputs_need_not_be_contiguous():
+    graph = random_graph()
+    conv = RGATConv(5, 3, 4, heads=2)
+    x = torch.randn(5, 9).t()
+    assert not x.is_contiguous()
+    with ops.backend("numba"):
+        assert torch.equal(conv(x, graph), conv(x.contiguous(), graph))
+    assert_matches_reference(conv, x, graph, torch.float32, backend="numba")
+
+
+@pytest.mark.parametrize("score", ["additive", "multiplicative"])
+@pytest.mark.parametrize("scope", ["within", "across"])
+def test_logits_of_ten_thousand_give_no_nan(scope, score):
+    graph = random_graph(20, 200, 4)
+    conv = RGATConv(5, 3, 4, heads=2, scope=scope, score=score)
+    with torch.no_grad():
+        conv.attention_kernel.weight.mul_(1e4 if score == "additive" else 1e2)
+    x = torch.randn(20, 5, requires_grad=True)
+    with ops.backend("numba"):
+        out, (_, attention) = conv(x, graph, return_attention_weights=True)
+    out.sum().backward()
+    gradients = [x.grad, *(p.grad for p in conv.parameters())]
+    assert all(bool(t.isfinite().all()) for t in (out, attention, *gradients))
+    with ops.backend("reference"):
+        assert_close(attention, conv(x, graph, return_attention_weights=True)[1][1], 1e-3)
+
+
+def step(conv, x, graph):
+    x = x.detach().clone().requires_grad_()
+    with ops.backend("numba"):
+        out = conv(x, graph)
+        out.backward(torch.ones_like(out))
+    return [out.detach(), x.grad] + [p.grad.clone() for p in conv.parameters()]
+
+
+def big_case(**options):
+    graph = random_graph(3000, 40_000, 9).prepare()
+    conv = RGATConv(32, 16, 9, heads=4, scope="across", **options)
+    return conv, torch.randn(3000, 32), graph
+
+
+@pytest.mark.parametrize("plan", ["project", "aggregate", "dense"])
+def test_threads_change_no_bit_of_the_loops(plan, two_threads):
+    conv, x, graph = big_case(edge_dropout=0.3)
+    conv.eval()
+    chosen = conv.plan(graph, plan)
+    outs = []
+    for threads in (2, 2, 1):
+        torch.set_num_threads(threads)
+        with ops.backend("numba"):
+            outs.append(conv(x, graph, plan=chosen).detach())
+    assert torch.equal(outs[0], outs[1])
+    assert_close(outs[2], outs[0], 1e-6)  # BLAS may sum in another order on one thread
+
+
+def test_twice_gives_the_same_bits(two_threads):
+    conv, x, graph = big_case()
+    first = step(conv, x, graph)
+    conv.zero_grad()
+    assert all(torch.equal(a, b) for a, b in zip(first, step(conv, x, graph), strict=True))
+
+
+def test_four_python_threads_at_once(two_threads):
+    conv, x, graph = big_case()
+    conv.requires_grad_(False)
+    expected = step_without_parameters(conv, x, graph)
+    found = [None] * 4
+
+    def work(place):
+        found[place] = [step_without_parameters(conv, x, graph) for _ in range(5)][-1]
+
+    workers = [threading.Thread(target=work, args=(place,)) for place in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert all(torch.equal(a, b) for result in found for a, b in zip(result, expected, strict=True))
+
+
+def step_without_parameters(conv, x, graph):
+    x = x.detach().clone().requires_grad_()
+    out = conv(x, graph)
+    out.backward(torch.ones_like(out))
+    return [out.detach(), x.grad]
+
+
+def in_child(queue, conv, x, graph):
+    torch.set_num_threads(1)  # the threads of BLAS do not survive a fork; ours are made anew
+    with ops.backend("numba"):
+        out = step_without_parameters(conv, x, graph)
+        from rgat.ops import cpu
+
+        cpu._run(loops.gather, [0, 5, 10], 0, np.arange(10, dtype=np.int32), np.eye(10), np.empty((10, 10)))
+    queue.put([t.numpy() for t in out])
+
+
+def test_works_after_a_fork(two_threads):
+    conv, x, graph = big_case()
+    conv.requires_grad_(False)
+    expected = step_without_parameters(conv, x, graph)  # starts the parent's threads
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    child = context.Process(target=in_child, args=(queue, conv, x, graph))
+    child.start()
+    found = queue.get(timeout=60)
+    child.join(60)
+    assert child.exitcode == 0
+    assert_close(torch.from_numpy(found[0]), expected[0], 1e-6)
+    assert_close(torch.from_numpy(found[1]), expected[1], 1e-5)
+
+
+def test_exponentials_are_accurate_to_the_last_bits():
+    numbers = -np.random.default_rng(0).random(100_000).astype(np.float32) * 86
+    numbers[:3] = 0, -1e4, -np.inf
+    expected = np.exp(numbers.astype(np.float64))
+    loops.exponentials_of(numbers)
+    assert numbers[0] == 1
+    assert numbers[1] == numbers[2] == 0
+    assert np.max(np.abs(numbers - expected) / np.maximum(expected, 1e-37)) < 3e-7

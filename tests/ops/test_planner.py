@@ -1,0 +1,111 @@
+import dataclasses
+
+import pytest
+import torch
+from helpers import assert_matches_reference, random_graph
+
+from rgat import RelationalGraph, ops
+from rgat.nn import RGATConv, RGCNConv
+from rgat.ops.planner import ALTERNATIVES, Sizes, estimate
+
+GRAPH = random_graph(12, 80, 4)
+
+
+@pytest.mark.parametrize("alternative", ALTERNATIVES)
+@pytest.mark.parametrize("layer", ["rgat", "rgcn"])
+def test_every_alternative_agrees_with_the_reference(layer, alternative):
+    bases = 3 if alternative.startswith("basis") else None
+    if layer == "rgat":
+        scope = ["within", "across"]
+        conv = RGATConv(5, 3, 4, heads=2, scope=scope, score="multiplicative", num_bases=bases, edge_dropout=0.4)
+    elif alternative == "unfolded":
+        pytest.skip("constant attention has no queries to fold")
+    else:
+        conv = RGCNConv(5, 3, 4, num_bases=bases, edge_dropout=0.4)
+    plan = alternative
+    if alternative == "per relation":
+        plan = ops.Plan(alternative, (True, False, True, False))
+    for dtype in (torch.float64, torch.float32):
+        x = torch.randn(12, 5)
+        assert_matches_reference(conv, x, GRAPH, dtype, backend="numba", plan=plan, attention=layer == "rgat")
+
+
+def test_an_aggregated_relation_of_a_layer_with_edge_features_and_one_head_agrees():
+    graph = random_graph(12, 80, 4, edge_dim=2)
+    for heads in (1, 3):
+        conv = RGATConv(40, 20, 4, heads=heads, edge_dim=2)
+        plan = ops.Plan("per relation", (False, True, True, False))
+        assert_matches_reference(conv, torch.randn(12, 40), graph, backend="numba", plan=plan)
+
+
+def test_a_plan_can_be_read_and_lists_its_costs():
+    conv = RGATConv(5, 3, 4, heads=2, num_bases=2)
+    plan = conv.plan(GRAPH)
+    assert plan.alternative == min(plan.costs, key=plan.costs.get)
+    assert set(plan.costs) >= {"project", "unfolded", "aggregate", "dense", "basis", "basis aggregate"}
+    text = str(plan)
+    assert f"-> {plan.alternative}" in text
+    assert text.count(" ms") == len(plan.costs)
+
+
+def test_a_plan_is_made_once_per_graph_and_sizes():
+    graph = random_graph(12, 80, 4)
+    conv = RGATConv(5, 3, 4)
+    assert conv.plan(graph) is conv.plan(graph)
+    assert conv.plan(graph) == RGATConv(5, 3, 4).plan(graph)
+    assert len(graph.plans) == 1
+    with torch.no_grad():
+        conv.plan(graph)
+    assert len(graph.plans) == 2
+
+
+def test_what_is_not_possible_is_refused():
+    conv = RGATConv(5, 3, 4, feature_dropout=0.5)
+    with pytest.raises(ValueError, match='the plan "aggregate" is not possible here'):
+        conv.plan(GRAPH, "aggregate")
+    with pytest.raises(ValueError, match=r'"basis" is not possible here .*bases need `num_bases`'):
+        conv.plan(GRAPH, "basis")
+    with pytest.raises(ValueError, match=r'`alternative` must be .*did you mean "project"\?'):
+        conv.plan(GRAPH, "projekt")
+    with ops.backend("torch"), pytest.raises(ValueError, match="not possible"):
+        RGATConv(5, 3, 4).plan(GRAPH, "aggregate")
+    assert conv.eval().plan(GRAPH, "aggregate").alternative == "aggregate"
+
+
+def test_a_relation_with_few_targets_is_aggregated_and_one_with_few_sources_projected():
+    many, few = torch.arange(2000), torch.arange(2000) % 3
+    source, target = torch.cat([many, few]), torch.cat([few, many])
+    relation = torch.arange(2).repeat_interleave(2000)
+    graph = RelationalGraph(torch.stack([source, target]), relation, num_nodes=2000, num_relations=2)
+    plan = RGCNConv(64, 64, 2).plan(graph)
+    assert plan.alternative == "per relation"
+    assert plan.aggregated == (True, False)
+
+
+def test_costs_with_bases_do_not_grow_with_the_number_of_relations():
+    from rgat.ops.planner import CPU, Counts
+
+    sizes = Sizes(64, 64, 1, 0, 2, False, True)
+    few, many = (estimate(Counts(1000, 5000, 3000, 3000, R), sizes, CPU) for R in (10, 1000))
+    assert many["basis"] == few["basis"]
+    assert many["project"] > 2 * few["project"]
+
+
+def test_a_compiled_layer_uses_the_plan_made_in_eager_mode_and_makes_none():
+    graph = random_graph(12, 80, 4).prepare()
+    conv = RGATConv(5, 3, 4)
+    x = torch.randn(12, 5)
+    key, plan = next(iter((conv.plan(graph), graph.plans)[1].items()))
+    graph.plans[key] = dataclasses.replace(plan, alternative="aggregate", aggregated=(True,) * 4)
+    seen = []
+
+    def watch(module, example_inputs):
+        seen.extend(str(node.target) + str(node.args) for node in module.graph.nodes if "rgat" in str(node.target))
+        return module
+
+    out = torch.compile(conv, fullgraph=True, backend=watch)(x, graph)
+    assert torch.allclose(out, conv(x, graph, plan=conv.plan(graph, "project")), atol=1e-6)
+    assert any("convolve" in text and "[True, True, True, True]" in text for text in seen)
+    fresh = random_graph(12, 80, 4, seed=3).prepare()
+    torch.compile(conv, fullgraph=True, backend="eager")(x, fresh)
+    assert fresh.plans == {}
