@@ -1,130 +1,305 @@
-"""Time one layer, forward and backward, on the CPU, beside PyTorch Geometric's where that is installed.
+"""Time one layer, forward and backward, on the CPU, beside PyTorch Geometric's, in one run.
 
-    python benchmarks/layers.py [--shapes aifb mutag] [--out results.json]
+    python benchmarks/layers.py                          # all graphs; about 15 minutes
+    python benchmarks/layers.py --graphs aifb --calls 3  # one graph
 
-CPU time of the whole process on one thread, median of several calls, on made-up graphs of the sizes of known sets:
-power-law ends and relation sizes, inverse edges, self-loops, a fixed seed. Nothing is timed before our output and
-gradients agree with the float64 reference on a smaller graph of the same kind.
+User and system CPU time of the whole process on one thread (median), page faults, and the peak of resident memory
+above the level before the call (in a process of its own). No ratio is printed unless our output and all gradients agree
+with the float64 reference on that very graph. Two threads are compared by wall-clock time.
 """
 
 import argparse
 import json
+import multiprocessing
 import platform
+import resource
 import statistics
+import sys
 import time
 
+import graphs
 import torch
 
-from rgat import RelationalGraph, ops
+from rgat import ops
 from rgat.nn import RGATConv, RGCNConv
 
-SHAPES = {"tiny": (300, 900, 7), "aifb": (8285, 29043, 45), "mutag": (23644, 74227, 23)}  # nodes, triples, relations
 WIDTHS = ((16, 16, 1), (64, 16, 4))  # input channels, channels per head, heads
+TOLERANCE = 1e-4  # float32 on graphs of 100,000 edges, relative to the largest number
+OTHER = {
+    "RGATConv": "PyG's RGATConv has one query and one key kernel for all relations, without heads of their own",
+    "RGCNConv": "PyG's RGCNConv and FastRGCNConv take the mean over a relation's edges as ours, and add a root kernel",
+}
 
 
-def power_law(size, exponent, count, generator):
-    ends = (torch.arange(1, size + 1).double() ** -exponent).cumsum(0)
-    return torch.searchsorted(ends / ends[-1], torch.rand(count, generator=generator).double()).clamp(max=size - 1)
-
-
-def make_graph(name):
-    num_nodes, num_triples, num_relations = SHAPES[name]
-    generator = torch.Generator().manual_seed(0)
-    source, target = (power_law(num_nodes, 0.6, num_triples, generator) for _ in range(2))
-    relation = power_law(num_relations, 1.0, num_triples, generator)
-    shuffle = torch.randperm(num_nodes, generator=generator)
-    graph = RelationalGraph(
-        torch.stack([shuffle[source], shuffle[target]]), relation, num_nodes=num_nodes, num_relations=num_relations
-    )
-    return graph.with_inverses().with_self_loops().prepare()
-
-
-def our_layers(graph, width):
+def our_layer(word, graph, width):
     F, D, H = width
-    for scope in ("within", "across"):
-        for score in ("additive", "multiplicative"):
-            yield f"RGATConv {scope} {score}", RGATConv(F, D, graph.num_relations, heads=H, scope=scope, score=score)
-    yield "RGCNConv", RGCNConv(F, D * H, graph.num_relations)
+    R = graph.num_relations
+    if word == "RGCN":
+        return RGCNConv(F, D * H, R)
+    scope, score, *rest = word.split()
+    options = {"attention_channels": 1} if score == "multiplicative" else {}
+    if "A=16" in rest:
+        options = {"attention_channels": 16}
+    if "dropout" in rest:
+        options |= {"feature_dropout": 0.3, "edge_dropout": 0.3}
+    return RGATConv(F, D, R, heads=H, scope=scope, score=score, **options)
 
 
-def peer_layers(graph, width):
-    try:
-        from torch_geometric import nn as pyg
-    except ImportError:
-        print("PyTorch Geometric is not installed: ours alone (pip install torch-geometric to compare)")
-        return
+OURS = [f"{scope} {score}" for scope in ("within", "across") for score in ("additive", "multiplicative")]
+OURS += ["within additive dropout", "across multiplicative A=16", "RGCN"]
+
+
+def peer_layer(word, graph, width):
+    from torch_geometric import nn as pyg
+
     F, D, H = width
-    for scope in ("within", "across"):
-        # Computes something else: one query and key kernel for all relations.
-        yield (
-            f"PyG RGATConv {scope}",
-            pyg.RGATConv(F, D, graph.num_relations, heads=H, attention_mechanism=f"{scope}-relation"),
-        )
-    yield "PyG RGCNConv", pyg.RGCNConv(F, D * H, graph.num_relations)
-    yield "PyG FastRGCNConv", pyg.FastRGCNConv(F, D * H, graph.num_relations)
+    if word.startswith("PyG RGATConv"):
+        return pyg.RGATConv(F, D, graph.num_relations, heads=H, attention_mechanism=f"{word.split()[-1]}-relation")
+    return getattr(pyg, word.split()[1])(F, D * H, graph.num_relations)
 
 
-def step(layer, x, arguments, cotangent=None):
-    x.grad = None
-    layer.zero_grad()
-    out = layer(x, *arguments)
-    out.backward(torch.randn_like(out) if cotangent is None else cotangent)
-    return out
+PEERS = ["PyG RGATConv within", "PyG RGATConv across", "PyG RGCNConv", "PyG FastRGCNConv"]
 
 
-def check(width):
-    """Raise unless output and gradients agree with the reference."""
-    graph = make_graph("tiny")
-    for name, layer in our_layers(graph, width):
-        x = torch.randn(graph.num_nodes, width[0], dtype=torch.float64, requires_grad=True)
-        layer.double()
-        cotangent = torch.randn(graph.num_nodes, width[1] * width[2], dtype=torch.float64)
-        found = {}
-        for backend in ("torch", "reference"):
-            with ops.backend(backend):
-                out = step(layer, x, (graph,), cotangent)
-            found[backend] = [out.detach(), x.grad, *(p.grad.clone() for p in layer.parameters())]
-        for a, b in zip(found["torch"], found["reference"], strict=True):
-            error = (a - b).abs().max() / b.abs().max()
-            if not error <= 1e-10:
-                raise SystemExit(f"{name} disagrees with the reference by {error:.1e}: nothing is timed")
+class Job:
+    """One layer on one graph."""
+
+    def __init__(self, word, graph, width, backend="auto"):
+        torch.manual_seed(0)
+        self.word, self.backend = word, backend
+        peer = word.startswith("PyG")
+        self.layer = (peer_layer if peer else our_layer)(word, graph, width)
+        self.graph = (graph.edge_index, graph.edge_type) if peer else (graph,)
+        self.x = torch.randn(graph.num_nodes, width[0], requires_grad=True)
+        self.cotangent = torch.randn(graph.num_nodes, width[1] * width[2])
+
+    def __call__(self):
+        self.x.grad = None
+        self.layer.zero_grad()
+        with ops.backend(self.backend):
+            out = self.layer(self.x, *self.graph)
+            out.backward(self.cotangent)
+        return out
+
+    def timed(self):
+        before = resource.getrusage(resource.RUSAGE_SELF)
+        started = time.perf_counter()
+        self()
+        wall = time.perf_counter() - started
+        after = resource.getrusage(resource.RUSAGE_SELF)
+        cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        return {"cpu": cpu, "wall": wall, "faults": after.ru_minflt - before.ru_minflt}
 
 
-def cpu_seconds(layer, x, arguments, calls):
-    step(layer, x, arguments)
-    samples = []
+def gemms(graph, width):
+    """The products of the grouped projections alone: forward, and both gradients."""
+    rows = graph.structure.sources
+    ptr, inputs, columns = rows.relation_ptr.tolist(), width[0], width[1] * width[2]
+    x, weight = torch.randn(len(rows.node), inputs), torch.randn(graph.num_relations, inputs, columns)
+    out, dx, dweight = torch.empty(len(x), columns), torch.empty_like(x), torch.empty_like(weight)
+
+    class Products(Job):
+        def __init__(self):
+            self.word = "grouped GEMMs alone"
+
+        def __call__(self):
+            for r in range(graph.num_relations):
+                a, b = ptr[r], ptr[r + 1]
+                if a < b:
+                    torch.mm(x[a:b], weight[r], out=out[a:b])
+                    torch.mm(out[a:b], weight[r].t(), out=dx[a:b])
+                    torch.mm(x[a:b].t(), out[a:b], out=dweight[r])
+
+    return Products()
+
+
+def disagreement(word, graph, width):
+    """The largest difference of output and gradients from the float64 reference, relative to the largest number."""
+    found = []
+    for backend, dtype in (("reference", torch.float64), ("auto", torch.float32)):
+        job = Job(word, graph, width, backend)
+        job.layer.to(dtype)
+        job.x = job.x.detach().to(dtype).requires_grad_()
+        job.cotangent = job.cotangent.to(dtype)
+        out = job()
+        found.append([out.detach(), job.x.grad, *(p.grad for p in job.layer.parameters())])
+    return max(float((a - b).abs().max() / a.abs().max().clamp(min=1e-30)) for a, b in zip(*found, strict=True))
+
+
+def _memory(queue, name, width, word, backend):
+    torch.set_num_threads(1)
+    Job(word, graphs.load("tiny"), width, backend)()  # load libraries and compiled loops first
+    job = Job(word, graphs.load(name), width, backend)
+
+    def status(key):
+        with open("/proc/self/status") as file:
+            return next(int(line.split()[1]) * 1024 for line in file if line.startswith(key))
+
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
+    before = status("VmRSS")
+    job()
+    queue.put(status("VmHWM") - before)
+
+
+def peak_memory(name, width, word, backend="auto"):
+    """Bytes above the level before the first call, in a fresh process."""
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    child = context.Process(target=_memory, args=(queue, name, width, word, backend))
+    child.start()
+    bytes_above = queue.get(timeout=600)
+    child.join()
+    return bytes_above
+
+
+def measure(name, width, calls, peers, with_memory):
+    graph = graphs.load(name)
+    jobs = {"grouped GEMMs alone": gemms(graph, width)}
+    jobs |= {word: Job(word, graph, width) for word in OURS}
+    jobs |= {f"{word} (torch)": Job(word, graph, width, "torch") for word in ("within additive", "RGCN")}
+    jobs |= {word: Job(word, graph, width) for word in peers}
+    samples = {word: [] for word in jobs}
     for _ in range(calls):
-        started = time.process_time()
-        step(layer, x, arguments)
-        samples.append(time.process_time() - started)
-    return samples
+        for word, job in jobs.items():
+            repeats = 1 if word.startswith("PyG") else 5
+            if repeats > 1 or not samples[word]:
+                job()  # what runs before must not decide what is in the cache
+            samples[word] += [job.timed() for _ in range(repeats)]
+    records = []
+    for word in jobs:
+        record = {"graph": name, "width": width, "layer": word, "samples": samples[word]}
+        if word in OURS:
+            record["disagreement"] = disagreement(word, graph, width)
+        if with_memory and word not in ("grouped GEMMs alone",):
+            backend = "torch" if word.endswith("(torch)") else "auto"
+            record["peak_bytes"] = peak_memory(name, width, word.removesuffix(" (torch)"), backend)
+        records.append(record)
+    return records
+
+
+def median(record, key="cpu"):
+    return statistics.median(sample[key] for sample in record["samples"])
+
+
+def show(records):
+    by_word = {record["layer"]: record for record in records}
+    products = median(by_word["grouped GEMMs alone"])
+    print(f"  {'':34s} {'CPU ms':>9s} {'faults':>8s} {'peak MiB':>9s} {'/GEMMs':>7s} {'faster':>8s} {'smaller':>8s}")
+    for word, record in by_word.items():
+        peak = record.get("peak_bytes")
+        line = f"  {word:34s} {1e3 * median(record):9.2f} {median(record, 'faults'):8.0f}"
+        line += f" {peak / 2**20:9.1f}" if peak is not None else f" {'':9s}"
+        line += f" {median(record) / products:7.2f}"
+        rivals = peers_of(word, by_word)
+        if rivals and record["disagreement"] > TOLERANCE:
+            line += f"   disagrees with the reference by {record['disagreement']:.1e}: no ratio"
+        elif rivals:
+            fastest = min(rivals, key=median)
+            line += f" {median(fastest) / median(record):7.1f}x"
+            if peak is not None:
+                line += f" {fastest['peak_bytes'] / max(peak, 1):7.1f}x"
+        print(line)
+
+
+def peers_of(word, by_word):
+    names = ("PyG RGCNConv", "PyG FastRGCNConv") if word == "RGCN" else (f"PyG RGATConv {word.split()[0]}",)
+    return [by_word[name] for name in names if name in by_word] if word in OURS else []
+
+
+def threads(name, width, calls):
+    """Wall-clock seconds on one and on two threads."""
+    job = Job("within additive", graphs.load(name), width)
+    seconds = {}
+    for count in (1, 2, 1, 2):
+        torch.set_num_threads(count)
+        job()
+        seconds.setdefault(count, []).extend(job.timed()["wall"] for _ in range(3 * calls))
+    torch.set_num_threads(1)
+    one, two = (statistics.median(seconds[count]) for count in (1, 2))
+    print(
+        f"\n{name}, F={width[0]}: one thread {1e3 * one:.1f} ms, two {1e3 * two:.1f} ms: {one / two:.2f} times faster"
+    )
+    return {"graph": name, "width": width, "seconds": seconds}
+
+
+def scaling(calls):
+    """CPU time against edges, relations, channels and heads, with the exponent of a power law."""
+    curves = {
+        "E": [((20_000, triples, 20), (32, 16, 2)) for triples in (50_000, 100_000, 200_000, 400_000)],
+        "R": [((20_000, 100_000, R), (32, 16, 2)) for R in (5, 20, 80, 320)],
+        "F": [((20_000, 100_000, 20), (F, 16, 2)) for F in (16, 32, 64, 128)],
+        "H": [((20_000, 100_000, 20), (32, 16, H)) for H in (1, 2, 4, 8)],
+    }
+    results = []
+    print("\nscaling of `within additive`")
+    for axis, points in curves.items():
+        sizes, seconds = [], []
+        for shape, width in points:
+            graph = graphs.synthetic(*shape).prepare()
+            job = Job("within additive", graph, width)
+            job()
+            seconds.append(statistics.median(job.timed()["cpu"] for _ in range(3 * calls)))
+            sizes.append({"E": graph.num_edges, "R": graph.num_relations, "F": width[0], "H": width[2]}[axis])
+        logs = [torch.tensor(values, dtype=torch.float64).log() for values in (sizes, seconds)]
+        exponent = float(
+            ((logs[0] - logs[0].mean()) * (logs[1] - logs[1].mean())).sum() / logs[0].var(False) / len(sizes)
+        )
+        shown = ", ".join(f"{size:,}: {1e3 * second:.1f}" for size, second in zip(sizes, seconds, strict=True))
+        print(f"  {axis}: exponent {exponent:.2f}   ({shown} ms)")
+        results.append({"axis": axis, "sizes": sizes, "seconds": seconds, "exponent": exponent})
+    return results
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), default=["aifb"])
-    parser.add_argument("--calls", type=int, default=5)
+    names = [*graphs.REAL, *graphs.SHAPES]
+    parser.add_argument("--graphs", nargs="+", choices=names, default=["aifb", "mutag", "aifb-like", "mutag-like"])
+    parser.add_argument("--calls", type=int, default=3, help="rounds; ours run five times in each")
+    parser.add_argument("--no-memory", action="store_true", help="leave out the peak memory")
+    parser.add_argument("--no-scaling", action="store_true", help="leave out the curves")
     parser.add_argument("--out", help="write all samples to this JSON file")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    try:
+        import torch_geometric
+
+        peers, version = PEERS, torch_geometric.__version__
+    except ImportError:
+        peers, version = [], None
+        print("PyTorch Geometric is not installed: ours alone (pip install torch-geometric to compare)")
+    for text in OTHER.values():
+        print(text)
     records = []
-    for width in WIDTHS:
-        check(width)
-        for shape in arguments.shapes:
-            graph = make_graph(shape)
-            print(f"\n{shape}: {graph}, F={width[0]} D={width[1]} H={width[2]}")
-            tensors = (graph.edge_index, graph.edge_type)
-            jobs = [(name, layer, (graph,)) for name, layer in our_layers(graph, width)]
-            jobs += [(name, layer, tensors) for name, layer in peer_layers(graph, width)]
-            for name, layer, inputs in jobs:
-                x = torch.randn(graph.num_nodes, width[0], requires_grad=True)
-                samples = cpu_seconds(layer, x, inputs, arguments.calls)
-                print(f"  {name:34s} {1e3 * statistics.median(samples):9.1f} ms")
-                records.append({"graph": shape, "width": width, "layer": name, "cpu_seconds": samples})
+    chosen = graphs.available(arguments.graphs)
+    for name in chosen:
+        for width in WIDTHS:
+            print(f"\n{name}: {graphs.load(name)}, F={width[0]} D={width[1]} H={width[2]}", flush=True)
+            found = measure(name, width, arguments.calls, peers, not arguments.no_memory)
+            show(found)
+            sys.stdout.flush()
+            records += found
+    about = {
+        "command": " ".join(sys.argv),
+        "torch": torch.__version__,
+        "torch_geometric": version,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "processor": processor(),
+        "backend": ops.active_backend(),
+    }
+    result = {"about": about, "layers": records}
+    result["threads"] = [threads(name, WIDTHS[-1], arguments.calls) for name in chosen]
+    if not arguments.no_scaling:
+        result["scaling"] = scaling(arguments.calls)
     if arguments.out:
-        about = {"torch": torch.__version__, "python": platform.python_version(), "machine": platform.processor()}
         with open(arguments.out, "w", encoding="utf-8") as file:
-            json.dump({"versions": about, "records": records}, file, indent=1)
+            json.dump(result, file, indent=None, separators=(",", ":"))
+
+
+def processor():
+    with open("/proc/cpuinfo") as file:
+        return next((line.split(":")[1].strip() for line in file if line.startswith("model name")), "")
 
 
 if __name__ == "__main__":

@@ -215,7 +215,11 @@ def doctor() -> None:
     table.add_row("python", platform.python_version())
     table.add_row("torch", f"{torch.__version__}, {torch.get_num_threads()} threads")
     table.add_row("GPU", torch.cuda.get_device_name() if torch.cuda.is_available() else "none that torch can use")
-    table.add_row("backend", ops.active_backend())
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    table.add_row("backend", f"{ops.active_backend(device)} on {device}, unless RGAT_BACKEND says otherwise")
+    for word, what in (("numba", "compiled loops on the CPU"), ("triton", "compiled kernels on a GPU")):
+        reason = ops.why_not(word)
+        table.add_row(f"  {word}", f"{what}: {'usable' if reason is None else 'not usable: ' + reason}")
     for package, purpose, extra in (
         ("rdkit", "molecules from SMILES", "molecules"),
         ("pyoxigraph", "knowledge graphs from RDF", "rdf"),

@@ -11,6 +11,8 @@ from helpers import assert_close, assert_matches_reference, random_graph
 from rgat import RelationalGraph, ops
 from rgat.nn import RGATConv, RGCNConv
 from rgat.ops import numba_kernels as loops
+from rgat.ops import numba_products as products
+from rgat.ops import threads
 
 
 @pytest.fixture
@@ -107,8 +109,8 @@ def test_threads_change_no_bit_of_the_loops(plan, two_threads):
     conv.eval()
     chosen = conv.plan(graph, plan)
     outs = []
-    for threads in (2, 2, 1):
-        torch.set_num_threads(threads)
+    for count in (2, 2, 1):
+        torch.set_num_threads(count)
         with ops.backend("numba"):
             outs.append(conv(x, graph, plan=chosen).detach())
     assert torch.equal(outs[0], outs[1])
@@ -150,9 +152,7 @@ def in_child(queue, conv, x, graph):
     torch.set_num_threads(1)  # the threads of BLAS do not survive a fork; ours are made anew
     with ops.backend("numba"):
         out = step_without_parameters(conv, x, graph)
-        from rgat.ops import cpu
-
-        cpu._run(loops.gather, [0, 5, 10], 0, np.arange(10, dtype=np.int32), np.eye(10), np.empty((10, 10)))
+        threads.run(products.gather, [0, 5, 10], 0, np.arange(10, dtype=np.int32), np.eye(10), np.empty((10, 10)))
     queue.put([t.numpy() for t in out])
 
 

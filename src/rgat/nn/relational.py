@@ -158,27 +158,30 @@ class RelationalConv(nn.Module):
     def _convolve(
         self,
         x: Tensor,
-        folded: Tensor | None,
+        attention_kernels: tuple[Tensor, Tensor] | None,
         edge_logits: Tensor | None,
         graph: RelationalGraph,
         plan: ops.Plan,
         how: ops.Attention,
         state: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        """Outputs ``[N, H, D]`` and attention ``[E, H]`` for dense features, in the order that is planned.
-
-        ``folded`` are the kernels ``W Q`` and ``W K`` side by side, ``[R, H, F, 2 A]``; None: constant attention.
-        """
+        """Outputs ``[N, H, D]`` and attention ``[E, H]`` for dense features, in the order that is planned."""
         device = x.device.type
         if torch.is_autocast_enabled(device) and x.dtype != torch.float64:
             x = x.to(torch.get_autocast_dtype(device))
         s = graph.complete_structure if plan.alternative == "dense" else graph.structure
-        query_weight = key_weight = None
-        if folded is not None:
-            query_weight, key_weight = (fold_heads(part) for part in folded.chunk(2, dim=3))
-        queries = self._project_scores(x, query_weight, s.targets)
-        if isinstance(self.kernel, BasisKernel) and plan.alternative.startswith("basis"):
-            scores = (queries, self._project_scores(x, key_weight, s.sources), edge_logits)
+        uses_bases = isinstance(self.kernel, BasisKernel) and plan.alternative.startswith("basis")
+        weight = queries = keys = None
+        if attention_kernels is not None:
+            weight, query_weight = ops.fold(self._kernels(), *attention_kernels)
+            queries = self._project_scores(x, query_weight, s.targets)
+            if uses_bases:
+                key_weight = weight[..., self.heads * self.out_channels :]
+                keys = self._project_scores(x, key_weight, s.sources)
+        elif not uses_bases:
+            weight = fold_heads(self._kernels())
+        if isinstance(self.kernel, BasisKernel) and uses_bases:
+            scores = (queries, keys, edge_logits)
             bases, coefficients = self.kernel.bases.to(x.dtype), self.kernel.coefficients.to(x.dtype)
             if plan.alternative == "basis":
                 table = torch.einsum("nf,bfd->nbd", x, bases).unsqueeze(1)
@@ -186,15 +189,11 @@ class RelationalConv(nn.Module):
             sums, attention = ops.sum_inputs(x, *scores, s, how, state)
             table = ops.collect(sums, coefficients, s.targets, graph.num_nodes)  # [N, H, B, F]
             return torch.einsum("nhbf,bfd->nhd", table, bases), attention
-        weight = fold_heads(self._kernels())
-        if key_weight is not None:
-            weight = torch.cat([weight, key_weight], dim=3)
+        assert weight is not None
         return ops.convolve(x.unsqueeze(1), weight.to(x.dtype), queries, edge_logits, s, how, state, plan.aggregated)
 
-    def _project_scores(self, x: Tensor, weight: Tensor | None, rows: Rows) -> Tensor | None:
+    def _project_scores(self, x: Tensor, weight: Tensor, rows: Rows) -> Tensor:
         """Queries or keys ``[U, H, A]`` with folded kernels ``[R, 1, F, H * A]``."""
-        if weight is None:
-            return None
         return ops.project(x.unsqueeze(1), weight.to(x.dtype), rows).view(-1, self.heads, weight.shape[3] // self.heads)
 
     def _values(self, x: Tensor | None, index: Tensor | None, rows: Rows, graph: RelationalGraph) -> Tensor:

@@ -188,10 +188,11 @@ class RGATConv(RelationalConv):
             if x is not None:
                 plan = plan or self._plan(graph, constant_attention)
             if x is not None and plan is not None and plan.alternative != "unfolded":
-                folded = edge_logits = None
+                attention_kernels = edge_logits = None
                 if not constant_attention:
-                    folded, edge_logits = self._fold(), self._edge_logits(edge_attr, graph.structure)
-                out, attention = self._convolve(x, folded, edge_logits, graph, plan, self._attention, state)
+                    attention_kernels = self.attention_kernels()
+                    edge_logits = self._edge_logits(edge_attr, graph.structure)
+                out, attention = self._convolve(x, attention_kernels, edge_logits, graph, plan, self._attention, state)
             else:
                 out, attention = self._attend(x, index, edge_attr, graph, constant_attention, state)
             if return_attention_weights:
@@ -224,10 +225,6 @@ class RGATConv(RelationalConv):
                 keys = ops.project(g.to(self._dtype), key_kernel, s.sources, one_to_one=True)
                 edge_logits = self._edge_logits(edge_attr, s)
         return ops.attend(g, queries, keys, edge_logits, s, self._attention, state)
-
-    def _fold(self) -> Tensor:
-        """``W Q`` and ``W K`` side by side, ``[R, H, F, 2 A]``: as ``(h W) Q = h (W Q)``, targets need no values."""
-        return self.kernels() @ torch.cat(self.attention_kernels(), dim=3)
 
     def _edge_logits(self, edge_attr: Tensor | None, s: Structure) -> Tensor | None:
         """``e . u[r, k]`` of the sorted edges, ``[E, H]``."""

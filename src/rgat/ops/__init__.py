@@ -2,8 +2,9 @@
 
 from rgat.ops.attention import Attention
 from rgat.ops.bases import collect, spread
-from rgat.ops.dispatch import active_backend, backend, uses_reference
+from rgat.ops.dispatch import active_backend, backend, uses_reference, why_not
 from rgat.ops.dropout import count_call
+from rgat.ops.folding import fold
 from rgat.ops.operators import attend, convolve, project, sum_inputs
 from rgat.ops.planner import Plan, Sizes, make_plan
 from rgat.ops.reference import relational_attention
@@ -18,10 +19,12 @@ __all__ = [
     "collect",
     "convolve",
     "count_call",
+    "fold",
     "make_plan",
     "project",
     "relational_attention",
     "spread",
     "sum_inputs",
     "uses_reference",
+    "why_not",
 ]

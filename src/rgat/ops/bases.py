@@ -20,7 +20,7 @@ from torch import Tensor
 
 from rgat.graph import Rows
 from rgat.ops.dispatch import implementation
-from rgat.ops.operators import forbid_double_backward, leaves_of
+from rgat.ops.operators import as_given, forbid_double_backward, leaves_of, widen
 
 
 def _node(rows: Rows, index: Tensor | None) -> Tensor:
@@ -30,8 +30,9 @@ def _node(rows: Rows, index: Tensor | None) -> Tensor:
 @torch.library.custom_op("rgat::spread", mutates_args=())
 def _spread(table: Tensor, coefficients: Tensor, rows: list[Tensor], index: Tensor | None) -> Tensor:
     r = Rows(*rows)
-    out: Tensor = implementation(table.device).spread(table.contiguous(), coefficients.contiguous(), r, _node(r, index))
-    return out
+    with as_given(table):
+        out: Tensor = implementation(table.device).spread(*widen((table, coefficients)), r, _node(r, index))
+    return out.to(table.dtype)
 
 
 @_spread.register_fake
@@ -44,10 +45,10 @@ def _collect(
     values: Tensor, coefficients: Tensor, rows: list[Tensor], index: Tensor | None, num_nodes: int, groups: int
 ) -> Tensor:
     r = Rows(*rows)
-    out: Tensor = implementation(values.device).collect(
-        values.contiguous(), coefficients.contiguous(), r, _node(r, index), num_nodes, groups
-    )
-    return out
+    with as_given(values):
+        wide = widen((values, coefficients))
+        out: Tensor = implementation(values.device).collect(*wide, r, _node(r, index), num_nodes, groups)
+    return out.to(values.dtype)
 
 
 @_collect.register_fake
@@ -60,8 +61,9 @@ def _(
 @torch.library.custom_op("rgat::pair", mutates_args=())
 def _pair(table: Tensor, values: Tensor, rows: list[Tensor], index: Tensor | None) -> Tensor:
     r = Rows(*rows)
-    out: Tensor = implementation(table.device).pair(table.contiguous(), values.contiguous(), r, _node(r, index))
-    return out
+    with as_given(table):
+        out: Tensor = implementation(table.device).pair(*widen((table, values)), r, _node(r, index))
+    return out.to(values.dtype)
 
 
 @_pair.register_fake

@@ -7,14 +7,8 @@ per edge between forward and backward.
 
 from __future__ import annotations
 
-import functools
-import itertools
-import os
-import sys
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,8 +18,10 @@ from torch import Tensor
 
 from rgat.graph import Rows, Structure
 from rgat.ops import numba_kernels as loops
+from rgat.ops import numba_products as products
 from rgat.ops.attention import Attention
 from rgat.ops.dropout import EDGES, FEATURES, drop_below, mask_stream
+from rgat.ops.threads import ALONE, cut, even, run
 
 Array = NDArray[Any]
 
@@ -33,56 +29,6 @@ _NO_INDEX = np.empty(0, np.int32)
 
 _BUFFER = 1 << 17  # numbers in a buffer between a loop and a matrix product: fits the second-level cache
 _SMALL = 512  # numbers in a kernel up to which a loop over rows beats a matrix product per relation
-_ALONE = 1 << 14  # numbers to move below which a second thread costs more than it saves
-
-_pool: ThreadPoolExecutor | None = None
-
-
-def _forget_pool() -> None:
-    global _pool
-    _pool = None
-
-
-os.register_at_fork(after_in_child=_forget_pool)  # a forked child has none of its parent's threads
-
-
-@functools.cache
-def _announce() -> None:
-    """Before the first loop runs: say so if it has to be compiled first."""
-    folder = Path(loops.forward.stats.cache_path or "")
-    if not any(folder.glob("numba_kernels.*.nbi")):
-        print(f"rgat: compiling the loops of the CPU backend, once; they are kept in {folder}", file=sys.stderr)
-
-
-def _run(kernel: Callable[..., Any], bounds: list[int], *arguments: Any) -> None:
-    """Call ``kernel(lo, hi, ...)`` for each range between two neighbouring bounds, side by side."""
-    global _pool
-    _announce()
-    futures = []
-    if len(bounds) > 2:
-        if _pool is None:
-            _pool = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="rgat")
-        futures = [_pool.submit(kernel, lo, hi, *arguments) for lo, hi in itertools.pairwise(bounds[1:])]
-    kernel(bounds[0], bounds[1], *arguments)
-    for future in futures:
-        future.result()
-
-
-def _cut(ptr: Array, lo: int, hi: int, width: int) -> list[int]:
-    """Cut ``lo:hi`` into as many ranges as there are threads, each with the same share of what ``ptr`` counts."""
-    threads = torch.get_num_threads()
-    total = int(ptr[hi] - ptr[lo]) + hi - lo
-    if threads == 1 or total * width < _ALONE:
-        return [lo, hi]
-    marks = np.linspace(ptr[lo], ptr[hi], threads + 1)[1:-1]
-    return [lo, *(lo + np.searchsorted(ptr[lo : hi + 1], marks).clip(0, hi - lo)).tolist(), hi]
-
-
-def _even(lo: int, hi: int, width: int) -> list[int]:
-    threads = torch.get_num_threads()
-    if threads == 1 or (hi - lo) * width < _ALONE:
-        return [lo, hi]
-    return [lo + (hi - lo) * k // threads for k in range(threads + 1)]
 
 
 def _array(tensor: Tensor) -> Array:
@@ -122,20 +68,42 @@ def _multiply(
     left: Tensor, kernels: Sequence[Tensor], out: Tensor, ranges: Iterable[tuple[int, int, int]], start: int = 0
 ) -> None:
     """``[n, P, F] x [P, F, M] -> [n, P, M]`` for each (relation, first row, last row), counted from ``start``."""
+    relations, sizes = _sizes(ranges, start, len(left))
     for p in range(left.shape[1]):
-        left_p, out_p = left[:, p], out[:, p]
-        for r, a, b in ranges:
-            torch.mm(left_p[a - start : b - start], kernels[r][p], out=out_p[a - start : b - start])
+        parts = zip(relations, left[:, p].split_with_sizes(sizes), out[:, p].split_with_sizes(sizes), strict=True)
+        for r, left_part, out_part in parts:
+            if r >= 0:
+                torch.mm(left_part, kernels[r][p], out=out_part)
 
 
 def _add_outer(
     left: Tensor, right: Tensor, kernels: Sequence[Tensor], ranges: Iterable[tuple[int, int, int]], start: int = 0
 ) -> None:
     """``[n, P, F], [n, P, M]``: add the sum of the rows' outer products to the ``[P, F, M]`` of each relation."""
+    relations, sizes = _sizes(ranges, start, len(left))
     for p in range(left.shape[1]):
-        left_p, right_p = left[:, p].t(), right[:, p]
-        for r, a, b in ranges:
-            kernels[r][p].addmm_(left_p[:, a - start : b - start], right_p[a - start : b - start])
+        parts = zip(
+            relations, left[:, p].t().split_with_sizes(sizes, 1), right[:, p].split_with_sizes(sizes), strict=True
+        )
+        for r, left_part, right_part in parts:
+            if r >= 0:
+                kernels[r][p].addmm_(left_part, right_part)
+
+
+def _sizes(ranges: Iterable[tuple[int, int, int]], start: int, size: int) -> tuple[list[int], list[int]]:
+    """The relations (-1: none) and sizes of the parts that a chunk of ``size`` rows is to be split into."""
+    relations, sizes, place = [], [], start
+    for r, a, b in ranges:
+        if a > place:
+            relations.append(-1)
+            sizes.append(a - place)
+        relations.append(r)
+        sizes.append(b - a)
+        place = b
+    if place < start + size:
+        relations.append(-1)
+        sizes.append(start + size - place)
+    return relations, sizes
 
 
 def project(x: Tensor, weight: Tensor, rows: Rows, node: Tensor | None) -> Tensor:
@@ -156,7 +124,7 @@ def _project_into(
         arrays = [_array(t) for t in (rows.relation, x, weight, flipped, out)]
         index = _NO_INDEX if node is None else _array(node)
         for start, end in _wanted_ranges(ptr, left_out):
-            _run(loops.project, _even(start, end, batch * inputs * columns), index, *arrays)
+            run(products.project, even(start, end, batch * inputs * columns), index, *arrays)
         return
     kernels, buffers = weight.unbind(), _Buffers()
     for first, last in _wanted_ranges(ptr, left_out):
@@ -186,7 +154,7 @@ def _take(x: Tensor, node: Tensor | None, start: int, end: int, buffers: _Buffer
     taken = buffers.rows("taken", end - start, tuple(x.shape[1:]), x)
     width = taken[0].numel()
     arrays = _array(node), _array(x).reshape(len(x), width), _array(taken).reshape(end - start, width)
-    _run(loops.gather, _even(start, end, width), start, *arrays)
+    run(products.gather, even(start, end, width), start, *arrays)
     return taken
 
 
@@ -197,8 +165,8 @@ def _put(rows: Tensor, node: Tensor | None, start: int, end: int, out: Tensor) -
         return
     width = rows[0].numel()
     arrays = _array(node), _array(rows).reshape(end - start, width), _array(out).reshape(len(out), width)
-    bounds = _even(0, len(out), width) if (end - start) * width >= _ALONE else [0, len(out)]
-    _run(loops.scatter_add, bounds, start, end, *arrays)
+    bounds = even(0, len(out), width) if (end - start) * width >= ALONE else [0, len(out)]
+    run(products.scatter_add, bounds, start, end, *arrays)
 
 
 def project_input_grad(grad: Tensor, weight: Tensor, rows: Rows, node: Tensor | None, num_nodes: int) -> Tensor:
@@ -208,7 +176,7 @@ def project_input_grad(grad: Tensor, weight: Tensor, rows: Rows, node: Tensor | 
         out = grad.new_empty(num_nodes, batch, inputs)
         flipped = weight.transpose(2, 3).contiguous()
         arrays = [_array(t) for t in (rows.by_node, rows.node_ptr, rows.relation, grad, flipped, out)]
-        _run(loops.project_input_grad, _cut(arrays[1], 0, num_nodes, batch * inputs * columns), *arrays)
+        run(products.project_input_grad, cut(arrays[1], 0, num_nodes, batch * inputs * columns), *arrays)
         return out
     out = grad.new_zeros(num_nodes, batch, inputs)
     ptr, kernels, buffers = rows.relation_ptr.tolist(), weight.transpose(2, 3).unbind(), _Buffers()
@@ -225,8 +193,8 @@ def project_weight_grad(grad: Tensor, x: Tensor, rows: Rows, node: Tensor | None
     if inputs * columns <= _SMALL:
         flipped = grad.new_empty(num_relations, batch, columns, inputs)
         arrays = [_array(t) for t in (rows.relation_ptr, grad, x, flipped)]
-        bounds = _cut(arrays[0], 0, num_relations, batch * inputs * columns)
-        _run(loops.project_weight_grad, bounds, _NO_INDEX if node is None else _array(node), *arrays)
+        bounds = cut(arrays[0], 0, num_relations, batch * inputs * columns)
+        run(products.project_weight_grad, bounds, _NO_INDEX if node is None else _array(node), *arrays)
         return flipped.transpose(2, 3)
     out = grad.new_zeros(num_relations, batch, inputs, columns)
     ptr, kernels, buffers = rows.relation_ptr.tolist(), out.unbind(), _Buffers()
@@ -291,17 +259,17 @@ class _Call:
     def mask_features(self, rows: Tensor, first: int, channels: int) -> None:
         """Apply feature dropout in place to rows that begin with row ``first``."""
         if self.feature_mask[1]:
-            bounds = _even(first, first + len(rows), 4 * rows.shape[1])
+            bounds = even(first, first + len(rows), 4 * rows.shape[1])
             where = (first, _array(rows), self.share, self.width, channels, self.row_id)
-            _run(loops.mask_rows, bounds, *where, *self.feature_mask)
+            run(loops.mask_rows, bounds, *where, *self.feature_mask)
 
     def forward(self, x: Tensor, channels: int, sums: Tensor) -> tuple[Tensor, Tensor]:
         """Return the outputs ``[N, H, D]`` and the attention; fill the sums of aggregated relations."""
         attention = x.new_empty(len(self.s.target), self.heads)
         out = x.new_empty(len(self.s.target_ptr) - 1, self.heads, channels)
         weights = torch.empty_like(attention) if self.edge_mask[1] else attention
-        _run(
-            loops.forward, _cut(self.target_ptr, 0, len(out), self.heads * channels), *self.edges,
+        run(
+            loops.forward, cut(self.target_ptr, 0, len(out), self.heads * channels), *self.edges,
             self.queries, self.keys, *self.score, *self.scopes, *self.edge_mask, self.aggregated,
             self.values, self.share, self.width, *(_array(t) for t in (x, attention, weights, out.flatten(1), sums)),
         )  # fmt: skip
@@ -317,8 +285,8 @@ class _Call:
         if grad_attention is None:
             grad_attention = grad.new_empty(0, 0)
         dlogits = torch.empty_like(attention)
-        _run(
-            loops.backward_by_target, _cut(self.target_ptr, 0, len(grad), grad.shape[1] * grad.shape[2]), *self.edges,
+        run(
+            loops.backward_by_target, cut(self.target_ptr, 0, len(grad), grad.shape[1] * grad.shape[2]), *self.edges,
             self.queries, self.keys, *self.score, *self.scopes, *self.edge_mask, self.aggregated,
             self.values, self.share, self.width,
             *(_array(t) for t in (x, attention, grad.flatten(1), grad_sums, grad_attention, dlogits, dqueries)),
@@ -330,29 +298,40 @@ class _Call:
         if self.edge_mask[1] == 0:
             return attention
         weights = torch.empty_like(attention)
-        bounds = _even(0, len(attention), 8 * self.heads)
-        _run(loops.drop_edges, bounds, *self.edge_mask, _array(attention), _array(weights))
+        bounds = even(0, len(attention), 8 * self.heads)
+        run(loops.drop_edges, bounds, *self.edge_mask, _array(attention), _array(weights))
         return weights
 
-    def values_by_source(self, start: int, end: int, weights: Tensor, grad: Tensor, dvalues: Tensor) -> None:
-        """Fill the gradients of the values of the rows ``start:end``."""
-        bounds = _cut(self.source_ptr, start, end, grad.shape[1] * grad.shape[2])
-        arrays = (_array(t) for t in (self.s.target, weights, grad.flatten(1), dvalues))
-        _run(loops.values_by_source, bounds, start, *self.by_source, *arrays, self.share, self.width)
+    def values_by_source(
+        self, start: int, end: int, weights: Tensor, grad: Tensor, dlogits: Tensor, dvalues: Tensor
+    ) -> None:
+        """Fill the gradients of the values of the rows ``start:end``; with ``dlogits`` also those of additive keys."""
+        bounds = cut(self.source_ptr, start, end, grad.shape[1] * grad.shape[2])
+        arrays = (_array(t) for t in (self.s.target, weights, grad.flatten(1), dlogits, dvalues))
+        run(loops.values_by_source, bounds, start, *self.by_source, *arrays, self.share, self.width)
         self.mask_features(dvalues, start, grad.shape[2])
+
+    def table_by_source(
+        self, start: int, end: int, weights: Tensor, grad: Tensor, dlogits: Tensor, dtable: Tensor
+    ) -> None:
+        """Fill the gradients of values and keys in the rows ``start:end`` of a table."""
+        together = self.attends and self.score[1]
+        self.values_by_source(start, end, weights, grad, dlogits if together else dlogits[:0, :0], dtable.flatten(1))
+        if not together:
+            self.keys_by_source(start, end, dlogits, dtable.flatten(1))
 
     def keys_by_source(self, start: int, end: int, dlogits: Tensor, dkeys: Tensor) -> None:
         """Fill the gradients of the keys of the rows ``start:end``."""
         if self.attends:
-            bounds = _cut(self.source_ptr, start, end, self.heads * self.queries.shape[2])
+            bounds = cut(self.source_ptr, start, end, self.heads * self.queries.shape[2])
             arrays = (_array(self.s.group), self.group_row, self.queries, self.score[1], _array(dlogits), _array(dkeys))
-            _run(loops.keys_by_source, bounds, start, *self.by_source, *arrays, *self.key_layout)
+            run(loops.keys_by_source, bounds, start, *self.by_source, *arrays, *self.key_layout)
 
     def inputs_by_source(self, start: int, end: int, weights: Tensor, dsums: Tensor, dinputs: Tensor) -> None:
         """Fill the gradients of the inputs of rows ``start:end`` of relations that are aggregated."""
-        bounds = _cut(self.source_ptr, start, end, dsums.shape[1] * dsums.shape[2])
+        bounds = cut(self.source_ptr, start, end, dsums.shape[1] * dsums.shape[2])
         arrays = (_array(self.s.group), self.group_row, *(_array(t) for t in (weights, dsums, dinputs)))
-        _run(loops.inputs_by_source, bounds, start, *self.by_source, *arrays)
+        run(loops.inputs_by_source, bounds, start, *self.by_source, *arrays)
 
 
 def _mask(state: Tensor | None, kind: int, rate: float, number: Any) -> tuple[Any, Any, Any]:
@@ -412,7 +391,8 @@ def attend_backward(
     dvalues, dkeys = torch.empty_like(values), values.new_empty(() if keys is None else keys.shape)
     no_sums = values.new_empty(0, values.shape[1], 0)
     dlogits, dqueries = call.backward_by_target(no_sums[:, 0], attention, grad, no_sums, grad_attention)
-    call.values_by_source(0, len(values), call.dropped(attention), grad, dvalues.flatten(1))
+    alone = values.new_empty(0, 0)
+    call.values_by_source(0, len(values), call.dropped(attention), grad, alone, dvalues.flatten(1))
     if keys is not None:
         call.keys_by_source(0, len(values), dlogits, dkeys.flatten(1))
     return dvalues, dqueries, dkeys, dlogits
@@ -495,8 +475,7 @@ def convolve_backward(
     weights = call.dropped(attention)
     if inputs * columns <= _SMALL and not any(aggregated):
         dtable = torch.empty_like(table)
-        call.values_by_source(0, len(table), weights, grad, dtable.flatten(1))
-        call.keys_by_source(0, len(table), dlogits, dtable.flatten(1))
+        call.table_by_source(0, len(table), weights, grad, dlogits, dtable)
         dx = project_input_grad(dtable, weight, s.sources, node, len(x))
         return dx, project_weight_grad(dtable, x, s.sources, node), dqueries, dlogits
     dx = torch.zeros_like(x)
@@ -504,9 +483,12 @@ def convolve_backward(
     for start, end in _chunks(0, len(table), batch * max(inputs, columns)):
         dtable = buffers.rows("dtable", end - start, (batch, columns), x)
         dinputs = buffers.rows("dinputs", end - start, (batch, inputs), x)
-        for a, b in _wanted_ranges(ptr, aggregated, start, end):
-            call.values_by_source(a, b, weights, grad, dtable[a - start : b - start].flatten(1))
-        call.keys_by_source(start, end, dlogits, dtable.flatten(1))
+        if not any(aggregated):
+            call.table_by_source(start, end, weights, grad, dlogits, dtable)
+        else:
+            for a, b in _wanted_ranges(ptr, aggregated, start, end):
+                call.values_by_source(a, b, weights, grad, dlogits[:0, :0], dtable[a - start : b - start].flatten(1))
+            call.keys_by_source(start, end, dlogits, dtable.flatten(1))
         left = _take(x, node, start, end, buffers)
         ranges = _relations(ptr, start, end)
         projected = [entry for entry in ranges if not (aggregated and aggregated[entry[0]])]
@@ -603,7 +585,7 @@ def spread(table: Tensor, coefficients: Tensor, rows: Rows, node: Tensor) -> Ten
     (_, _, bases, channels), heads = table.shape, coefficients.shape[1]
     out = table.new_empty(len(rows.relation), heads, channels)
     arrays = (_array(t) for t in (node, rows.relation, table, coefficients, out))
-    _run(loops.spread, _even(0, len(out), heads * bases * channels), *arrays)
+    run(products.spread, even(0, len(out), heads * bases * channels), *arrays)
     return out
 
 
@@ -618,7 +600,7 @@ def collect(values: Tensor, coefficients: Tensor, rows: Rows, node: Tensor, num_
         node_ptr = torch.cat([counts.new_zeros(1), counts]).int()
     out = values.new_empty(num_nodes, groups, bases, channels)
     arrays = (_array(t) for t in (by_node, node_ptr, rows.relation, values, coefficients, out))
-    _run(loops.collect, _cut(_array(node_ptr), 0, num_nodes, heads * bases * channels), *arrays)
+    run(products.collect, cut(_array(node_ptr), 0, num_nodes, heads * bases * channels), *arrays)
     return out
 
 
@@ -627,5 +609,23 @@ def pair(table: Tensor, values: Tensor, rows: Rows, node: Tensor) -> Tensor:
     (_, _, bases, channels), heads = table.shape, values.shape[1]
     out = values.new_empty(len(rows.relation_ptr) - 1, heads, bases)
     arrays = (_array(t) for t in (node, rows.relation_ptr, table, values, out))
-    _run(loops.pair, _cut(_array(rows.relation_ptr), 0, len(out), heads * bases * channels), *arrays)
+    run(products.pair, cut(_array(rows.relation_ptr), 0, len(out), heads * bases * channels), *arrays)
     return out
+
+
+def fold(kernels: Tensor, attention: Tensor) -> tuple[Tensor, Tensor]:
+    """The matrices of source and target rows; see ``folding``."""
+    (relations, heads, inputs, channels), width = kernels.shape, attention.shape[2] // 2
+    weight = kernels.new_empty(relations, 1, inputs, heads * (channels + width))
+    query = kernels.new_empty(relations, 1, inputs, heads * width)
+    arrays = (_array(t) for t in (kernels, attention, weight[:, 0], query[:, 0]))
+    run(products.fold, even(0, relations, heads * inputs * channels), *arrays)
+    return weight, query
+
+
+def fold_backward(dweight: Tensor, dquery: Tensor, kernels: Tensor, attention: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients of kernels and attention kernels."""
+    dkernels, dattention = torch.empty_like(kernels), torch.empty_like(attention)
+    arrays = (_array(t) for t in (dweight[:, 0], dquery[:, 0], kernels, attention, dkernels, dattention))
+    run(products.fold_backward, even(0, len(kernels), kernels[0].numel() if len(kernels) else 0), *arrays)
+    return dkernels, dattention

@@ -16,7 +16,7 @@ and backward, first by targets, then by source rows ``u``::
     dlogit[e, h] = a * (da - sum of a * da over the softmax group)        dquery[i's group] += dlogit
     dvalue[u, h] = sum over e of u: a[e, h] * dout[target of e, h]        dkey[u] = sum over e of u: dlogit[e, h]
 
-This file holds the loops; ``cpu.py`` calls them.
+This file holds the loops over edges, ``numba_products.py`` those over rows; ``cpu.py`` calls them.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ from typing import Any
 
 import numba
 import numpy as np
+from llvmlite import ir
 
 # No flag that assumes finite numbers: these two only let sums be reordered, so that dot products vectorise.
 _FAST = {"reassoc", "contract"}
-_LONG = 512  # terms after which a sum goes on in double precision
+_AHEAD = 12  # edges: how far ahead rows are asked for
+LONG = 512  # terms after which a sum goes on in double precision
 _BLOCK = 128  # targets whose attention and sums are made together, while they are in the cache
 
 _GOLDEN64 = np.uint64(0x9E3779B97F4A7C15)
@@ -39,11 +41,13 @@ _GOLDEN32 = np.uint32(0x9E3779B9)
 _MIX32 = (np.uint32(0x85EBCA6B), np.uint32(0xC2B2AE35))
 
 
-def _inline(function: Callable[..., Any]) -> Any:
+def inline(function: Callable[..., Any]) -> Any:
+    """Compile as part of every loop that calls it."""
     return numba.njit(inline="always", fastmath=_FAST, error_model="numpy")(function)
 
 
-def _compile(function: Callable[..., Any]) -> Any:
+def compiled(function: Callable[..., Any]) -> Any:
+    """Compile for the types of the first call, and keep the result on disk."""
     options: Any = {"nogil": True, "fastmath": _FAST, "error_model": "numpy"}
     try:
         return numba.njit(cache=True, **options)(function)
@@ -51,21 +55,21 @@ def _compile(function: Callable[..., Any]) -> Any:
         return numba.njit(**options)(function)
 
 
-@_inline
+@inline
 def _mix64(value):
     value = (value ^ (value >> np.uint64(30))) * _MIX64[0]
     value = (value ^ (value >> np.uint64(27))) * _MIX64[1]
     return value ^ (value >> np.uint64(31))
 
 
-@_inline
+@inline
 def _mix32(value):
     value = np.uint32((value ^ (value >> np.uint32(16))) * _MIX32[0])
     value = np.uint32((value ^ (value >> np.uint32(13))) * _MIX32[1])
     return value ^ (value >> np.uint32(16))
 
 
-@_inline
+@inline
 def _is_kept(stream, number, column, below):
     """Whether dropout keeps one element; the same function as ``dropout.keep_mask``."""
     key = _mix64(stream ^ (np.uint64(number) * _GOLDEN64))
@@ -73,7 +77,7 @@ def _is_kept(stream, number, column, below):
     return _mix32(np.uint32(low + np.uint32(np.uint32(column) * _GOLDEN32)) ^ high) >= below
 
 
-@_compile
+@compiled
 def mask_rows(lo, hi, first, rows, share, width, channels, row_id, stream, below, scale):
     """Multiply the values in ``rows[lo - first:hi - first]``, which have the ids ``row_id[lo:hi]``, by their masks."""
     zero = rows.dtype.type(0)
@@ -86,6 +90,28 @@ def mask_rows(lo, hi, first, rows, share, width, channels, row_id, stream, below
                 column = np.uint32(np.uint32(p * share * channels + c) * _GOLDEN32)
                 bits = _mix32(np.uint32(low + column) ^ high)
                 rows[u - first, at + np.uint64(c)] *= scale if bits >= below else zero
+
+
+@numba.extending.intrinsic
+def _prefetch(typing_context, address):
+    """Ask for the memory at an address before it is needed: rows are read in no order that hardware foresees."""
+
+    def generate(context, builder, signature, arguments):
+        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
+        place = builder.inttoptr(arguments[0], byte)
+        builder.call(function, [place, number(0), number(3), number(1)])  # to read, keep, data
+        return context.get_dummy_value()
+
+    return numba.types.void(numba.types.uint64), generate
+
+
+@inline
+def _prefetch_row(base, row_bytes, row):
+    address = base + np.uint64(row) * row_bytes
+    for offset in range(np.uint64(0), row_bytes, np.uint64(64)):
+        _prefetch(address + offset)
 
 
 def _exponentials(numbers):
@@ -124,14 +150,14 @@ def _(numbers):
     return vectorised
 
 
-@_compile
+@compiled
 def exponentials_of(numbers):
     """Replace numbers that are not positive by their exponentials."""
     _exponentials(numbers)
 
 
-@_inline
-def _put_aside(total, rows, row):
+@inline
+def put_aside(total, rows, row):
     """Move a partial sum of many terms out of single precision."""
     flat = rows[row].reshape(-1)
     for n in range(flat.shape[0]):
@@ -139,20 +165,21 @@ def _put_aside(total, rows, row):
         flat[n] = 0
 
 
-@_inline
-def _bring_back(total, rows, row):
+@inline
+def bring_back(total, rows, row):
+    """Add what was put aside, and begin anew."""
     flat = rows[row].reshape(-1)
     for n in range(flat.shape[0]):
         flat[n] += total[n]
         total[n] = 0
 
 
-@_inline
+@inline
 def _is_aggregated(aggregated, relation):
     return aggregated.shape[0] > 0 and aggregated[relation]
 
 
-@_compile
+@compiled
 def _constant_attention(lo, hi, ptr, heads, attention):
     """One over the size of each segment, for some heads."""
     for s in range(lo, hi):
@@ -162,7 +189,7 @@ def _constant_attention(lo, hi, ptr, heads, attention):
                 attention[e, h] = weight
 
 
-@_compile
+@compiled
 def _scores(start, end, group_ptr, group_row, source_row, queries, keys, edge_logits, additive, out):
     """The logits of the edges of the groups ``start:end``, before LeakyReLU."""
     num_heads, channels = out.shape[1], queries.shape[2]
@@ -186,7 +213,7 @@ def _scores(start, end, group_ptr, group_row, source_row, queries, keys, edge_lo
                 out[e, h] += edge_logits[e, h]
 
 
-@_compile
+@compiled
 def _subtract_maximum(lo, hi, ptr, heads, logits):
     """For each segment ``ptr[s]:ptr[s + 1]`` of edges with ``lo <= s < hi``, and each of some heads, in place."""
     for s in range(lo, hi):
@@ -202,7 +229,7 @@ def _subtract_maximum(lo, hi, ptr, heads, logits):
                 logits[e, h] -= maximum
 
 
-@_compile
+@compiled
 def _divide_by_sum(lo, hi, ptr, heads, weights):
     """Likewise."""
     for s in range(lo, hi):
@@ -218,7 +245,7 @@ def _divide_by_sum(lo, hi, ptr, heads, weights):
                 weights[e, h] *= factor
 
 
-@_compile
+@compiled
 def _subtract_share_of_sum(lo, hi, ptr, heads, attention, dlogits):
     """From ``a * da`` to the gradient of the logits, likewise."""
     for s in range(lo, hi):
@@ -235,7 +262,7 @@ def _subtract_share_of_sum(lo, hi, ptr, heads, attention, dlogits):
                 dlogits[e, h] -= attention[e, h] * rounded
 
 
-@_compile
+@compiled
 def drop_edges(start, end, stream, below, scale, attention, weights):
     """Attention after dropout, of the edges ``start:end``."""
     for e in range(start, end):
@@ -243,35 +270,38 @@ def drop_edges(start, end, stream, below, scale, attention, weights):
             weights[e, h] = attention[e, h] * scale if _is_kept(stream, e, h, below) else attention.dtype.type(0)
 
 
-@_compile
+@compiled
 def _sum_values(
     lo, hi, group_ptr, node_ptr, group_row, group_relation, source_row, aggregated, weights, values, share, width, out
 ):
     num_heads = weights.shape[1]
     channels = out.shape[1] // num_heads
     total = np.zeros(out.shape[1])
+    base, row_bytes = np.uint64(values.ctypes.data), np.uint64(values.shape[1] * values.itemsize)
+    final = group_ptr[node_ptr[hi]] - 1
     for i in range(lo, hi):
         for c in range(out.shape[1]):
             out[i, c] = 0
         for v in range(node_ptr[i], node_ptr[i + 1]):
             if _is_aggregated(aggregated, group_relation[group_row[v]]):
                 continue
-            for start in range(group_ptr[v], group_ptr[v + 1], _LONG):
-                for e in range(start, min(start + _LONG, group_ptr[v + 1])):
+            for start in range(group_ptr[v], group_ptr[v + 1], LONG):
+                for e in range(start, min(start + LONG, group_ptr[v + 1])):
                     u = source_row[e]
+                    _prefetch_row(base, row_bytes, source_row[min(e + _AHEAD, final)])
                     for p in range(num_heads // share):
                         for q in range(share):
                             weight, at = weights[e, p * share + q], np.uint64(p * width + q * channels)
                             to = np.uint64((p * share + q) * channels)
                             for d in range(channels):
                                 out[i, to + np.uint64(d)] += weight * values[u, at + np.uint64(d)]
-                if group_ptr[v + 1] - group_ptr[v] > _LONG:
-                    _put_aside(total, out, i)
-            if group_ptr[v + 1] - group_ptr[v] > _LONG:
-                _bring_back(total, out, i)
+                if group_ptr[v + 1] - group_ptr[v] > LONG:
+                    put_aside(total, out, i)
+            if group_ptr[v + 1] - group_ptr[v] > LONG:
+                bring_back(total, out, i)
 
 
-@_compile
+@compiled
 def _sum_inputs(
     lo, hi, group_ptr, node_ptr, group_row, group_relation, source_row, source_node, aggregated, weights, x, sums
 ):
@@ -284,20 +314,20 @@ def _sum_inputs(
         for h in range(num_heads):
             for f in range(inputs):
                 sums[row, h, f] = 0
-        for start in range(group_ptr[v], group_ptr[v + 1], _LONG):
-            for e in range(start, min(start + _LONG, group_ptr[v + 1])):
+        for start in range(group_ptr[v], group_ptr[v + 1], LONG):
+            for e in range(start, min(start + LONG, group_ptr[v + 1])):
                 j = source_node[source_row[e]]
                 for h in range(num_heads):
                     weight = weights[e, h]
                     for f in range(inputs):
                         sums[row, h, f] += weight * x[j, f]
-            if group_ptr[v + 1] - group_ptr[v] > _LONG:
-                _put_aside(total, sums, row)
-        if group_ptr[v + 1] - group_ptr[v] > _LONG:
-            _bring_back(total, sums, row)
+            if group_ptr[v + 1] - group_ptr[v] > LONG:
+                put_aside(total, sums, row)
+        if group_ptr[v + 1] - group_ptr[v] > LONG:
+            bring_back(total, sums, row)
 
 
-@_compile
+@compiled
 def forward(
     lo, hi, target_ptr, group_ptr, node_ptr, group_row, group_relation, source_row, source_node,
     queries, keys, edge_logits, additive, slope, within, across,
@@ -349,7 +379,7 @@ def forward(
             )  # fmt: skip
 
 
-@_compile
+@compiled
 def _dot_values(
     lo,
     hi,
@@ -370,6 +400,8 @@ def _dot_values(
     num_heads = dots.shape[1]
     channels = grad.shape[1] // num_heads
     zero = grad.dtype.type(0)
+    base, row_bytes = np.uint64(values.ctypes.data), np.uint64(values.shape[1] * values.itemsize)
+    final = group_ptr[node_ptr[hi]] - 1
     for i in range(lo, hi):
         for v in range(node_ptr[i], node_ptr[i + 1]):
             if _is_aggregated(aggregated, group_relation[group_row[v]]):
@@ -378,6 +410,7 @@ def _dot_values(
                 continue
             for e in range(group_ptr[v], group_ptr[v + 1]):
                 u = source_row[e]
+                _prefetch_row(base, row_bytes, source_row[min(e + _AHEAD, final)])
                 for p in range(num_heads // share):
                     for q in range(share):
                         dot, at = zero, np.uint64(p * width + q * channels)
@@ -387,7 +420,7 @@ def _dot_values(
                         dots[e, p * share + q] = dot
 
 
-@_compile
+@compiled
 def _dot_inputs(
     lo, hi, group_ptr, node_ptr, group_row, group_relation, source_row, source_node, aggregated, singles,
     x, grad_sums, dots,
@@ -410,7 +443,7 @@ def _dot_inputs(
                 dots[e, h] = dot
 
 
-@_compile
+@compiled
 def _query_grads(
     start, end, group_ptr, group_row, source_row, queries, keys, edge_logits, additive, slope, singles,
     dlogits, dqueries,
@@ -426,8 +459,8 @@ def _query_grads(
                 dqueries[row, h, a] = zero
         if not singles and group_ptr[v + 1] - group_ptr[v] == 1:
             continue
-        for first in range(group_ptr[v], group_ptr[v + 1], _LONG):
-            for e in range(first, min(first + _LONG, group_ptr[v + 1])):
+        for first in range(group_ptr[v], group_ptr[v + 1], LONG):
+            for e in range(first, min(first + LONG, group_ptr[v + 1])):
                 u = source_row[e]
                 if additive:
                     for h in range(num_heads):
@@ -442,13 +475,13 @@ def _query_grads(
                         gradient = dlogits[e, h]
                         for a in range(channels):
                             dqueries[row, h, a] += gradient * keys[u, h, a]
-            if group_ptr[v + 1] - group_ptr[v] > _LONG:
-                _put_aside(total, dqueries, row)
-        if group_ptr[v + 1] - group_ptr[v] > _LONG:
-            _bring_back(total, dqueries, row)
+            if group_ptr[v + 1] - group_ptr[v] > LONG:
+                put_aside(total, dqueries, row)
+        if group_ptr[v + 1] - group_ptr[v] > LONG:
+            bring_back(total, dqueries, row)
 
 
-@_compile
+@compiled
 def _times_attention(start, end, stream, below, scale, attention, grad_attention, dlogits):
     """Turn dot products into ``a * da`` for the edges ``start:end``."""
     if below == 0 and grad_attention.shape[0] == 0:
@@ -466,7 +499,7 @@ def _times_attention(start, end, stream, below, scale, attention, grad_attention
             dlogits[e, h] = attention[e, h] * dot
 
 
-@_compile
+@compiled
 def backward_by_target(
     lo, hi, target_ptr, group_ptr, node_ptr, group_row, group_relation, source_row, source_node,
     queries, keys, edge_logits, additive, slope, within, across,
@@ -496,22 +529,27 @@ def backward_by_target(
         )  # fmt: skip
 
 
-@_compile
-def values_by_source(lo, hi, first, by_source, source_ptr, target, weights, grad, dvalues, share, width):
-    """Gradients of the values of the source rows ``lo:hi``, into a buffer that begins with row ``first``."""
+@compiled
+def values_by_source(lo, hi, first, by_source, source_ptr, target, weights, grad, dlogits, dvalues, share, width):
+    """Gradients of the values of the source rows ``lo:hi``, into a buffer that begins with row ``first``.
+
+    With ``dlogits`` also those of additive keys, which stand behind the values of their share of the heads.
+    """
     num_heads = weights.shape[1]
     channels = grad.shape[1] // num_heads
-    total = np.zeros(dvalues.shape[1])
+    total, key_sums = np.zeros(dvalues.shape[1]), np.zeros(dlogits.shape[1])
     for u in range(lo, hi):
-        is_long = source_ptr[u + 1] - source_ptr[u] > _LONG
+        is_long = source_ptr[u + 1] - source_ptr[u] > LONG
         if is_long or source_ptr[u] == source_ptr[u + 1]:
             for p in range(num_heads // share):
                 for c in range(share * channels):
                     dvalues[u - first, np.uint64(p * width + c)] = 0
-        for start in range(source_ptr[u], source_ptr[u + 1], _LONG):
-            for place in range(start, min(start + _LONG, source_ptr[u + 1])):
+        for start in range(source_ptr[u], source_ptr[u + 1], LONG):
+            for place in range(start, min(start + LONG, source_ptr[u + 1])):
                 e = by_source[place]
                 i = target[e]
+                for h in range(dlogits.shape[1]):
+                    key_sums[h] += dlogits[e, h]
                 for p in range(num_heads // share):
                     for q in range(share):
                         weight, to = weights[e, p * share + q], np.uint64(p * width + q * channels)
@@ -532,9 +570,12 @@ def values_by_source(lo, hi, first, by_source, source_ptr, target, weights, grad
                 for c in range(share * channels):
                     dvalues[u - first, np.uint64(p * width + c)] = total[p * width + c]
                     total[p * width + c] = 0
+        for h in range(dlogits.shape[1]):
+            dvalues[u - first, h // share * width + share * channels + h % share] = key_sums[h]
+            key_sums[h] = 0
 
 
-@_compile
+@compiled
 def inputs_by_source(lo, hi, first, by_source, source_ptr, group, group_row, weights, grad_sums, dinputs):
     """Gradients of the inputs of the source rows ``lo:hi`` that are aggregated, into a buffer likewise."""
     num_heads, inputs = grad_sums.shape[1], grad_sums.shape[2]
@@ -542,21 +583,21 @@ def inputs_by_source(lo, hi, first, by_source, source_ptr, group, group_row, wei
     for u in range(lo, hi):
         for f in range(inputs):
             dinputs[u - first, f] = 0
-        for start in range(source_ptr[u], source_ptr[u + 1], _LONG):
-            for place in range(start, min(start + _LONG, source_ptr[u + 1])):
+        for start in range(source_ptr[u], source_ptr[u + 1], LONG):
+            for place in range(start, min(start + LONG, source_ptr[u + 1])):
                 e = by_source[place]
                 row = group_row[group[e]]
                 for h in range(num_heads):
                     weight = weights[e, h]
                     for f in range(inputs):
                         dinputs[u - first, f] += weight * grad_sums[row, h, f]
-            if source_ptr[u + 1] - source_ptr[u] > _LONG:
-                _put_aside(total, dinputs, u - first)
-        if source_ptr[u + 1] - source_ptr[u] > _LONG:
-            _bring_back(total, dinputs, u - first)
+            if source_ptr[u + 1] - source_ptr[u] > LONG:
+                put_aside(total, dinputs, u - first)
+        if source_ptr[u + 1] - source_ptr[u] > LONG:
+            bring_back(total, dinputs, u - first)
 
 
-@_compile
+@compiled
 def keys_by_source(
     lo, hi, first, by_source, source_ptr, group, group_row, queries, additive, dlogits, dkeys,
     share, key_width, first_key,
@@ -582,178 +623,3 @@ def keys_by_source(
                     at = np.uint64(p * key_width + first_key + q * channels + a)
                     dkeys[u - first, at] = sums[p * share + q, a]
                     sums[p * share + q, a] = 0
-
-
-@_compile
-def gather(lo, hi, first, index, x, out):
-    """``out[u - first] = x[index[u]]`` for rows ``lo:hi``."""
-    for u in range(lo, hi):
-        j = index[u]
-        for c in range(x.shape[1]):
-            out[u - first, c] = x[j, c]
-
-
-@_compile
-def scatter_add(lo, hi, start, end, index, rows, out):
-    """``out[index[u]] += rows[u - start]`` for the rows ``start:end`` whose index lies in ``lo:hi``."""
-    for u in range(start, end):
-        j = index[u]
-        if lo <= j < hi:
-            for c in range(out.shape[1]):
-                out[j, c] += rows[u - start, c]
-
-
-@_compile
-def project(lo, hi, index, relation, x, weight, flipped, out):
-    """``out[u, p] = x[index[u], p] @ weight[relation[u], p]`` for rows ``lo:hi`` and small matrices.
-
-    ``flipped`` is the transpose of each matrix: for the columns that do not fill a vector, dot products are better.
-    Sums take four terms at a time, so that a partial result is loaded and stored a quarter as often.
-    """
-    batch, inputs, columns = x.shape[1], x.shape[2], out.shape[2]
-    zero = x.dtype.type(0)
-    wide, fours = columns - columns % 8, inputs - inputs % 4
-    for u in range(lo, hi):
-        j = index[u] if index.shape[0] else u
-        r = relation[u]
-        for p in range(batch):
-            for m in range(wide, columns):
-                dot = zero
-                for f in range(inputs):
-                    dot += x[j, p, f] * flipped[r, p, m, f]
-                out[u, p, m] = dot
-            if wide == 0:
-                continue
-            for m in range(wide):
-                out[u, p, m] = zero
-            for f in range(0, fours, 4):
-                x0, x1, x2, x3 = x[j, p, f], x[j, p, f + 1], x[j, p, f + 2], x[j, p, f + 3]
-                for m in range(wide):
-                    out[u, p, m] += (x0 * weight[r, p, f, m] + x1 * weight[r, p, f + 1, m]) + (
-                        x2 * weight[r, p, f + 2, m] + x3 * weight[r, p, f + 3, m]
-                    )
-            for f in range(fours, inputs):
-                x0 = x[j, p, f]
-                for m in range(wide):
-                    out[u, p, m] += x0 * weight[r, p, f, m]
-
-
-@_compile
-def project_input_grad(lo, hi, by_node, node_ptr, relation, grad, flipped, out):
-    """``out[j, p] = sum over the rows u of node j: grad[u, p] @ flipped[relation[u], p]`` for nodes ``lo:hi``."""
-    batch, inputs, columns = out.shape[1], out.shape[2], grad.shape[2]
-    fours = columns - columns % 4
-    for j in range(lo, hi):
-        for p in range(batch):
-            for f in range(inputs):
-                out[j, p, f] = 0
-        for place in range(node_ptr[j], node_ptr[j + 1]):
-            u = by_node[place]
-            r = relation[u]
-            for p in range(batch):
-                for m in range(0, fours, 4):
-                    g0, g1, g2, g3 = grad[u, p, m], grad[u, p, m + 1], grad[u, p, m + 2], grad[u, p, m + 3]
-                    for f in range(inputs):
-                        out[j, p, f] += (g0 * flipped[r, p, m, f] + g1 * flipped[r, p, m + 1, f]) + (
-                            g2 * flipped[r, p, m + 2, f] + g3 * flipped[r, p, m + 3, f]
-                        )
-                for m in range(fours, columns):
-                    g0 = grad[u, p, m]
-                    for f in range(inputs):
-                        out[j, p, f] += g0 * flipped[r, p, m, f]
-
-
-@_compile
-def project_weight_grad(lo, hi, index, relation_ptr, grad, x, out):
-    """``out[r, p] = sum over the rows u of r: outer(grad[u, p], x[index[u], p])`` for relations ``lo:hi``."""
-    batch, inputs, columns = x.shape[1], x.shape[2], grad.shape[2]
-    indexed = index.shape[0] > 0
-    total = np.zeros(batch * columns * inputs)
-    for r in range(lo, hi):
-        for p in range(batch):
-            for m in range(columns):
-                for f in range(inputs):
-                    out[r, p, m, f] = 0
-        start, end = relation_ptr[r], relation_ptr[r + 1]
-        fours = end - (end - start) % 4
-        for first in range(start, fours, _LONG):
-            for u in range(first, min(first + _LONG, fours), 4):
-                j0, j1, j2, j3 = u, u + 1, u + 2, u + 3
-                if indexed:
-                    j0, j1, j2, j3 = index[u], index[u + 1], index[u + 2], index[u + 3]
-                for p in range(batch):
-                    for m in range(columns):
-                        g0, g1, g2, g3 = grad[u, p, m], grad[u + 1, p, m], grad[u + 2, p, m], grad[u + 3, p, m]
-                        for f in range(inputs):
-                            out[r, p, m, f] += (g0 * x[j0, p, f] + g1 * x[j1, p, f]) + (
-                                g2 * x[j2, p, f] + g3 * x[j3, p, f]
-                            )
-            if end - start > _LONG:
-                _put_aside(total, out, r)
-        if end - start > _LONG:
-            _bring_back(total, out, r)
-        for u in range(fours, end):
-            j0 = index[u] if indexed else u
-            for p in range(batch):
-                for m in range(columns):
-                    g0 = grad[u, p, m]
-                    for f in range(inputs):
-                        out[r, p, m, f] += g0 * x[j0, p, f]
-
-
-@_compile
-def spread(lo, hi, index, relation, table, coefficients, out):
-    """``out[u, h] = sum over b: coefficients[r, h, b] * table[index[u], h or 0, b]`` for rows ``lo:hi``."""
-    num_heads, channels, bases = out.shape[1], out.shape[2], table.shape[2]
-    for u in range(lo, hi):
-        j, r = index[u], relation[u]
-        for h in range(num_heads):
-            g = h if table.shape[1] > 1 else 0
-            for d in range(channels):
-                out[u, h, d] = 0
-            for b in range(bases):
-                scalar = coefficients[r, h, b]
-                for d in range(channels):
-                    out[u, h, d] += scalar * table[j, g, b, d]
-
-
-@_compile
-def collect(lo, hi, by_node, node_ptr, relation, rows, coefficients, out):
-    """The transpose of ``spread``: sums over the rows of the nodes ``lo:hi`` (and over heads, where they share)."""
-    num_heads, channels, groups, bases = rows.shape[1], rows.shape[2], out.shape[1], out.shape[2]
-    for j in range(lo, hi):
-        for g in range(groups):
-            for b in range(bases):
-                for d in range(channels):
-                    out[j, g, b, d] = 0
-        for place in range(node_ptr[j], node_ptr[j + 1]):
-            u = by_node[place]
-            r = relation[u]
-            for h in range(num_heads):
-                g = h if groups > 1 else 0
-                for b in range(bases):
-                    scalar = coefficients[r, h, b]
-                    for d in range(channels):
-                        out[j, g, b, d] += scalar * rows[u, h, d]
-
-
-@_compile
-def pair(lo, hi, index, relation_ptr, table, rows, out):
-    """``out[r, h, b] = sum over the rows u of r: table[index[u], h or 0, b] . rows[u, h]`` for relations ``lo:hi``."""
-    num_heads, channels, bases = rows.shape[1], rows.shape[2], table.shape[2]
-    zero = rows.dtype.type(0)
-    sums = np.zeros((num_heads, bases))  # in double precision
-    for r in range(lo, hi):
-        for u in range(relation_ptr[r], relation_ptr[r + 1]):
-            j = index[u]
-            for h in range(num_heads):
-                g = h if table.shape[1] > 1 else 0
-                for b in range(bases):
-                    dot = zero
-                    for d in range(channels):
-                        dot += table[j, g, b, d] * rows[u, h, d]
-                    sums[h, b] += dot
-        for h in range(num_heads):
-            for b in range(bases):
-                out[r, h, b] = sums[h, b]
-                sums[h, b] = 0

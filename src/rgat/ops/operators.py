@@ -49,11 +49,12 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
 
 
-def _widen(tensors: tuple[Tensor | None, ...]) -> list[Any]:
+def widen(tensors: tuple[Tensor | None, ...]) -> list[Any]:
+    """The tensors contiguous and in the dtype that is computed in."""
     return [None if t is None else t.to(_wide(t.dtype)).contiguous() for t in tensors]
 
 
-def _as_given(tensor: Tensor) -> torch.autocast:
+def as_given(tensor: Tensor) -> torch.autocast:
     """Inside an operator the dtypes are settled; autocast must not change them again."""
     return torch.autocast(tensor.device.type, enabled=False)
 
@@ -65,8 +66,8 @@ def _node(rows: Rows, index: Tensor | None, one_to_one: bool) -> Tensor | None:
 @torch.library.custom_op("rgat::project", mutates_args=())
 def _project(x: Tensor, weight: Tensor, rows: list[Tensor], index: Tensor | None, one_to_one: bool) -> Tensor:
     r = Rows(*rows)
-    with _as_given(x):
-        wide_x, wide_weight = _widen((x, weight))
+    with as_given(x):
+        wide_x, wide_weight = widen((x, weight))
         out: Tensor = implementation(x.device).project(wide_x, wide_weight, r, _node(r, index, one_to_one))
         return out.to(x.dtype)
 
@@ -81,8 +82,8 @@ def _project_input_grad(
     grad: Tensor, weight: Tensor, rows: list[Tensor], index: Tensor | None, one_to_one: bool, num_nodes: int
 ) -> Tensor:
     r = Rows(*rows)
-    with _as_given(grad):
-        wide_grad, wide_weight = _widen((grad, weight))
+    with as_given(grad):
+        wide_grad, wide_weight = widen((grad, weight))
         node = _node(r, index, one_to_one)
         out: Tensor = implementation(grad.device).project_input_grad(wide_grad, wide_weight, r, node, num_nodes)
         return out.to(grad.dtype)
@@ -98,8 +99,8 @@ def _(
 @torch.library.custom_op("rgat::project_weight_grad", mutates_args=())
 def _project_weight_grad(grad: Tensor, x: Tensor, rows: list[Tensor], index: Tensor | None, one_to_one: bool) -> Tensor:
     r = Rows(*rows)
-    with _as_given(grad):
-        wide_grad, wide_x = _widen((grad, x))
+    with as_given(grad):
+        wide_grad, wide_x = widen((grad, x))
         node = _node(r, index, one_to_one)
         out: Tensor = implementation(grad.device).project_weight_grad(wide_grad, wide_x, r, node)
         return out.to(grad.dtype).contiguous()
@@ -141,8 +142,8 @@ def _attend(
     edge_dropout: float,
 ) -> tuple[Tensor, Tensor]:
     how = Attention(across, negative_slope, feature_dropout, edge_dropout)
-    with _as_given(values):
-        tensors = _widen((values, queries, keys, edge_logits))
+    with as_given(values):
+        tensors = widen((values, queries, keys, edge_logits))
         out, attention = implementation(values.device).attend(*tensors, _structure(structure), how, state)
     return out.to(values.dtype), attention
 
@@ -184,8 +185,8 @@ def _attend_grads(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of values, queries, keys and edge logits; empty for those that are not given."""
     how = Attention(across, negative_slope, feature_dropout, edge_dropout)
-    with _as_given(values):
-        tensors = _widen((grad, grad_attention, attention, values, queries, keys, edge_logits))
+    with as_given(values):
+        tensors = widen((grad, grad_attention, attention, values, queries, keys, edge_logits))
         grads = implementation(values.device).attend_backward(*tensors, _structure(structure), how, state)
     return _like_inputs(grads, (values, queries, keys, edge_logits))  # type: ignore[return-value]
 
@@ -263,8 +264,8 @@ def _convolve(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return also what backward needs: values and keys, and sums of inputs where they are aggregated first."""
     how = Attention(across, negative_slope, feature_dropout, edge_dropout)
-    with _as_given(x):
-        wide_x, wide_weight, *scores = _widen((x, weight, queries, edge_logits))
+    with as_given(x):
+        wide_x, wide_weight, *scores = widen((x, weight, queries, edge_logits))
         made = implementation(x.device).convolve(
             wide_x, wide_weight, *scores, _if_any(aggregated), _structure(structure), how, state
         )
@@ -316,9 +317,9 @@ def _convolve_grads(
     edge_dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     how = Attention(across, negative_slope, feature_dropout, edge_dropout)
-    with _as_given(x):
-        saved = _widen((grad, grad_attention, attention, table, sums, x, weight))
-        scores = _widen((queries, edge_logits))
+    with as_given(x):
+        saved = widen((grad, grad_attention, attention, table, sums, x, weight))
+        scores = widen((queries, edge_logits))
         grads = implementation(x.device).convolve_backward(
             *saved, *scores, _if_any(aggregated), _structure(structure), how, state
         )
@@ -382,8 +383,8 @@ def _sum_inputs(
     edge_dropout: float,
 ) -> tuple[Tensor, Tensor]:
     how = Attention(across, negative_slope, 0.0, edge_dropout)
-    with _as_given(x):
-        tensors = _widen((x, queries, keys, edge_logits))
+    with as_given(x):
+        tensors = widen((x, queries, keys, edge_logits))
         sums, attention = implementation(x.device).sum_inputs(*tensors, _structure(structure), how, state)
     return sums.to(x.dtype), attention
 
@@ -421,8 +422,8 @@ def _sum_inputs_grads(
     edge_dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     how = Attention(across, negative_slope, 0.0, edge_dropout)
-    with _as_given(x):
-        tensors = _widen((grad, grad_attention, attention, x, queries, keys, edge_logits))
+    with as_given(x):
+        tensors = widen((grad, grad_attention, attention, x, queries, keys, edge_logits))
         grads = implementation(x.device).sum_inputs_backward(*tensors, _structure(structure), how, state)
     return _like_inputs(grads, (x, queries, keys, edge_logits))  # type: ignore[return-value]
 

@@ -56,20 +56,35 @@ class Plan:
         return "\n".join(lines)
 
 
-class Rates(NamedTuple):
-    """Nanoseconds of one thread per unit of work, fitted to `benchmarks/planner.py`."""
+class Work(NamedTuple):
+    """Units of work of a way to compute a layer; also the nanoseconds of each unit."""
 
-    product: float  # multiply and add in a matrix product
-    loop_product: float  # the same in a compiled loop over small matrices
-    number: float  # a number read, multiplied and added in a loop over edges
-    edge: float  # an edge and head, beside its numbers
-    move: float  # a number gathered, scattered or written
-    row: float  # a row
-    call: float  # a matrix product that is started
+    product: float = 0  # multiply and add in a matrix product
+    loop_product: float = 0  # the same in a compiled loop over small matrices
+    number: float = 0  # a number read, multiplied and added in a loop over edges
+    edge: float = 0  # an edge and head, beside its numbers
+    move: float = 0  # a number gathered, scattered or written
+    row: float = 0  # a row
+    call: float = 0  # a matrix product that is started
+    aggregation: float = 0  # a relation that is aggregated first: its own loops and products
+    operation: float = 0  # an operation of its own in PyTorch's graph
+
+    def __add__(self, other: tuple[float, ...]) -> Work:  # type: ignore[override]
+        return Work(*(a + b for a, b in zip(self, other, strict=True)))
+
+    def times(self, factor: float) -> Work:
+        """The work of several passes."""
+        return Work(*(a * factor for a in self))
+
+    def cost(self, rates: Work) -> float:
+        """Milliseconds."""
+        return sum(a * b for a, b in zip(self, rates, strict=True)) / 1e6
 
 
-CPU = Rates(product=0.030, loop_product=0.09, number=0.12, edge=4.0, move=0.25, row=6.0, call=6000.0)
-GPU = Rates(product=0.00004, loop_product=0.0001, number=0.0006, edge=0.002, move=0.001, row=0.002, call=0.0)
+# Nanoseconds on one thread, fitted by `benchmarks/planner.py --fit`.
+CPU = Work(0.029, 0.025, 0.68, 35.0, 0.47, 47.0, 35_000.0, 140_000.0, 35_000.0)
+# On an H200, where everything is traffic, and operations are launches.
+GPU = Work(0.00004, 0.00004, 0.001, 0.002, 0.001, 0.001, 0.0, 100_000.0, 60_000.0)
 
 SMALL = 512  # numbers in a kernel up to which the CPU backend multiplies rows in a loop
 
@@ -103,14 +118,15 @@ def make_plan(graph: RelationalGraph, sizes: Sizes, backend: str, alternative: s
 
 
 def _make_plan(graph: RelationalGraph, sizes: Sizes, backend: str, alternative: str | None) -> Plan:
-    sides = _cheaper_sides(graph, sizes) if backend == "numba" and not sizes.drops_features else ()
     costs = estimate(_counts(graph), sizes, GPU if graph.device.type == "cuda" else CPU)
-    if backend == "numba":
-        if any(sides) and not all(sides):
-            costs["per relation"] = _per_relation_cost(graph, sizes, sides, costs)
-    else:
+    sides: tuple[bool, ...] = ()
+    if backend != "numba":
         for name in ("aggregate", "basis aggregate"):
             costs.pop(name, None)
+    elif not sizes.drops_features:
+        sides, gain = _cheaper_sides(graph, sizes)
+        if any(sides) and not all(sides):
+            costs["per relation"] = costs["project"] - gain
     if alternative is None:
         best = min(costs, key=lambda name: costs[name])
         reason = ""
@@ -127,79 +143,88 @@ def _make_plan(graph: RelationalGraph, sizes: Sizes, backend: str, alternative: 
     return Plan(best, aggregated, costs, reason, backend)
 
 
-def estimate(counts: Counts, sizes: Sizes, rates: Rates) -> dict[str, float]:
-    """Milliseconds of the alternatives that treat all relations alike."""
+def work(counts: Counts, sizes: Sizes) -> dict[str, Work]:
+    """The work of the alternatives that treat all relations alike."""
     n, edges, sources, targets, relations = counts
     F, D, H, A, B = sizes[:5]
     passes = 3 if sizes.backward else 1
     HD = H * D
-
-    def projected(rows: int, width: int, depth: int, calls: int, moved: int) -> float:
-        """Rows of ``depth`` numbers times matrices of ``width`` columns."""
-        return passes * (_products(rows, depth, width, calls, rates) + rows * (rates.row + moved * rates.move))
-
-    def summed(width: int) -> float:
-        return passes * edges * H * (rates.edge + width * rates.number)
-
-    compose = 0.0 if B is None else passes * relations * H * B * F * D * rates.product
-    scores = projected(sources, H * A, F, relations, F) + projected(targets, H * A, F, relations, F) if A else 0.0
-    values = projected(sources, HD, F, relations, F + HD)
-    unfolded_scores = values / max(sources, 1) * targets
-    unfolded_scores += passes * (sources + targets) * HD * (A * rates.loop_product + rates.move)
     every = n * relations
-    dense = projected(every, HD, F, relations, 0) + every * passes * rates.row
-    dense_scores = 2 * projected(every, H * A, F, relations, 0) if A else 0.0
-    costs = {
-        "project": compose + scores + values + summed(D),
-        "aggregate": compose + scores + projected(targets, D, F * H, relations * H, F * H + HD) + summed(F),
+
+    scores = _products(targets, F, H * A, relations) if A else Work()  # queries; keys are columns of the values
+    compose = Work() if B is None else Work(product=relations * HD * B * F)
+    keys = _products(sources, F, H * A, relations) if A else Work()
+    found = {
+        "project": compose + scores + _products(sources, F, HD + H * A, relations) + _sums(edges, H, D),
+        "aggregate": compose + scores + keys + _aggregated(targets, F, D, H, relations) + _sums(edges, H, F),
     }
     if A:
-        costs["unfolded"] = compose + values + unfolded_scores + summed(D)
+        unfolded = _products(sources + targets, F, HD, 2 * relations) + _products(sources + targets, D, A, 0, H)
+        found["unfolded"] = compose + unfolded + _sums(edges, H, D) + Work(move=2 * sources * HD, operation=2)
     if every < 4 * max(sources, targets):
-        costs["dense"] = compose + dense + dense_scores + summed(D)
+        dense = _products(every, F, HD + H * A, relations) + _products(every if A else 0, F, H * A, relations)
+        found["dense"] = compose + dense + _sums(edges, H, D) + Work(row=every)
     if B is not None:
-        combine = passes * (sources * (HD * B * rates.loop_product + rates.row + HD * rates.move))
-        costs["basis"] = (compose + scores if A else 0.0) + projected(n, B * D, F, 1, 0) + combine + summed(D)
-        combine = passes * targets * (H * B * F * rates.loop_product + rates.row + 2 * H * F * rates.move)
-        last = projected(n * H, D, B * F, 1, B * F)
-        costs["basis aggregate"] = (compose + scores if A else 0.0) + combine + last + summed(F)
+        composed = compose + scores + keys + Work(operation=1 if A else 0) if A else Work()
+        combine = Work(loop_product=sources * HD * B, row=sources, move=3 * sources * HD, operation=2)
+        found["basis"] = composed + combine + _product(n, F, B * D) + _sums(edges, H, D)
+        combine = Work(loop_product=targets * H * B * F, row=targets, move=2 * targets * H * F, operation=2)
+        last = _product(n * H, B * F, D) + Work(move=n * H * B * F)
+        found["basis aggregate"] = composed + combine + last + _sums(edges, H, F)
     if sizes.drops_features:
         for name in ("aggregate", "basis aggregate"):
-            costs.pop(name, None)
-    return {name: cost / 1e6 for name, cost in costs.items()}
+            found.pop(name, None)
+    return {name: one.times(passes) for name, one in found.items()}
 
 
-def _products(rows: int, depth: int, width: int, calls: int, rates: Rates) -> float:
-    work = rows * depth * width
+def estimate(counts: Counts, sizes: Sizes, rates: Work) -> dict[str, float]:
+    """Milliseconds of the alternatives that treat all relations alike."""
+    return {name: one.cost(rates) for name, one in work(counts, sizes).items()}
+
+
+def _sums(edges: float, heads: int, width: int) -> Work:
+    """Weighted sums over the edges."""
+    return Work(number=edges * heads * width, edge=edges * heads)
+
+
+def _product(rows: float, depth: int, width: int) -> Work:
+    """One matrix product."""
+    return Work(product=rows * depth * width, move=rows * width, call=1)
+
+
+def _products(rows: float, depth: int, width: int, calls: int, batch: int = 1) -> Work:
+    """Rows of ``depth`` numbers, gathered, times the kernels of their relations."""
+    amount = rows * depth * width * batch
+    moved = Work(move=rows * (depth + width) * batch, row=rows)
     if depth * width <= SMALL:
-        return work * rates.loop_product
-    return work * rates.product + calls * rates.call
+        return moved + Work(loop_product=amount)
+    return moved + Work(product=amount, call=calls)
 
 
-def _sides(graph: RelationalGraph, sizes: Sizes) -> tuple[list[float], list[float]]:
-    """For each relation the costs of projecting and of aggregating first, as far as they differ."""
+def _aggregated(targets: float, inputs: int, channels: int, heads: int, relations: int) -> Work:
+    """Sums of inputs times the kernels of their relations."""
+    amount = targets * heads * inputs * channels
+    moved = targets * heads * (inputs + channels)
+    return Work(product=amount, move=moved, row=targets, call=relations * heads, aggregation=relations)
+
+
+def _sides(graph: RelationalGraph, sizes: Sizes) -> list[tuple[Work, Work]]:
+    """For each relation the work of projecting and of aggregating first, as far as they differ."""
     s = graph.structure
-    sources, targets = s.sources.relation_ptr.diff().tolist(), s.targets.relation_ptr.diff().tolist()
-    edges = s.source_ptr[s.sources.relation_ptr.long()].diff().tolist()
-    F, D, H = sizes[:3]
+    counts = (s.sources.relation_ptr, s.targets.relation_ptr, s.source_ptr[s.sources.relation_ptr.long()])
+    F, D, H, A = sizes[:4]
     passes = 3 if sizes.backward else 1
-    kernel = F * H * D * CPU.product + CPU.row
-    project = [
-        passes * (n * (kernel + (F + H * D) * CPU.move) + e * H * D * CPU.number + CPU.call)
-        for n, e in zip(sources, edges, strict=True)
-    ]
-    aggregate = [
-        passes * (n * (kernel + (F + D) * H * CPU.move) + e * H * F * CPU.number + H * CPU.call)
-        for n, e in zip(targets, edges, strict=True)
-    ]
-    return project, aggregate
+    found = []
+    for sources, targets, edges in zip(*(ptr.diff().tolist() for ptr in counts), strict=True):
+        project = _products(sources, F, H * (D + A), 1) + _sums(edges, H, D)
+        aggregate = _aggregated(targets, F, D, H, 1) + _sums(edges, H, F)
+        if A:
+            aggregate += Work(product=sources * F * H * A, move=sources * (F + H * A), call=1)
+        found.append((project.times(passes), aggregate.times(passes)))
+    return found
 
 
-def _cheaper_sides(graph: RelationalGraph, sizes: Sizes) -> tuple[bool, ...]:
-    return tuple(a < p for p, a in zip(*_sides(graph, sizes), strict=True))
-
-
-def _per_relation_cost(graph: RelationalGraph, sizes: Sizes, sides: tuple[bool, ...], costs: dict[str, float]) -> float:
-    project, aggregate = _sides(graph, sizes)
-    saved = sum(p - a for p, a, side in zip(project, aggregate, sides, strict=True) if side)
-    return sum(project) / 1e6 + (costs["project"] - sum(project) / 1e6) - saved / 1e6
+def _cheaper_sides(graph: RelationalGraph, sizes: Sizes) -> tuple[tuple[bool, ...], float]:
+    """Which relations are better aggregated first, and the milliseconds that this saves."""
+    gains = [project.cost(CPU) - aggregate.cost(CPU) for project, aggregate in _sides(graph, sizes)]
+    return tuple(gain > 0 for gain in gains), sum(gain for gain in gains if gain > 0)

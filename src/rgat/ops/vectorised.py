@@ -271,3 +271,30 @@ def pair(table: Tensor, values: Tensor, rows: Rows, node: Tensor) -> Tensor:
     for r, part in _relation_slices(rows.relation_ptr):
         out[r] = torch.einsum("uhbd,uhd->hb", _bases(table, node[part], values.shape[1]), values[part])
     return out
+
+
+def fold(kernels: Tensor, attention: Tensor) -> tuple[Tensor, Tensor]:
+    """The matrices of source and target rows; see ``folding``."""
+    scores = kernels @ attention.transpose(2, 3)  # [R, H, F, 2 A]
+    query, key = (_beside(part) for part in scores.chunk(2, dim=3))
+    return torch.cat([_beside(kernels), key], dim=3), query
+
+
+def _beside(per_head: Tensor) -> Tensor:
+    """``[R, H, F, D] -> [R, 1, F, H * D]``."""
+    return per_head.transpose(1, 2).flatten(2).unsqueeze(1)
+
+
+def fold_backward(dweight: Tensor, dquery: Tensor, kernels: Tensor, attention: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients of kernels and attention kernels."""
+    heads, channels = kernels.shape[1], kernels.shape[3]
+    dvalues, dkeys = dweight[..., : heads * channels], dweight[..., heads * channels :]
+    dkernels, *scores = (_apart(part, heads) for part in (dvalues, dquery, dkeys))
+    dscores = torch.cat(scores, dim=3)
+    return dkernels + dscores @ attention, dscores.transpose(2, 3) @ kernels
+
+
+def _apart(beside: Tensor, heads: int) -> Tensor:
+    """``[R, 1, F, H * D] -> [R, H, F, D]``."""
+    relations, _, inputs, columns = beside.shape
+    return beside.reshape(relations, inputs, heads, columns // heads).transpose(1, 2)

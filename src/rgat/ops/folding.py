@@ -1,0 +1,69 @@
+"""Kernels of queries and keys folded into one (equations 3 and 4): ``q = (h W) Q = h (W Q)``.
+
+With ``W`` ``[R, H, F, D]`` and ``[Q' K']`` transposed and stacked, ``[R, H, 2 A, D]``, for each relation one matrix for
+the source rows, the values of all heads and then their keys, and one for the target rows, their queries::
+
+    weight[r] = [W[r, 1] ... W[r, H]  W[r, 1] K[r, 1] ... W[r, H] K[r, H]]        F x H (D + A)
+    query[r]  = [W[r, 1] Q[r, 1] ... W[r, H] Q[r, H]]                             F x H A
+
+An operation of its own, because as a chain of products, transpositions and copies it costs as much as the edges.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rgat.ops.dispatch import implementation
+from rgat.ops.operators import as_given, forbid_double_backward, widen
+
+
+@torch.library.custom_op("rgat::fold", mutates_args=())
+def _fold(kernels: Tensor, attention: Tensor) -> tuple[Tensor, Tensor]:
+    with as_given(kernels):
+        weight, query = implementation(kernels.device).fold(*widen((kernels, attention)))
+    return weight.to(kernels.dtype), query.to(kernels.dtype)
+
+
+@_fold.register_fake
+def _(kernels: Tensor, attention: Tensor) -> tuple[Tensor, Tensor]:
+    relations, heads, inputs, channels = kernels.shape
+    width = attention.shape[2] // 2
+    return (
+        kernels.new_empty(relations, 1, inputs, heads * (channels + width)),
+        kernels.new_empty(relations, 1, inputs, heads * width),
+    )
+
+
+@torch.library.custom_op("rgat::fold_backward", mutates_args=())
+def _fold_grads(dweight: Tensor, dquery: Tensor, kernels: Tensor, attention: Tensor) -> tuple[Tensor, Tensor]:
+    with as_given(kernels):
+        tensors = widen((dweight, dquery, kernels, attention))
+        dkernels, dattention = implementation(kernels.device).fold_backward(*tensors)
+    return dkernels.to(kernels.dtype), dattention.to(attention.dtype)
+
+
+@_fold_grads.register_fake
+def _(dweight: Tensor, dquery: Tensor, kernels: Tensor, attention: Tensor) -> tuple[Tensor, Tensor]:
+    return kernels.new_empty(kernels.shape), attention.new_empty(attention.shape)
+
+
+def _fold_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _fold_backward(ctx: Any, dweight: Tensor, dquery: Tensor) -> tuple[Tensor, Tensor]:
+    grads: tuple[Tensor, Tensor] = _fold_grads(dweight, dquery, *ctx.saved_tensors)
+    return grads
+
+
+_fold.register_autograd(_fold_backward, setup_context=_fold_context)
+forbid_double_backward(_fold_grads)
+
+
+def fold(kernels: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+    """From ``W`` ``[R, H, F, D]``, ``Q`` and ``K`` ``[R, H, D, A]``: the matrices of source and target rows."""
+    made: tuple[Tensor, Tensor] = _fold(kernels, torch.cat([query, key], dim=3).transpose(2, 3))
+    return made
