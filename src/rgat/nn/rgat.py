@@ -168,7 +168,7 @@ class RGATConv(RelationalConv):
         edge_attr = self._check_edge_attr(graph.edge_attr if edge_attr is None else edge_attr, graph)
         x, index = self._split_input(x, graph)
         state = self._next_dropout_state()
-        if ops.uses_reference():
+        if ops.requested_backend() == "reference":
             self._check_rows(graph)
             with torch.autocast(graph.device.type, enabled=False):
                 out, attention = ops.relational_attention(
@@ -250,7 +250,7 @@ class RGATConv(RelationalConv):
     @property
     def _attention(self) -> ops.Attention:
         across = [word == "across" for word in self.scope]
-        return ops.Attention(across, self._slope, self.feature_dropout, self.edge_dropout)
+        return ops.Attention(across, self._slope, self.feature_dropout, self.edge_dropout, ops.requested_backend())
 
     def _merge(self, out: Tensor) -> Tensor:
         if self.head_merge == "mean":

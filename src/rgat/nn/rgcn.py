@@ -68,7 +68,7 @@ class RGCNConv(RelationalConv):
         graph = self._as_graph(x, edge_index, edge_type, None)
         x, index = self._split_input(x, graph)
         state = self._next_dropout_state()
-        if ops.uses_reference():
+        if ops.requested_backend() == "reference":
             self._check_rows(graph)
             with torch.autocast(graph.device.type, enabled=False):
                 out, _ = ops.relational_attention(
@@ -82,7 +82,7 @@ class RGCNConv(RelationalConv):
                     edge_dropout=self.edge_dropout,
                 )
         else:
-            how = ops.Attention([False], None, self.feature_dropout, self.edge_dropout)
+            how = ops.Attention([False], None, self.feature_dropout, self.edge_dropout, ops.requested_backend())
             if x is None:
                 g = self._values(x, index, graph.structure.sources, graph)
                 out, _ = ops.attend(g, None, None, None, graph.structure, how, state)

@@ -2,7 +2,7 @@
 
 from rgat.ops.attention import Attention
 from rgat.ops.bases import collect, spread
-from rgat.ops.dispatch import active_backend, backend, uses_reference, why_not
+from rgat.ops.dispatch import active_backend, backend, requested_backend, why_not
 from rgat.ops.dropout import count_call
 from rgat.ops.folding import fold
 from rgat.ops.operators import attend, convolve, project, sum_inputs
@@ -23,8 +23,8 @@ __all__ = [
     "make_plan",
     "project",
     "relational_attention",
+    "requested_backend",
     "spread",
     "sum_inputs",
-    "uses_reference",
     "why_not",
 ]

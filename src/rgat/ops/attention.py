@@ -12,3 +12,4 @@ class Attention(NamedTuple):
     negative_slope: float | None  # of the additive score; None: the multiplicative score
     feature_dropout: float = 0.0
     edge_dropout: float = 0.0
+    backend: str = "auto"  # backward runs on the backend of forward: each keeps what it likes

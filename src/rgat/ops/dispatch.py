@@ -44,9 +44,14 @@ def _check(word: str, name: str) -> str:
     return word
 
 
-def active_backend(device: torch.device | str = "cpu") -> str:
-    """The backend that a layer called now, with tensors on ``device``, would use."""
-    word = _requested or _check(os.environ.get("RGAT_BACKEND", "auto"), "RGAT_BACKEND")
+def requested_backend() -> str:
+    """The word that was asked for; without looking at what is installed, so that it can be traced."""
+    return _requested or os.environ.get("RGAT_BACKEND", "auto")
+
+
+def active_backend(device: torch.device | str = "cpu", word: str | None = None) -> str:
+    """The backend that a layer called now, with tensors on ``device``, would use; or one called with ``word``."""
+    word = word or _requested or _check(os.environ.get("RGAT_BACKEND", "auto"), "RGAT_BACKEND")
     kind = torch.device(device).type
     if word == "auto":
         return next((best for best, where in _DEVICES.items() if where == kind and why_not(best) is None), "torch")
@@ -57,14 +62,9 @@ def active_backend(device: torch.device | str = "cpu") -> str:
     return word
 
 
-def uses_reference() -> bool:
-    """Whether layers are to run the reference; without looking at what is installed, so that it can be traced."""
-    return (_requested or os.environ.get("RGAT_BACKEND")) == "reference"
-
-
-def implementation(device: torch.device) -> ModuleType:
+def implementation(device: torch.device, word: str | None = None) -> ModuleType:
     """The module whose functions carry out the operations on ``device``."""
-    return importlib.import_module(f"rgat.ops.{_MODULES[active_backend(device)]}")
+    return importlib.import_module(f"rgat.ops.{_MODULES[active_backend(device, word)]}")
 
 
 @contextmanager

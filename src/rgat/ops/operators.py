@@ -24,6 +24,7 @@ all nodes times all relations.
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any, NoReturn
 
 import torch
@@ -49,9 +50,10 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
 
 
-def widen(tensors: tuple[Tensor | None, ...]) -> list[Any]:
-    """The tensors contiguous and in the dtype that is computed in."""
-    return [None if t is None else t.to(_wide(t.dtype)).contiguous() for t in tensors]
+def widen(tensors: tuple[Tensor | None, ...], module: ModuleType | None = None) -> list[Any]:
+    """The tensors contiguous, and in the dtype that is computed in unless the backend takes half precision itself."""
+    takes_half = getattr(module, "TAKES_HALF", False)
+    return [None if t is None else (t if takes_half else t.to(_wide(t.dtype))).contiguous() for t in tensors]
 
 
 def as_given(tensor: Tensor) -> torch.autocast:
@@ -65,10 +67,9 @@ def _node(rows: Rows, index: Tensor | None, one_to_one: bool) -> Tensor | None:
 
 @torch.library.custom_op("rgat::project", mutates_args=())
 def _project(x: Tensor, weight: Tensor, rows: list[Tensor], index: Tensor | None, one_to_one: bool) -> Tensor:
-    r = Rows(*rows)
+    r, module = Rows(*rows), implementation(x.device)
     with as_given(x):
-        wide_x, wide_weight = widen((x, weight))
-        out: Tensor = implementation(x.device).project(wide_x, wide_weight, r, _node(r, index, one_to_one))
+        out: Tensor = module.project(*widen((x, weight), module), r, _node(r, index, one_to_one))
         return out.to(x.dtype)
 
 
@@ -81,11 +82,10 @@ def _(x: Tensor, weight: Tensor, rows: list[Tensor], index: Tensor | None, one_t
 def _project_input_grad(
     grad: Tensor, weight: Tensor, rows: list[Tensor], index: Tensor | None, one_to_one: bool, num_nodes: int
 ) -> Tensor:
-    r = Rows(*rows)
+    r, module = Rows(*rows), implementation(grad.device)
     with as_given(grad):
-        wide_grad, wide_weight = widen((grad, weight))
         node = _node(r, index, one_to_one)
-        out: Tensor = implementation(grad.device).project_input_grad(wide_grad, wide_weight, r, node, num_nodes)
+        out: Tensor = module.project_input_grad(*widen((grad, weight), module), r, node, num_nodes)
         return out.to(grad.dtype)
 
 
@@ -98,11 +98,9 @@ def _(
 
 @torch.library.custom_op("rgat::project_weight_grad", mutates_args=())
 def _project_weight_grad(grad: Tensor, x: Tensor, rows: list[Tensor], index: Tensor | None, one_to_one: bool) -> Tensor:
-    r = Rows(*rows)
+    r, module = Rows(*rows), implementation(grad.device)
     with as_given(grad):
-        wide_grad, wide_x = widen((grad, x))
-        node = _node(r, index, one_to_one)
-        out: Tensor = implementation(grad.device).project_weight_grad(wide_grad, wide_x, r, node)
+        out: Tensor = module.project_weight_grad(*widen((grad, x), module), r, _node(r, index, one_to_one))
         return out.to(grad.dtype).contiguous()
 
 
@@ -140,11 +138,13 @@ def _attend(
     negative_slope: float | None,
     feature_dropout: float,
     edge_dropout: float,
+    backend: str,
 ) -> tuple[Tensor, Tensor]:
-    how = Attention(across, negative_slope, feature_dropout, edge_dropout)
+    how = Attention(across, negative_slope, feature_dropout, edge_dropout, backend)
+    module = implementation(values.device, backend)
     with as_given(values):
-        tensors = widen((values, queries, keys, edge_logits))
-        out, attention = implementation(values.device).attend(*tensors, _structure(structure), how, state)
+        tensors = widen((values, queries, keys, edge_logits), module)
+        out, attention = module.attend(*tensors, _structure(structure), how, state)
     return out.to(values.dtype), attention
 
 
@@ -160,6 +160,7 @@ def _(
     negative_slope: float | None,
     feature_dropout: float,
     edge_dropout: float,
+    backend: str,
 ) -> tuple[Tensor, Tensor]:
     s = _structure(structure)
     heads = values.shape[1]
@@ -182,12 +183,14 @@ def _attend_grads(
     negative_slope: float | None,
     feature_dropout: float,
     edge_dropout: float,
+    backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of values, queries, keys and edge logits; empty for those that are not given."""
-    how = Attention(across, negative_slope, feature_dropout, edge_dropout)
+    how = Attention(across, negative_slope, feature_dropout, edge_dropout, backend)
+    module = implementation(values.device, backend)
     with as_given(values):
-        tensors = widen((grad, grad_attention, attention, values, queries, keys, edge_logits))
-        grads = implementation(values.device).attend_backward(*tensors, _structure(structure), how, state)
+        tensors = widen((grad, grad_attention, attention, values, queries, keys, edge_logits), module)
+        grads = module.attend_backward(*tensors, _structure(structure), how, state)
     return _like_inputs(grads, (values, queries, keys, edge_logits))  # type: ignore[return-value]
 
 
@@ -218,6 +221,7 @@ def _(
     negative_slope: float | None,
     feature_dropout: float,
     edge_dropout: float,
+    backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return _fake_grads((values, queries, keys, edge_logits), attention)  # type: ignore[return-value]
 
@@ -234,7 +238,7 @@ def _attend_backward(ctx: Any, grad: Tensor | None, grad_attention: Tensor | Non
     if grad is None:
         grad = values.new_zeros(_structure(structure).target_ptr.shape[0] - 1, *values.shape[1:])
     grads = _attend_grads(grad.contiguous(), grad_attention, attention, *inputs, structure, state, *ctx.settings)
-    return (*_given(grads, inputs), [None] * len(structure), *[None] * 5)
+    return (*_given(grads, inputs), [None] * len(structure), *[None] * 6)
 
 
 def _given(grads: tuple[Tensor, ...], inputs: tuple[Tensor | None, ...]) -> list[Tensor | None]:
@@ -261,16 +265,18 @@ def _convolve(
     negative_slope: float | None,
     feature_dropout: float,
     edge_dropout: float,
+    backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return also what backward needs: values and keys, and sums of inputs where they are aggregated first."""
-    how = Attention(across, negative_slope, feature_dropout, edge_dropout)
+    """Return also what backward needs.
+
+    On a GPU values and keys; elsewhere one table of both, and sums of inputs where they are aggregated first.
+    """
+    how = Attention(across, negative_slope, feature_dropout, edge_dropout, backend)
+    module = implementation(x.device, backend)
     with as_given(x):
-        wide_x, wide_weight, *scores = widen((x, weight, queries, edge_logits))
-        made = implementation(x.device).convolve(
-            wide_x, wide_weight, *scores, _if_any(aggregated), _structure(structure), how, state
-        )
-    out, attention, table, sums = made
-    return out.to(x.dtype), attention, table, sums
+        tensors = widen((x, weight, queries, edge_logits), module)
+        out, *saved = module.convolve(*tensors, _if_any(aggregated), _structure(structure), how, state)
+    return out.to(x.dtype), *saved
 
 
 @_convolve.register_fake
@@ -286,15 +292,19 @@ def _(
     negative_slope: float | None,
     feature_dropout: float,
     edge_dropout: float,
+    backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     s, heads, dtype = _structure(structure), len(across), _wide(x.dtype)
     channels = weight.shape[1] * weight.shape[3] // heads - (0 if queries is None else queries.shape[2])
-    return (
-        x.new_empty(s.target_ptr.shape[0] - 1, heads, channels),
-        x.new_empty(s.target.shape[0], heads, dtype=dtype),
-        x.new_empty(s.sources.node.shape[0], weight.shape[1], weight.shape[3], dtype=dtype),
-        x.new_empty(s.targets.node.shape[0] if any(aggregated) else 0, heads, x.shape[2], dtype=dtype),
-    )
+    out = x.new_empty(s.target_ptr.shape[0] - 1, heads, channels)
+    attention = x.new_empty(s.target.shape[0], heads, dtype=dtype)
+    rows, batch = s.sources.node.shape[0], weight.shape[1]
+    if x.device.type == "cuda":
+        width = heads // batch * channels
+        return out, attention, x.new_empty(rows, batch, width), x.new_empty(rows, batch, weight.shape[3] - width)
+    table = x.new_empty(rows, batch, weight.shape[3], dtype=dtype)
+    sums = x.new_empty(s.targets.node.shape[0] if any(aggregated) else 0, heads, x.shape[2], dtype=dtype)
+    return out, attention, table, sums
 
 
 @torch.library.custom_op("rgat::convolve_backward", mutates_args=())
@@ -315,14 +325,13 @@ def _convolve_grads(
     negative_slope: float | None,
     feature_dropout: float,
     edge_dropout: float,
+    backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    how = Attention(across, negative_slope, feature_dropout, edge_dropout)
+    how = Attention(across, negative_slope, feature_dropout, edge_dropout, backend)
+    module = implementation(x.device, backend)
     with as_given(x):
-        saved = widen((grad, grad_attention, attention, table, sums, x, weight))
-        scores = widen((queries, edge_logits))
-        grads = implementation(x.device).convolve_backward(
-            *saved, *scores, _if_any(aggregated), _structure(structure), how, state
-        )
+        tensors = widen((grad, grad_attention, attention, table, sums, x, weight, queries, edge_logits), module)
+        grads = module.convolve_backward(*tensors, _if_any(aggregated), _structure(structure), how, state)
     return _like_inputs(grads, (x, weight, queries, edge_logits))  # type: ignore[return-value]
 
 
@@ -344,6 +353,7 @@ def _(
     negative_slope: float | None,
     feature_dropout: float,
     edge_dropout: float,
+    backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return _fake_grads((x, weight, queries, edge_logits), attention)  # type: ignore[return-value]
 
@@ -364,7 +374,7 @@ def _convolve_backward(ctx: Any, grad: Tensor | None, grad_attention: Tensor | N
     grads = _convolve_grads(
         grad.contiguous(), grad_attention, attention, table, sums, *inputs, structure, state, *ctx.settings
     )
-    return (*_given(grads, inputs), [None] * len(structure), *[None] * 6)
+    return (*_given(grads, inputs), [None] * len(structure), *[None] * 7)
 
 
 _convolve.register_autograd(_convolve_backward, setup_context=_convolve_context)
@@ -381,11 +391,13 @@ def _sum_inputs(
     across: list[bool],
     negative_slope: float | None,
     edge_dropout: float,
+    backend: str,
 ) -> tuple[Tensor, Tensor]:
-    how = Attention(across, negative_slope, 0.0, edge_dropout)
+    how = Attention(across, negative_slope, 0.0, edge_dropout, backend)
+    module = implementation(x.device, backend)
     with as_given(x):
-        tensors = widen((x, queries, keys, edge_logits))
-        sums, attention = implementation(x.device).sum_inputs(*tensors, _structure(structure), how, state)
+        tensors = widen((x, queries, keys, edge_logits), module)
+        sums, attention = module.sum_inputs(*tensors, _structure(structure), how, state)
     return sums.to(x.dtype), attention
 
 
@@ -400,6 +412,7 @@ def _(
     across: list[bool],
     negative_slope: float | None,
     edge_dropout: float,
+    backend: str,
 ) -> tuple[Tensor, Tensor]:
     s, heads = _structure(structure), len(across)
     sums = x.new_empty(s.targets.node.shape[0], heads, x.shape[1])
@@ -420,11 +433,13 @@ def _sum_inputs_grads(
     across: list[bool],
     negative_slope: float | None,
     edge_dropout: float,
+    backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    how = Attention(across, negative_slope, 0.0, edge_dropout)
+    how = Attention(across, negative_slope, 0.0, edge_dropout, backend)
+    module = implementation(x.device, backend)
     with as_given(x):
-        tensors = widen((grad, grad_attention, attention, x, queries, keys, edge_logits))
-        grads = implementation(x.device).sum_inputs_backward(*tensors, _structure(structure), how, state)
+        tensors = widen((grad, grad_attention, attention, x, queries, keys, edge_logits), module)
+        grads = module.sum_inputs_backward(*tensors, _structure(structure), how, state)
     return _like_inputs(grads, (x, queries, keys, edge_logits))  # type: ignore[return-value]
 
 
@@ -442,6 +457,7 @@ def _(
     across: list[bool],
     negative_slope: float | None,
     edge_dropout: float,
+    backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return _fake_grads((x, queries, keys, edge_logits), attention)  # type: ignore[return-value]
 
@@ -452,7 +468,7 @@ def _sum_inputs_backward(ctx: Any, grad: Tensor | None, grad_attention: Tensor |
     if grad is None:
         grad = x.new_zeros(_structure(structure).targets.node.shape[0], attention.shape[1], x.shape[1])
     grads = _sum_inputs_grads(grad.contiguous(), grad_attention, attention, *inputs, structure, state, *ctx.settings)
-    return (*_given(grads, inputs), [None] * len(structure), *[None] * 4)
+    return (*_given(grads, inputs), [None] * len(structure), *[None] * 5)
 
 
 _sum_inputs.register_autograd(_sum_inputs_backward, setup_context=_attend_context)
@@ -529,8 +545,8 @@ def sum_inputs(
     state: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Return the weighted sums of inputs per target row ``[V, H, F]``, and the attention; no feature dropout."""
-    across, negative_slope, _, edge_dropout = attention
+    across, negative_slope, _, edge_dropout, backend = attention
     out: tuple[Tensor, Tensor] = _sum_inputs(
-        x, queries, keys, edge_logits, leaves_of(structure), state, across, negative_slope, edge_dropout
+        x, queries, keys, edge_logits, leaves_of(structure), state, across, negative_slope, edge_dropout, backend
     )
     return out

@@ -207,12 +207,14 @@ def convolve(
     how: Attention,
     state: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Project, then attend; returns also the table of values and keys and, here always empty, the sums of inputs."""
+    """Project, then attend; returns also values and keys, on a GPU apart, elsewhere in one table."""
     assert not any(aggregated), "the planner offers aggregation of inputs to the compiled CPU backend only"
     heads = len(how.across)
     table = project(x, weight, s.sources, s.sources.node)
     values, keys = _split(table, heads, 0 if queries is None else queries.shape[2])
     out, attention = attend(values, queries, None if queries is None else keys, edge_logits, s, how, state)
+    if x.is_cuda:
+        return out, attention, *(part.reshape(len(table), table.shape[1], -1).to(x.dtype) for part in (values, keys))
     return out, attention, table, x.new_empty(0, heads, x.shape[2])
 
 
@@ -232,7 +234,10 @@ def convolve_backward(
     state: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of inputs, kernels, queries and edge logits."""
-    values, keys = _split(table, len(how.across), 0 if queries is None else queries.shape[2])
+    heads, key_channels = len(how.across), 0 if queries is None else queries.shape[2]
+    if x.is_cuda:
+        table = torch.cat([table, sums], dim=2)
+    values, keys = _split(table, heads, key_channels)
     dvalues, dqueries, dkeys, dlogits = attend_backward(
         grad, grad_attention, attention, values, queries, None if queries is None else keys, edge_logits, s, how, state
     )
