@@ -21,7 +21,7 @@ from rgat.ops import numba_kernels as loops
 from rgat.ops import numba_products as products
 from rgat.ops.attention import Attention
 from rgat.ops.dropout import EDGES, FEATURES, drop_below, mask_stream
-from rgat.ops.threads import ALONE, cut, even, run
+from rgat.ops.threads import ALONE, cut, even, run, share
 
 Array = NDArray[Any]
 
@@ -126,11 +126,16 @@ def _project_into(
         for start, end in _wanted_ranges(ptr, left_out):
             run(products.project, even(start, end, batch * inputs * columns), index, *arrays)
         return
-    kernels, buffers = weight.unbind(), _Buffers()
-    for first, last in _wanted_ranges(ptr, left_out):
-        for start, end in _chunks(first, last, batch * inputs):
-            left = _take(x, node, start, end, buffers)
-            _multiply(left, kernels, out[start:end], _relations(ptr, start, end), start)
+    kernels = weight.unbind()
+
+    def part(lo: int, hi: int) -> None:
+        buffers = _Buffers()
+        for first, last in _wanted_ranges(ptr, left_out, lo, hi):
+            for start, end in _chunks(first, last, batch * inputs):
+                left = _take(x, node, start, end, buffers)
+                _multiply(left, kernels, out[start:end], _relations(ptr, start, end), start)
+
+    share(part, even(0, len(out), batch * inputs * columns))
 
 
 def _wanted_ranges(
@@ -178,13 +183,24 @@ def project_input_grad(grad: Tensor, weight: Tensor, rows: Rows, node: Tensor | 
         arrays = [_array(t) for t in (rows.by_node, rows.node_ptr, rows.relation, grad, flipped, out)]
         run(products.project_input_grad, cut(arrays[1], 0, num_nodes, batch * inputs * columns), *arrays)
         return out
-    out = grad.new_zeros(num_nodes, batch, inputs)
-    ptr, kernels, buffers = rows.relation_ptr.tolist(), weight.transpose(2, 3).unbind(), _Buffers()
-    for start, end in _chunks(0, len(grad), batch * inputs):
-        part = buffers.rows("part", end - start, (batch, inputs), grad)
-        _multiply(grad[start:end], kernels, part, _relations(ptr, start, end), start)
-        _put(part, node, start, end, out)
-    return out
+    ptr, kernels = rows.relation_ptr.tolist(), weight.transpose(2, 3).unbind()
+
+    def part(lo: int, hi: int) -> Tensor:
+        out, buffers = grad.new_zeros(num_nodes, batch, inputs), _Buffers()
+        for start, end in _chunks(lo, hi, batch * inputs):
+            chunk = buffers.rows("part", end - start, (batch, inputs), grad)
+            _multiply(grad[start:end], kernels, chunk, _relations(ptr, start, end), start)
+            _put(chunk, node, start, end, out)
+        return out
+
+    return _total(share(part, even(0, len(grad), batch * inputs * columns)))
+
+
+def _total(parts: Sequence[Tensor]) -> Tensor:
+    """The sum of what the threads found, in their order."""
+    for part in parts[1:]:
+        parts[0].add_(part)
+    return parts[0]
 
 
 def project_weight_grad(grad: Tensor, x: Tensor, rows: Rows, node: Tensor | None) -> Tensor:
@@ -196,12 +212,17 @@ def project_weight_grad(grad: Tensor, x: Tensor, rows: Rows, node: Tensor | None
         bounds = cut(arrays[0], 0, num_relations, batch * inputs * columns)
         run(products.project_weight_grad, bounds, _NO_INDEX if node is None else _array(node), *arrays)
         return flipped.transpose(2, 3)
-    out = grad.new_zeros(num_relations, batch, inputs, columns)
-    ptr, kernels, buffers = rows.relation_ptr.tolist(), out.unbind(), _Buffers()
-    for start, end in _chunks(0, len(grad), batch * inputs):
-        left = _take(x, node, start, end, buffers)
-        _add_outer(left, grad[start:end], kernels, _relations(ptr, start, end), start)
-    return out
+    ptr = rows.relation_ptr.tolist()
+
+    def part(lo: int, hi: int) -> Tensor:
+        out, buffers = grad.new_zeros(num_relations, batch, inputs, columns), _Buffers()
+        kernels = out.unbind()
+        for start, end in _chunks(lo, hi, batch * inputs):
+            left = _take(x, node, start, end, buffers)
+            _add_outer(left, grad[start:end], kernels, _relations(ptr, start, end), start)
+        return out
+
+    return _total(share(part, even(0, len(grad), batch * inputs * columns)))
 
 
 class _Call:
@@ -478,33 +499,39 @@ def convolve_backward(
         call.table_by_source(0, len(table), weights, grad, dlogits, dtable)
         dx = project_input_grad(dtable, weight, s.sources, node, len(x))
         return dx, project_weight_grad(dtable, x, s.sources, node), dqueries, dlogits
-    dx = torch.zeros_like(x)
-    ptr, kernels, dkernels = s.sources.relation_ptr.tolist(), weight.transpose(2, 3).unbind(), dweight.unbind()
-    for start, end in _chunks(0, len(table), batch * max(inputs, columns)):
-        dtable = buffers.rows("dtable", end - start, (batch, columns), x)
-        dinputs = buffers.rows("dinputs", end - start, (batch, inputs), x)
-        if not any(aggregated):
-            call.table_by_source(start, end, weights, grad, dlogits, dtable)
-        else:
-            for a, b in _wanted_ranges(ptr, aggregated, start, end):
-                call.values_by_source(a, b, weights, grad, dlogits[:0, :0], dtable[a - start : b - start].flatten(1))
-            call.keys_by_source(start, end, dlogits, dtable.flatten(1))
-        left = _take(x, node, start, end, buffers)
-        ranges = _relations(ptr, start, end)
-        projected = [entry for entry in ranges if not (aggregated and aggregated[entry[0]])]
-        _multiply(dtable, kernels, dinputs, projected, start)
-        _add_outer(left, dtable, dkernels, projected, start)
-        for r, a, b in ranges if aggregated else ():
-            if not aggregated[r]:
-                continue
-            rows = slice(a - start, b - start)
-            call.inputs_by_source(a, b, weights, dsums, dinputs[rows].flatten(1))
-            if first_key < columns:
-                dkeys = dtable[rows, 0, first_key:]
-                dinputs[rows, 0].addmm_(dkeys, kernels[r][0, first_key:])
-                dkernels[r][0, :, first_key:].addmm_(left[rows, 0].t(), dkeys)
-        _put(dinputs, node, start, end, dx)
-    return dx, dweight, dqueries, dlogits
+    ptr, kernels = s.sources.relation_ptr.tolist(), weight.transpose(2, 3).unbind()
+
+    def part(lo: int, hi: int) -> tuple[Tensor, Tensor]:
+        dx, dweight, buffers = torch.zeros_like(x), torch.zeros_like(weight), _Buffers()
+        dkernels = dweight.unbind()
+        for start, end in _chunks(lo, hi, batch * max(inputs, columns)):
+            dtable = buffers.rows("dtable", end - start, (batch, columns), x)
+            dinputs = buffers.rows("dinputs", end - start, (batch, inputs), x)
+            left = _take(x, node, start, end, buffers)
+            ranges = _relations(ptr, start, end)
+            projected = [entry for entry in ranges if not (aggregated and aggregated[entry[0]])]
+            if len(projected) == len(ranges):
+                call.table_by_source(start, end, weights, grad, dlogits, dtable)
+            else:
+                for a, b in _wanted_ranges(ptr, aggregated, start, end):
+                    own = dtable[a - start : b - start].flatten(1)
+                    call.values_by_source(a, b, weights, grad, dlogits[:0, :0], own)
+                call.keys_by_source(start, end, dlogits, dtable.flatten(1))
+            _multiply(dtable, kernels, dinputs, projected, start)
+            _add_outer(left, dtable, dkernels, projected, start)
+            for r, a, b in ranges if aggregated else ():
+                if aggregated[r]:
+                    rows = slice(a - start, b - start)
+                    call.inputs_by_source(a, b, weights, dsums, dinputs[rows].flatten(1))
+                    if first_key < columns:
+                        dkeys = dtable[rows, 0, first_key:]
+                        dinputs[rows, 0].addmm_(dkeys, kernels[r][0, first_key:])
+                        dkernels[r][0, :, first_key:].addmm_(left[rows, 0].t(), dkeys)
+            _put(dinputs, node, start, end, dx)
+        return dx, dweight
+
+    dxs, dweights = zip(*share(part, cut(call.source_ptr, 0, len(table), inputs * columns)), strict=True)
+    return _total(dxs), _total([*dweights, dweight]), dqueries, dlogits
 
 
 def _sums_grad(
