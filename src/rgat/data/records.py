@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from rgat.data.store import GraphStore as GraphStore  # part of a record, and found here too
 from rgat.graph import RelationalGraph
 
 MISSING = -1  # in place of a class: the label is not known
@@ -56,61 +56,6 @@ class NodeData:
             f"{self.graph.num_relations} relations, {features}, {len(self.classes)} classes; "
             f"{len(self.train)} train / {len(self.valid)} valid / {len(self.test)} test nodes"
         )
-
-
-@dataclass(frozen=True)
-class GraphStore:
-    """Many graphs, stored flat: the nodes of all graphs in one numbering, graph after graph, and so the edges."""
-
-    x: Tensor  # [nodes, F]
-    edge_index: Tensor  # [2, edges], flat node ids
-    edge_type: Tensor  # [edges]
-    node_ptr: Tensor  # [G + 1]
-    edge_ptr: Tensor  # [G + 1]
-    num_relations: int
-    edge_attr: Tensor | None = None  # [edges, edge_dim]
-
-    def __len__(self) -> int:
-        return len(self.node_ptr) - 1
-
-    def __getitem__(self, graph: int) -> RelationalGraph:
-        """One graph alone."""
-        if not -len(self) <= graph < len(self):
-            raise IndexError(f"graph {graph} of {len(self)}")
-        return self.batch(torch.tensor([graph % len(self)]))[1]
-
-    def select(self, graphs: Tensor) -> GraphStore:
-        """The given graphs as a store of their own."""
-        x, batch = self.batch(graphs)
-        sizes = [ptr[graphs + 1] - ptr[graphs] for ptr in (self.node_ptr, self.edge_ptr)]
-        node_ptr, edge_ptr = (torch.cat([size.new_zeros(1), size.cumsum(0)]) for size in sizes)
-        return GraphStore(x, batch.edge_index, batch.edge_type, node_ptr, edge_ptr, self.num_relations, batch.edge_attr)
-
-    def batch(self, graphs: Tensor) -> tuple[Tensor, RelationalGraph]:
-        """Node features and one graph made of the given graphs, in the given order, without a loop over them."""
-        nodes, graph_of_node = _ranges(self.node_ptr, graphs)
-        edges, graph_of_edge = _ranges(self.edge_ptr, graphs)
-        sizes = self.node_ptr[graphs + 1] - self.node_ptr[graphs]
-        shift = sizes.cumsum(0) - sizes - self.node_ptr[graphs]  # from the flat numbering to the batch's
-        batch = RelationalGraph(
-            self.edge_index[:, edges] + shift[graph_of_edge],
-            self.edge_type[edges],
-            num_nodes=len(nodes),
-            num_relations=self.num_relations,
-            edge_attr=None if self.edge_attr is None else self.edge_attr[edges],
-            batch=graph_of_node,
-            num_graphs=len(graphs),
-            validate=False,
-        )
-        return self.x[nodes], batch
-
-
-def _ranges(ptr: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """The entries of the chosen segments one after the other, and the place of each entry's segment."""
-    sizes = ptr[chosen + 1] - ptr[chosen]
-    owner = torch.repeat_interleave(torch.arange(len(chosen)), sizes)
-    start = sizes.cumsum(0) - sizes
-    return torch.arange(int(sizes.sum())) - start[owner] + ptr[chosen][owner], owner
 
 
 @dataclass(frozen=True)

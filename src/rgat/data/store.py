@@ -1,0 +1,284 @@
+"""Many small graphs, prepared once and stored flat, so that a batch of them is put together without sorting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rgat.graph import INT32_LIMIT, RelationalGraph, Rows, Structure, check_ids
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class GraphStore:
+    """Many graphs, stored flat: the nodes of all graphs in one numbering, graph after graph, and so the edges.
+
+    It lives on the CPU; its batches may be moved.
+    """
+
+    x: Tensor  # [nodes, F]
+    edge_index: Tensor  # [2, edges], flat node ids
+    edge_type: Tensor  # [edges]
+    node_ptr: Tensor  # [G + 1]
+    edge_ptr: Tensor  # [G + 1]
+    num_relations: int
+    edge_attr: Tensor | None = None  # [edges, edge_dim]
+
+    def __len__(self) -> int:
+        return len(self.node_ptr) - 1
+
+    def __getitem__(self, graph: int) -> RelationalGraph:
+        """One graph alone."""
+        if not -len(self) <= graph < len(self):
+            raise IndexError(f"graph {graph} of {len(self)}")
+        return self.batch(torch.tensor([graph % len(self)]))[1]
+
+    def select(self, graphs: Tensor) -> GraphStore:
+        """The given graphs as a store of their own."""
+        nodes, node_ptr, shift = _selected(self.node_ptr, graphs)
+        edges, edge_ptr, _ = _selected(self.edge_ptr, graphs)
+        edge_index = self.edge_index[:, edges] + shift.repeat_interleave(edge_ptr.diff())
+        edge_attr = None if self.edge_attr is None else self.edge_attr[edges]
+        return GraphStore(
+            self.x[nodes], edge_index, self.edge_type[edges], node_ptr, edge_ptr, self.num_relations, edge_attr
+        )
+
+    def batch(self, graphs: Tensor) -> tuple[Tensor, RelationalGraph]:
+        """Node features and one prepared graph made of the given graphs, in the given order.
+
+        The first batch prepares the whole store. From then on a batch only copies slices, so that what a step of
+        training on small graphs waits for is its layers, not the preparation of its batch.
+
+        Args:
+            graphs: ids of the graphs, in any order; one may occur several times.
+        """
+        check_ids("graphs", graphs, len(self), "the number of graphs")
+        with torch.inference_mode(False):  # a batch made in inference may be trained on later
+            parts = self._flat.assemble(graphs.long().numpy())
+            edge_type = self.edge_type.index_select(0, parts.edges)
+        batch = RelationalGraph(
+            parts.edge_index,
+            edge_type,
+            num_nodes=len(parts.nodes),
+            num_relations=self.num_relations,
+            edge_attr=None if self.edge_attr is None else self.edge_attr.index_select(0, parts.edges),
+            batch=parts.batch,
+            num_graphs=len(graphs),
+            validate=False,  # the store was checked when it was prepared
+        )
+        batch._structure = parts.structure
+        return self.x.index_select(0, parts.nodes), batch
+
+    @cached_property
+    def _flat(self) -> _Flat:
+        return _prepare(self)
+
+
+def _selected(ptr: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The entries of the chosen segments one after the other, pointers to them, and how far each segment moves."""
+    start, sizes = ptr[chosen], ptr[chosen + 1] - ptr[chosen]
+    new_ptr = torch.cat([ptr.new_zeros(1), sizes.cumsum(0)])
+    shift = new_ptr[:-1] - start
+    return torch.arange(int(new_ptr[-1])) - shift.repeat_interleave(sizes), new_ptr, shift
+
+
+class _Field(NamedTuple):
+    """An array over all graphs, in slices: one of each graph, or one of each graph and relation."""
+
+    values: Tensor
+    ptr: Tensor  # slice k is ptr[k]:ptr[k + 1], graph after graph; an entry behind the last slice closes pointers
+    counts: str  # the field whose entries the values count; they move as its slices do
+    by_relation: bool = False
+
+
+class _Parts(NamedTuple):
+    """What of a batch is put together from slices."""
+
+    nodes: Tensor  # [N] places in the store
+    edges: Tensor  # [E] places in the store
+    edge_index: Tensor  # [2, E]
+    batch: Tensor  # [N]
+    structure: Structure
+
+
+def _prepare(store: GraphStore) -> _Flat:
+    """Derive the structure of all graphs at once.
+
+    Each graph gets relations of its own, so that rows, which are sorted by relation first, come graph by graph.
+    """
+    num_graphs, num_lines = len(store), max(store.num_relations, 1)
+    check_ids("edge_type", store.edge_type, store.num_relations, "num_relations")
+    graph_of_node, graph_of_edge = (
+        torch.arange(num_graphs).repeat_interleave(ptr.diff()) for ptr in (store.node_ptr, store.edge_ptr)
+    )
+    graph = RelationalGraph(
+        store.edge_index,
+        graph_of_edge * num_lines + store.edge_type,
+        num_nodes=len(graph_of_node),
+        num_relations=num_graphs * num_lines,
+        edge_attr=store.edge_attr,
+    )
+    if (graph_of_node[graph.edge_index] != graph_of_edge).any():
+        raise ValueError(
+            "the edges `edge_ptr[g]:edge_ptr[g + 1]` of a store must join the nodes `node_ptr[g]:node_ptr[g + 1]`, got "
+            "an edge that leaves its graph; add `node_ptr[g]` to node ids that start at 0 in every graph"
+        )
+    return _Flat(_fields(graph, store.node_ptr, store.edge_ptr, num_lines), store.num_relations)
+
+
+def _fields(graph: RelationalGraph, nodes: Tensor, edges: Tensor, num_lines: int) -> dict[str, _Field]:
+    """What a batch has slices of, in the order in which they will lie in its memory."""
+    s = graph.structure
+    source, target = graph.edge_index
+    sources, targets = s.sources.relation_ptr, s.targets.relation_ptr
+    source_rows, groups = sources[::num_lines], targets[::num_lines]
+    return {
+        "edge_source": _Field(source, edges, counts="target_ptr"),
+        "edge_target": _Field(target, edges, counts="target_ptr"),
+        "order": _Field(s.order, edges, counts="order"),
+        "target": _Field(s.target, edges, counts="target_ptr"),
+        "group": _Field(s.group, edges, counts="targets.by_node"),
+        "source_row": _Field(s.source_row, edges, counts="sources.by_node"),
+        "sources.by_node": _Field(s.sources.by_node, source_rows, counts="sources.by_node"),
+        "targets.by_node": _Field(s.targets.by_node, groups, counts="targets.by_node"),
+        "target_ptr": _Field(s.target_ptr, nodes, counts="order"),
+        "sources.node_ptr": _Field(s.sources.node_ptr, nodes, counts="sources.by_node"),
+        "targets.node_ptr": _Field(s.targets.node_ptr, nodes, counts="targets.by_node"),
+        "group_ptr": _Field(s.group_ptr, groups, counts="order"),
+        "sources.node": _Field(s.sources.node, sources, counts="target_ptr", by_relation=True),
+        "targets.node": _Field(s.targets.node, targets, counts="target_ptr", by_relation=True),
+        "source_ptr": _Field(s.source_ptr, sources, counts="by_source", by_relation=True),
+        "by_source": _Field(s.by_source, s.source_ptr[sources.long()], counts="order", by_relation=True),
+    }
+
+
+class _Flat:
+    """All fields of all graphs in one array, and a table of where each slice starts and how long it is.
+
+    The table has a line for each field or, where a field is sliced by relation, one for each of its relations, and a
+    column for each graph, then one for what closes the pointers. A batch takes some columns; its memory is their
+    slices, line by line. So a field comes relation by relation, and in each graph by graph, which is how rows are
+    sorted. One exclusive sum over the table says where every slice goes, and hence by how much every value that
+    counts nodes, edges or rows changes.
+    """
+
+    def __init__(self, fields: dict[str, _Field], num_relations: int) -> None:
+        self.num_relations = num_relations
+        lines = [max(num_relations, 1) if field.by_relation else 1 for field in fields.values()]
+        first = np.cumsum(lines) - lines
+        self.line = dict(zip(fields, first.tolist(), strict=True))  # the first line of each field
+        self.first: Array = first.repeat(lines)  # of each line: the first line of its field
+        self.counts = np.concatenate(  # of each line: the line in whose slices the values are places
+            [
+                self.line[field.counts] + np.arange(count) * fields[field.counts].by_relation
+                for field, count in zip(fields.values(), lines, strict=True)
+            ]
+        )
+        tables = [_table(field, count) for field, count in zip(fields.values(), lines, strict=True)]
+        size, start = (np.concatenate(parts, axis=1) for parts in zip(*tables, strict=True))  # [G + 1, lines]
+        lengths = [len(field.values) for field in fields.values()]
+        base = (np.cumsum(lengths) - lengths).repeat(lines)
+        # A graph's slices lie side by side, and so do its entries of the table: a batch touches few places in memory.
+        place = _exclusive_sum(size)
+        order = _entries((start + base).ravel(), size.ravel())
+        self.flat = torch.cat([field.values.int() for field in fields.values()])[order]
+        self.table = np.stack([size, start, place], axis=1)  # [G + 1, 3, lines]
+        self.index_type = np.int32 if len(self.flat) < INT32_LIMIT else np.int64
+
+    def assemble(self, graphs: Array) -> _Parts:
+        """Copy the slices of the given graphs and renumber what they hold."""
+        chosen = np.concatenate([graphs, [len(self.table) - 1]])
+        size, start, place = self.table.take(chosen, axis=0).transpose(1, 2, 0).copy()  # [lines, G + 1]
+        begin = _exclusive_sum(size)
+        copies = size.ravel()
+        index = np.arange(begin[-1, -1] + size[-1, -1], dtype=self.index_type)
+        index += (place - begin).ravel().astype(self.index_type).repeat(copies)
+        memory = self.flat.index_select(0, torch.from_numpy(index))
+        shift = begin - begin[:, 0].take(self.first)[:, None] - start  # of each slice within its field
+        values = memory.numpy()  # the same memory
+        values += shift.take(self.counts, axis=0).ravel().astype(np.int32).repeat(copies)
+        self._place_rows(values, begin, size)
+        return self._parts(memory, begin, size, start)
+
+    def _place_rows(self, values: Array, begin: Array, size: Array) -> None:
+        """Rows are counted graph by graph, in each relation by relation; count them relation by relation first."""
+        lines = slice(self.line["sources.node"], self.line["source_ptr"])
+        shape = (2, -1, size.shape[1])  # sides, relations, graphs
+        counts, places = (table[lines].reshape(shape).swapaxes(1, 2) for table in (size, begin))
+        shift = (places - places[:, :1, :1] - _exclusive_sum(counts)).ravel().astype(np.int32)
+        place = shift.repeat(counts.ravel())  # of the source rows, then of the target rows
+        place += np.arange(len(place), dtype=np.int32)
+        first, middle, last = (
+            int(begin[self.line[name], 0]) for name in ("source_row", "targets.by_node", "target_ptr")
+        )
+        num_targets = last - middle
+        num_sources = len(place) - num_targets
+        for rows, moved in ((values[first:middle], place[:num_sources]), (values[middle:last], place[num_sources:])):
+            rows[:] = moved.take(rows)
+
+    def _parts(self, memory: Tensor, begin: Array, size: Array, start: Array) -> _Parts:
+        """Name the fields of a batch's memory, and add what follows from the table alone."""
+        begins = [*begin[list(self.line.values()), 0].tolist(), len(memory)]
+        lengths = [after - before for before, after in pairwise(begins)]
+        field = dict(zip(self.line, memory.split_with_sizes(lengths), strict=True))
+        sources, targets = self._rows(field, size)
+        nodes, edges = self.line["target_ptr"], self.line["order"]
+        graph_sizes = size[nodes, :-1].copy()
+        structure = Structure(
+            **{name: field[name] for name in Structure._fields if name in field},
+            sources=sources,
+            targets=targets,
+            graph_sizes=torch.from_numpy(graph_sizes),
+        )
+        return _Parts(
+            nodes=_entries(start[nodes, :-1], graph_sizes),
+            edges=_entries(start[edges, :-1], size[edges, :-1]),
+            edge_index=memory[: 2 * lengths[0]].view(2, lengths[0]).long(),
+            batch=torch.from_numpy(np.arange(len(graph_sizes)).repeat(graph_sizes)),
+            structure=structure,
+        )
+
+    def _rows(self, field: dict[str, Tensor], size: Array) -> list[Rows]:
+        counts = size[self.line["sources.node"] : self.line["source_ptr"]].sum(axis=1).reshape(2, -1)
+        relation_ptr = np.zeros((2, self.num_relations + 1), dtype=np.int32)
+        counts[:, : self.num_relations].cumsum(axis=1, out=relation_ptr[:, 1:])
+        relations = np.arange(counts.shape[1], dtype=np.int32)
+        return [
+            Rows(
+                node=field[f"{side}.node"],
+                relation=torch.from_numpy(relations.repeat(counts[place])),
+                relation_ptr=torch.from_numpy(relation_ptr[place]),
+                by_node=field[f"{side}.by_node"],
+                node_ptr=field[f"{side}.node_ptr"],
+            )
+            for place, side in enumerate(("sources", "targets"))
+        ]
+
+
+def _table(field: _Field, lines: int) -> tuple[Array, Array]:
+    """Size and start of each slice of one field, [G + 1, lines]; the last one closes pointers."""
+    ptr = field.ptr.long().numpy()
+    ends = np.full(lines - 1, ptr[-1])
+    start = np.concatenate([ptr, ends]).reshape(-1, lines)
+    size = np.concatenate([np.diff(ptr), ends * 0, [len(field.values) - ptr[-1]]]).reshape(-1, lines)
+    return size, start
+
+
+def _exclusive_sum(size: Array) -> Array:
+    """Where each slice begins if all lie side by side."""
+    return size.cumsum().reshape(size.shape) - size
+
+
+def _entries(start: Array, size: Array) -> Tensor:
+    """The entries of slices, one slice after the other."""
+    entries = (start - _exclusive_sum(size)).repeat(size)
+    entries += np.arange(len(entries))
+    return torch.from_numpy(entries)
