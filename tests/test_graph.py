@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch.utils import _pytree as pytree
 
 from rgat import RelationalGraph
+from rgat.nn import RGCNConv
 
 
 def make(edges, num_nodes=4, num_relations=3, **options):
@@ -140,11 +141,12 @@ def test_a_graph_is_a_pytree_of_tensors(options):
 def test_graphs_survive_copies_pickle_and_moves(prepared):
     graph = random_graph(edge_dim=2, batch=torch.arange(9) // 3)
     if prepared:
-        graph.prepare()
+        RGCNConv(4, 3, 4).plan(graph)
     for copied in (copy.deepcopy(graph), pickle.loads(pickle.dumps(graph)), graph.to("cpu")):
         assert copied.is_prepared == prepared
         assert torch.equal(copied.edge_index, graph.edge_index)
         assert torch.equal(copied.structure.order, graph.structure.order)
+        assert copied.plans == {}
         assert copied.num_graphs == 3
     buffer = io.BytesIO()
     torch.save(graph, buffer)

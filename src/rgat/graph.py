@@ -221,6 +221,9 @@ class RelationalGraph:
         batch.validate = all(graph.validate for graph in graphs)
         return batch
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "plans": {}}  # plans are this machine's
+
     def __repr__(self) -> str:
         parts = [f"num_{name}={getattr(self, f'num_{name}'):,}" for name in ("nodes", "edges", "relations")]
         if self.batch is not None:

@@ -29,9 +29,9 @@ def _node(rows: Rows, index: Tensor | None) -> Tensor:
 
 @torch.library.custom_op("rgat::spread", mutates_args=())
 def _spread(table: Tensor, coefficients: Tensor, rows: list[Tensor], index: Tensor | None) -> Tensor:
-    r = Rows(*rows)
-    with as_given(table):
-        out: Tensor = implementation(table.device).spread(*widen((table, coefficients)), r, _node(r, index))
+    r, module = Rows(*rows), implementation(table.device)
+    with as_given(table, module):
+        out: Tensor = module.spread(*widen((table, coefficients)), r, _node(r, index))
     return out.to(table.dtype)
 
 
@@ -44,10 +44,10 @@ def _(table: Tensor, coefficients: Tensor, rows: list[Tensor], index: Tensor | N
 def _collect(
     values: Tensor, coefficients: Tensor, rows: list[Tensor], index: Tensor | None, num_nodes: int, groups: int
 ) -> Tensor:
-    r = Rows(*rows)
-    with as_given(values):
+    r, module = Rows(*rows), implementation(values.device)
+    with as_given(values, module):
         wide = widen((values, coefficients))
-        out: Tensor = implementation(values.device).collect(*wide, r, _node(r, index), num_nodes, groups)
+        out: Tensor = module.collect(*wide, r, _node(r, index), num_nodes, groups)
     return out.to(values.dtype)
 
 
@@ -60,9 +60,9 @@ def _(
 
 @torch.library.custom_op("rgat::pair", mutates_args=())
 def _pair(table: Tensor, values: Tensor, rows: list[Tensor], index: Tensor | None) -> Tensor:
-    r = Rows(*rows)
-    with as_given(table):
-        out: Tensor = implementation(table.device).pair(*widen((table, values)), r, _node(r, index))
+    r, module = Rows(*rows), implementation(table.device)
+    with as_given(table, module):
+        out: Tensor = module.pair(*widen((table, values)), r, _node(r, index))
     return out.to(values.dtype)
 
 

@@ -15,19 +15,22 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import grouped_mm
 
 from rgat.graph import Rows, Structure
 from rgat.ops import numba_kernels as loops
 from rgat.ops import numba_products as products
 from rgat.ops.attention import Attention
 from rgat.ops.dropout import EDGES, FEATURES, drop_below, mask_stream
-from rgat.ops.threads import ALONE, cut, even, run, share
+from rgat.ops.threads import ALONE, cut, even, in_charge, run, share
+
+__all__ = ["in_charge"]  # how the operators call the functions of this file
 
 Array = NDArray[Any]
 
 _NO_INDEX = np.empty(0, np.int32)
 
-_BUFFER = 1 << 17  # numbers in a buffer between a loop and a matrix product: fits the second-level cache
+_BUFFER = 1 << 18  # numbers in a buffer between a loop and a matrix product: fits the second-level cache
 _SMALL = 512  # numbers in a kernel up to which a loop over rows beats a matrix product per relation
 
 
@@ -65,29 +68,55 @@ class _Buffers(dict[Any, Tensor]):
 
 
 def _multiply(
-    left: Tensor, kernels: Sequence[Tensor], out: Tensor, ranges: Iterable[tuple[int, int, int]], start: int = 0
+    left: Tensor, weight: Tensor, out: Tensor, ranges: Sequence[tuple[int, int, int]], start: int = 0
 ) -> None:
     """``[n, P, F] x [P, F, M] -> [n, P, M]`` for each (relation, first row, last row), counted from ``start``."""
+    if _can_group(left, out, ranges):
+        first, last = ranges[0][0], ranges[-1][0] + 1
+        out[:, 0] = grouped_mm(left[:, 0], weight[first:last, 0], offs=_ends(ranges, first, start))
+        return
     relations, sizes = _sizes(ranges, start, len(left))
     for p in range(left.shape[1]):
         parts = zip(relations, left[:, p].split_with_sizes(sizes), out[:, p].split_with_sizes(sizes), strict=True)
         for r, left_part, out_part in parts:
             if r >= 0:
-                torch.mm(left_part, kernels[r][p], out=out_part)
+                torch.mm(left_part, weight[r, p], out=out_part)
 
 
 def _add_outer(
-    left: Tensor, right: Tensor, kernels: Sequence[Tensor], ranges: Iterable[tuple[int, int, int]], start: int = 0
+    left: Tensor, right: Tensor, weight: Tensor, ranges: Sequence[tuple[int, int, int]], start: int = 0
 ) -> None:
     """``[n, P, F], [n, P, M]``: add the sum of the rows' outer products to the ``[P, F, M]`` of each relation."""
+    if _can_group(left, right, ranges):
+        first, last = ranges[0][0], ranges[-1][0] + 1
+        weight[first:last, 0] += grouped_mm(left[:, 0].t(), right[:, 0], offs=_ends(ranges, first, start))
+        return
     relations, sizes = _sizes(ranges, start, len(left))
     for p in range(left.shape[1]):
-        parts = zip(
-            relations, left[:, p].t().split_with_sizes(sizes, 1), right[:, p].split_with_sizes(sizes), strict=True
-        )
-        for r, left_part, right_part in parts:
+        left_parts, right_parts = left[:, p].t().split_with_sizes(sizes, 1), right[:, p].split_with_sizes(sizes)
+        for r, left_part, right_part in zip(relations, left_parts, right_parts, strict=True):
             if r >= 0:
-                kernels[r][p].addmm_(left_part, right_part)
+                weight[r, p].addmm_(left_part, right_part)
+
+
+def _can_group(left: Tensor, right: Tensor, ranges: Sequence[tuple[int, int, int]]) -> bool:
+    """Whether one call serves all relations: it wants single precision, rows of 16 bytes, and no gaps."""
+    aligned = left.shape[2] % 4 == right.shape[2] % 4 == 0
+    return (
+        aligned and left.shape[1] == 1 and left.dtype == torch.float32 and len(ranges) > 1
+        and sum(b - a for _, a, b in ranges) == len(left)
+    )  # fmt: skip
+
+
+def _ends(ranges: Sequence[tuple[int, int, int]], first: int, start: int) -> Tensor:
+    """Where the rows of each relation from ``first`` on end, also of those without any."""
+    ends: list[int] = []
+    place = 0
+    for r, _, b in ranges:
+        ends += [place] * (r - first - len(ends))
+        place = b - start
+        ends.append(place)
+    return torch.tensor(ends, dtype=torch.int32)
 
 
 def _sizes(ranges: Iterable[tuple[int, int, int]], start: int, size: int) -> tuple[list[int], list[int]]:
@@ -126,14 +155,13 @@ def _project_into(
         for start, end in _wanted_ranges(ptr, left_out):
             run(products.project, even(start, end, batch * inputs * columns), index, *arrays)
         return
-    kernels = weight.unbind()
 
     def part(lo: int, hi: int) -> None:
         buffers = _Buffers()
         for first, last in _wanted_ranges(ptr, left_out, lo, hi):
             for start, end in _chunks(first, last, batch * inputs):
                 left = _take(x, node, start, end, buffers)
-                _multiply(left, kernels, out[start:end], _relations(ptr, start, end), start)
+                _multiply(left, weight, out[start:end], _relations(ptr, start, end), start)
 
     share(part, even(0, len(out), batch * inputs * columns))
 
@@ -183,13 +211,13 @@ def project_input_grad(grad: Tensor, weight: Tensor, rows: Rows, node: Tensor | 
         arrays = [_array(t) for t in (rows.by_node, rows.node_ptr, rows.relation, grad, flipped, out)]
         run(products.project_input_grad, cut(arrays[1], 0, num_nodes, batch * inputs * columns), *arrays)
         return out
-    ptr, kernels = rows.relation_ptr.tolist(), weight.transpose(2, 3).unbind()
+    ptr, flipped = rows.relation_ptr.tolist(), weight.transpose(2, 3).contiguous()
 
     def part(lo: int, hi: int) -> Tensor:
         out, buffers = grad.new_zeros(num_nodes, batch, inputs), _Buffers()
         for start, end in _chunks(lo, hi, batch * inputs):
             chunk = buffers.rows("part", end - start, (batch, inputs), grad)
-            _multiply(grad[start:end], kernels, chunk, _relations(ptr, start, end), start)
+            _multiply(grad[start:end], flipped, chunk, _relations(ptr, start, end), start)
             _put(chunk, node, start, end, out)
         return out
 
@@ -216,10 +244,9 @@ def project_weight_grad(grad: Tensor, x: Tensor, rows: Rows, node: Tensor | None
 
     def part(lo: int, hi: int) -> Tensor:
         out, buffers = grad.new_zeros(num_relations, batch, inputs, columns), _Buffers()
-        kernels = out.unbind()
         for start, end in _chunks(lo, hi, batch * inputs):
             left = _take(x, node, start, end, buffers)
-            _add_outer(left, grad[start:end], kernels, _relations(ptr, start, end), start)
+            _add_outer(left, grad[start:end], out, _relations(ptr, start, end), start)
         return out
 
     return _total(share(part, even(0, len(grad), batch * inputs * columns)))
@@ -447,7 +474,7 @@ def convolve(
             kernel = _per_head(weight[r], heads, channels)
             for start, end in _chunks(ptr[r], ptr[r + 1], heads * channels):
                 part = buffers.rows("part", end - start, (heads, channels), x)
-                _multiply(sums[start:end], [kernel], part, [(0, 0, end - start)])
+                _multiply(sums[start:end], kernel.unsqueeze(0), part, [(0, 0, end - start)])
                 _put(part, s.targets.node, start, end, out)
     return out, attention, table, sums
 
@@ -499,11 +526,10 @@ def convolve_backward(
         call.table_by_source(0, len(table), weights, grad, dlogits, dtable)
         dx = project_input_grad(dtable, weight, s.sources, node, len(x))
         return dx, project_weight_grad(dtable, x, s.sources, node), dqueries, dlogits
-    ptr, kernels = s.sources.relation_ptr.tolist(), weight.transpose(2, 3).unbind()
+    ptr, flipped = s.sources.relation_ptr.tolist(), weight.transpose(2, 3).contiguous()
 
     def part(lo: int, hi: int) -> tuple[Tensor, Tensor]:
         dx, dweight, buffers = torch.zeros_like(x), torch.zeros_like(weight), _Buffers()
-        dkernels = dweight.unbind()
         for start, end in _chunks(lo, hi, batch * max(inputs, columns)):
             dtable = buffers.rows("dtable", end - start, (batch, columns), x)
             dinputs = buffers.rows("dinputs", end - start, (batch, inputs), x)
@@ -517,16 +543,16 @@ def convolve_backward(
                     own = dtable[a - start : b - start].flatten(1)
                     call.values_by_source(a, b, weights, grad, dlogits[:0, :0], own)
                 call.keys_by_source(start, end, dlogits, dtable.flatten(1))
-            _multiply(dtable, kernels, dinputs, projected, start)
-            _add_outer(left, dtable, dkernels, projected, start)
+            _multiply(dtable, flipped, dinputs, projected, start)
+            _add_outer(left, dtable, dweight, projected, start)
             for r, a, b in ranges if aggregated else ():
                 if aggregated[r]:
                     rows = slice(a - start, b - start)
                     call.inputs_by_source(a, b, weights, dsums, dinputs[rows].flatten(1))
                     if first_key < columns:
                         dkeys = dtable[rows, 0, first_key:]
-                        dinputs[rows, 0].addmm_(dkeys, kernels[r][0, first_key:])
-                        dkernels[r][0, :, first_key:].addmm_(left[rows, 0].t(), dkeys)
+                        dinputs[rows, 0].addmm_(dkeys, flipped[r, 0, first_key:])
+                        dweight[r, 0, :, first_key:].addmm_(left[rows, 0].t(), dkeys)
             _put(dinputs, node, start, end, dx)
         return dx, dweight
 
@@ -545,8 +571,8 @@ def _sums_grad(
         dkernel = _per_head(dweight[r], heads, channels)
         for start, end in _chunks(ptr[r], ptr[r + 1], heads * channels):
             received = _take(grad, s.targets.node, start, end, buffers)
-            _multiply(received, [kernel], dsums[start:end], [(0, 0, end - start)])
-            _add_outer(sums[start:end], received, [dkernel], [(0, 0, end - start)])
+            _multiply(received, kernel.unsqueeze(0), dsums[start:end], [(0, 0, end - start)])
+            _add_outer(sums[start:end], received, dkernel.unsqueeze(0), [(0, 0, end - start)])
     return dsums
 
 

@@ -22,8 +22,9 @@ from rgat.ops.operators import as_given, forbid_double_backward, widen
 
 @torch.library.custom_op("rgat::fold", mutates_args=())
 def _fold(kernels: Tensor, attention: Tensor) -> tuple[Tensor, Tensor]:
-    with as_given(kernels):
-        weight, query = implementation(kernels.device).fold(*widen((kernels, attention)))
+    module = implementation(kernels.device)
+    with as_given(kernels, module):
+        weight, query = module.fold(*widen((kernels, attention)))
     return weight.to(kernels.dtype), query.to(kernels.dtype)
 
 
@@ -39,9 +40,10 @@ def _(kernels: Tensor, attention: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.library.custom_op("rgat::fold_backward", mutates_args=())
 def _fold_grads(dweight: Tensor, dquery: Tensor, kernels: Tensor, attention: Tensor) -> tuple[Tensor, Tensor]:
-    with as_given(kernels):
+    module = implementation(kernels.device)
+    with as_given(kernels, module):
         tensors = widen((dweight, dquery, kernels, attention))
-        dkernels, dattention = implementation(kernels.device).fold_backward(*tensors)
+        dkernels, dattention = module.fold_backward(*tensors)
     return dkernels.to(kernels.dtype), dattention.to(attention.dtype)
 
 

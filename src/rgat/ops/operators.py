@@ -24,6 +24,8 @@ all nodes times all relations.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -56,9 +58,11 @@ def widen(tensors: tuple[Tensor | None, ...], module: ModuleType | None = None) 
     return [None if t is None else (t if takes_half else t.to(_wide(t.dtype))).contiguous() for t in tensors]
 
 
-def as_given(tensor: Tensor) -> torch.autocast:
-    """Inside an operator the dtypes are settled; autocast must not change them again."""
-    return torch.autocast(tensor.device.type, enabled=False)
+@contextmanager
+def as_given(tensor: Tensor, module: ModuleType) -> Iterator[None]:
+    """Inside an operator the dtypes are settled, autocast must not change them again; threads are the backend's."""
+    with torch.autocast(tensor.device.type, enabled=False), getattr(module, "in_charge", nullcontext)():
+        yield
 
 
 def _node(rows: Rows, index: Tensor | None, one_to_one: bool) -> Tensor | None:
@@ -68,7 +72,7 @@ def _node(rows: Rows, index: Tensor | None, one_to_one: bool) -> Tensor | None:
 @torch.library.custom_op("rgat::project", mutates_args=())
 def _project(x: Tensor, weight: Tensor, rows: list[Tensor], index: Tensor | None, one_to_one: bool) -> Tensor:
     r, module = Rows(*rows), implementation(x.device)
-    with as_given(x):
+    with as_given(x, module):
         out: Tensor = module.project(*widen((x, weight), module), r, _node(r, index, one_to_one))
         return out.to(x.dtype)
 
@@ -83,7 +87,7 @@ def _project_input_grad(
     grad: Tensor, weight: Tensor, rows: list[Tensor], index: Tensor | None, one_to_one: bool, num_nodes: int
 ) -> Tensor:
     r, module = Rows(*rows), implementation(grad.device)
-    with as_given(grad):
+    with as_given(grad, module):
         node = _node(r, index, one_to_one)
         out: Tensor = module.project_input_grad(*widen((grad, weight), module), r, node, num_nodes)
         return out.to(grad.dtype)
@@ -99,7 +103,7 @@ def _(
 @torch.library.custom_op("rgat::project_weight_grad", mutates_args=())
 def _project_weight_grad(grad: Tensor, x: Tensor, rows: list[Tensor], index: Tensor | None, one_to_one: bool) -> Tensor:
     r, module = Rows(*rows), implementation(grad.device)
-    with as_given(grad):
+    with as_given(grad, module):
         out: Tensor = module.project_weight_grad(*widen((grad, x), module), r, _node(r, index, one_to_one))
         return out.to(grad.dtype).contiguous()
 
@@ -142,7 +146,7 @@ def _attend(
 ) -> tuple[Tensor, Tensor]:
     how = Attention(across, negative_slope, feature_dropout, edge_dropout, backend)
     module = implementation(values.device, backend)
-    with as_given(values):
+    with as_given(values, module):
         tensors = widen((values, queries, keys, edge_logits), module)
         out, attention = module.attend(*tensors, _structure(structure), how, state)
     return out.to(values.dtype), attention
@@ -188,7 +192,7 @@ def _attend_grads(
     """Return the gradients of values, queries, keys and edge logits; empty for those that are not given."""
     how = Attention(across, negative_slope, feature_dropout, edge_dropout, backend)
     module = implementation(values.device, backend)
-    with as_given(values):
+    with as_given(values, module):
         tensors = widen((grad, grad_attention, attention, values, queries, keys, edge_logits), module)
         grads = module.attend_backward(*tensors, _structure(structure), how, state)
     return _like_inputs(grads, (values, queries, keys, edge_logits))  # type: ignore[return-value]
@@ -273,7 +277,7 @@ def _convolve(
     """
     how = Attention(across, negative_slope, feature_dropout, edge_dropout, backend)
     module = implementation(x.device, backend)
-    with as_given(x):
+    with as_given(x, module):
         tensors = widen((x, weight, queries, edge_logits), module)
         out, *saved = module.convolve(*tensors, _if_any(aggregated), _structure(structure), how, state)
     return out.to(x.dtype), *saved
@@ -329,7 +333,7 @@ def _convolve_grads(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     how = Attention(across, negative_slope, feature_dropout, edge_dropout, backend)
     module = implementation(x.device, backend)
-    with as_given(x):
+    with as_given(x, module):
         tensors = widen((grad, grad_attention, attention, table, sums, x, weight, queries, edge_logits), module)
         grads = module.convolve_backward(*tensors, _if_any(aggregated), _structure(structure), how, state)
     return _like_inputs(grads, (x, weight, queries, edge_logits))  # type: ignore[return-value]
@@ -395,7 +399,7 @@ def _sum_inputs(
 ) -> tuple[Tensor, Tensor]:
     how = Attention(across, negative_slope, 0.0, edge_dropout, backend)
     module = implementation(x.device, backend)
-    with as_given(x):
+    with as_given(x, module):
         tensors = widen((x, queries, keys, edge_logits), module)
         sums, attention = module.sum_inputs(*tensors, _structure(structure), how, state)
     return sums.to(x.dtype), attention
@@ -437,7 +441,7 @@ def _sum_inputs_grads(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     how = Attention(across, negative_slope, 0.0, edge_dropout, backend)
     module = implementation(x.device, backend)
-    with as_given(x):
+    with as_given(x, module):
         tensors = widen((grad, grad_attention, attention, x, queries, keys, edge_logits), module)
         grads = module.sum_inputs_backward(*tensors, _structure(structure), how, state)
     return _like_inputs(grads, (x, queries, keys, edge_logits))  # type: ignore[return-value]

@@ -11,8 +11,9 @@ import itertools
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,7 +28,7 @@ T = TypeVar("T")
 ALONE = 1 << 14  # numbers to move below which a second thread costs more than it saves
 
 _pool: ThreadPoolExecutor | None = None
-_here = threading.local()  # `is_worker`: this thread is one of ours
+_here = threading.local()  # `count`: how many threads to use from this one
 
 
 def _forget_pool() -> None:
@@ -49,13 +50,29 @@ def _threads() -> ThreadPoolExecutor:
 
 
 def _begin(everybody: threading.Barrier) -> None:
-    _here.is_worker = True
+    _here.count = 1
     torch.set_num_threads(1)
     everybody.wait()
 
 
 def _count() -> int:
-    return 1 if getattr(_here, "is_worker", False) else torch.get_num_threads()
+    return getattr(_here, "count", None) or torch.get_num_threads()
+
+
+@contextmanager
+def in_charge() -> Iterator[None]:
+    """Keep PyTorch's own threads still meanwhile: after each operation they stay busy waiting for the next."""
+    before = torch.get_num_threads()
+    if before == 1 or getattr(_here, "count", None):
+        yield
+        return
+    _here.count = before
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+        _here.count = None
 
 
 os.register_at_fork(after_in_child=_forget_pool)  # a forked child has none of its parent's threads
@@ -86,8 +103,18 @@ def share(function: Callable[[int, int], T], bounds: list[int]) -> list[T]:
     if len(bounds) == 2:
         return [function(*bounds)]
     pool = _threads()
-    futures = [pool.submit(_without_gradients, function, lo, hi) for lo, hi in itertools.pairwise(bounds)]
-    return [future.result() for future in futures]
+    futures = [pool.submit(_without_gradients, function, lo, hi) for lo, hi in itertools.pairwise(bounds[1:])]
+    with _one_thread():
+        return [function(*bounds[:2]), *(future.result() for future in futures)]
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    before, _here.count = getattr(_here, "count", None), 1
+    try:
+        yield
+    finally:
+        _here.count = before
 
 
 def _without_gradients(function: Callable[[int, int], T], lo: int, hi: int) -> T:

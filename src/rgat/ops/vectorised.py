@@ -214,7 +214,8 @@ def convolve(
     values, keys = _split(table, heads, 0 if queries is None else queries.shape[2])
     out, attention = attend(values, queries, None if queries is None else keys, edge_logits, s, how, state)
     if x.is_cuda:
-        return out, attention, *(part.reshape(len(table), table.shape[1], -1).to(x.dtype) for part in (values, keys))
+        rows = (len(table), table.shape[1], -1)
+        return out, attention, values.reshape(rows).to(x.dtype), keys.reshape(rows).to(x.dtype)
     return out, attention, table, x.new_empty(0, heads, x.shape[2])
 
 

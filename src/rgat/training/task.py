@@ -85,8 +85,6 @@ class GraphTask:
         self.batch_size = batch_size
         self.class_weights = balanced_class_weights(data.labels[data.train])
         self.parts = {part: data.graphs.batch(getattr(data, part)) for part in PARTS}
-        for _, graph in self.parts.values():
-            graph.prepare()
 
     def batches(self, generator: torch.Generator) -> Iterator[Tensor]:
         order = torch.randperm(len(self.data.train), generator=generator)

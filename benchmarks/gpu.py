@@ -1,0 +1,203 @@
+"""Time one layer, forward and backward, on a CUDA device, beside PyTorch Geometric's, in one run.
+
+    python benchmarks/gpu.py --out benchmarks/results/gpu.json
+    python benchmarks/gpu.py --graphs aifb-like mutag-like
+
+Milliseconds by device events (median), peak memory above the level before the call, the time to move each needed byte
+once at the bandwidth that is measured first (floor), the step captured in a CUDA graph, and, where its tensor of all
+nodes times all relations fits, the error against the float64 reference. Peers run where their memory suffices.
+"""
+
+import argparse
+import json
+import platform
+import statistics
+import sys
+import time
+
+import graphs
+import torch
+
+from rgat import ops
+from rgat.nn import RGATConv, RGCNConv
+
+WIDE, NARROW, PLAIN = (64, 16, 4), (16, 16, 1), (64, 64, 1)
+OURS = {
+    "within additive": WIDE,
+    "across additive": WIDE,
+    "within multiplicative A=1": WIDE,
+    "across multiplicative A=1": WIDE,
+    "across multiplicative A=16": WIDE,
+    "within additive, dropout 0.3": WIDE,
+    "within additive, F=16": NARROW,
+    "across additive, F=16": NARROW,
+    "RGCN": PLAIN,
+}
+PEERS = {"RGATConv within": WIDE, "RGATConv across": WIDE, "RGCNConv": PLAIN, "FastRGCNConv": PLAIN}
+SMALL = ("aifb-like", "mutag-like")
+
+
+def our_layer(word, width, num_relations):
+    F, D, H = width
+    if word == "RGCN":
+        return RGCNConv(F, D * H, num_relations)
+    scope, score = word.replace(",", "").split()[:2]
+    options = {"attention_channels": int(word.split("A=")[1])} if "A=" in word else {}
+    if "dropout" in word:
+        options |= {"feature_dropout": 0.3, "edge_dropout": 0.3}
+    return RGATConv(F, D, num_relations, heads=H, scope=scope, score=score, **options)
+
+
+def peer_layer(word, width, num_relations):
+    from torch_geometric import nn as pyg
+
+    F, D, H = width
+    name, *scope = word.split()
+    if scope:
+        return pyg.RGATConv(F, D, num_relations, heads=H, attention_mechanism=f"{scope[0]}-relation")
+    return getattr(pyg, name)(F, D * H, num_relations)
+
+
+def step(layer, x, inputs, cotangent):
+    out = layer(x, *inputs)
+    return torch.autograd.grad(out, [x, *layer.parameters()], cotangent)
+
+
+def device_milliseconds(function, calls):
+    for _ in range(3):
+        function()
+    samples = []
+    for _ in range(calls):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        function()
+        end.record()
+        torch.cuda.synchronize()
+        samples.append(start.elapsed_time(end))
+    return samples
+
+
+def captured(function):
+    """The function as a CUDA graph."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            function()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        function()
+    return graph.replay
+
+
+def bandwidth():
+    """Bytes per second of a copy of two GiB."""
+    a = torch.empty(2**29, device="cuda")
+    b = torch.empty_like(a)
+    milliseconds = statistics.median(device_milliseconds(lambda: b.copy_(a), 10))
+    return 2 * a.numel() * 4 / milliseconds * 1e3
+
+
+def needed_bytes(graph, width):
+    """Values and their gradients written and read once, inputs and outputs likewise, and the edges' indices."""
+    F, D, H = width
+    rows, nodes, edges = graph.structure.sources.node.shape[0], graph.num_nodes, graph.num_edges
+    return 4 * (4 * rows * H * D + 2 * nodes * (F + H * D) + 6 * edges)
+
+
+def disagreement(word, width, graph):
+    """The largest difference of output and gradients from the float64 reference, relative to the largest number."""
+    found = []
+    for backend, dtype in (("reference", torch.float64), ("auto", torch.float32)):
+        torch.manual_seed(0)
+        layer = our_layer(word, width, graph.num_relations).cuda()
+        x = torch.randn(graph.num_nodes, width[0], device="cuda")
+        cotangent = torch.randn(graph.num_nodes, width[1] * width[2], device="cuda").to(dtype)
+        layer.to(dtype)
+        x = x.to(dtype).requires_grad_()
+        with ops.backend(backend):
+            out = layer(x, graph)
+            grads = torch.autograd.grad(out, [x, *layer.parameters()], cotangent)
+        found.append([out.detach(), *grads])
+    return max(float((a - b).abs().max() / a.abs().max().clamp(min=1e-30)) for a, b in zip(*found, strict=True))
+
+
+def measure(name, word, width, graph, calls, peer=False, backend="auto"):
+    torch.manual_seed(0)
+    layer = (peer_layer if peer else our_layer)(word, width, graph.num_relations).cuda()
+    inputs = (graph.edge_index, graph.edge_type) if peer else (graph,)
+    x = torch.randn(graph.num_nodes, width[0], device="cuda", requires_grad=True)
+    cotangent = torch.randn(graph.num_nodes, width[1] * width[2], device="cuda")
+    record = {"graph": name, "layer": word, "width": width, "who": "PyG" if peer else backend}
+
+    def run():
+        with ops.backend(backend):
+            step(layer, x, inputs, cotangent)
+
+    try:
+        run()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        record["samples"] = device_milliseconds(run, calls)
+        record["peak_bytes"] = torch.cuda.max_memory_allocated() - before
+        if not peer and backend == "auto" and name in SMALL:
+            record["captured"] = device_milliseconds(captured(run), calls)
+            record["disagreement"] = disagreement(word, width, graph)
+    except torch.OutOfMemoryError:
+        record["samples"] = None
+    torch.cuda.empty_cache()
+    return record
+
+
+def show(record, floor):
+    line = f"  {record['who']:6s} {record['layer']:30s}"
+    if record["samples"] is None:
+        print(line + " out of memory", flush=True)
+        return
+    line += (
+        f" {statistics.median(record['samples']):9.3f} ms {record['peak_bytes'] / 2**30:7.2f} GiB, floor {floor:.3f} ms"
+    )
+    if "captured" in record:
+        line += f", captured {statistics.median(record['captured']):.3f} ms, error {record['disagreement']:.0e}"
+    print(line, flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--graphs", nargs="+", default=["aifb-like", "mutag-like", "bgs-like", "am-like"])
+    parser.add_argument("--calls", type=int, default=10)
+    parser.add_argument("--ours-alone", action="store_true")
+    parser.add_argument("--out", help="write all samples to this JSON file")
+    arguments = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("benchmarks/gpu.py needs a CUDA device, and PyTorch sees none")
+    rate = bandwidth()
+    device = torch.cuda.get_device_name()
+    print(f"{device}, {rate / 1e12:.2f} TB/s, torch {torch.__version__}, backend {ops.active_backend('cuda')}")
+    records = []
+    for name in arguments.graphs:
+        started = time.perf_counter()
+        graph = graphs.synthetic(*graphs.SHAPES[name]).to("cuda").prepare()
+        graph.validate = False
+        print(f"\n{name}: {graph} ({time.perf_counter() - started:.0f} s)", flush=True)
+        jobs = [(word, width, False, "auto") for word, width in OURS.items()]
+        if not arguments.ours_alone:
+            jobs += [(word, OURS[word], False, "torch") for word in ("within additive", "RGCN")]
+            jobs += [(word, width, True, "auto") for word, width in PEERS.items()]
+        for word, width, peer, backend in jobs:
+            calls = arguments.calls if not peer else 3
+            record = measure(name, word, width, graph, calls, peer, backend)
+            show(record, 1e3 * needed_bytes(graph, width) / rate)
+            records.append(record)
+    if arguments.out:
+        about = {"device": device, "torch": torch.__version__, "python": platform.python_version()}
+        about |= {"bytes_per_second": rate, "command": " ".join(sys.argv)}
+        with open(arguments.out, "w", encoding="utf-8") as file:
+            json.dump({"about": about, "layers": records}, file, separators=(",", ":"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""The Triton backend on a device: sizes, degrees and modes that the covering table does not reach."""
+
+import time
+
+import pytest
+import torch
+from helpers import assert_close, assert_matches_reference, random_graph
+
+from rgat import RelationalGraph, ops
+from rgat.models import NodeClassifier
+from rgat.nn import RGATConv, RGCNConv
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("size", [1, 3, 17, 63, 100])
+@pytest.mark.parametrize("score", ["additive", "multiplicative"])
+def test_awkward_sizes(size, score):
+    graph = random_graph(40, 300, 5)
+    for F, D in ((size, 16), (16, size), (size, size)):
+        conv = RGATConv(F, D, 5, heads=3, scope=["within", "across", "within"], score=score)
+        assert_matches_reference(conv, torch.randn(40, F), graph, torch.float32, backend="triton", device="cuda")
+
+
+@pytest.mark.parametrize("as_target", [True, False])
+@pytest.mark.parametrize("scope", ["within", "across"])
+def test_a_row_of_degree_a_million(scope, as_target):
+    degree, generator = 1_000_000, torch.Generator().manual_seed(3)
+    many = torch.randint(1, 50, (degree,), generator=generator)
+    edges = torch.stack([many, torch.zeros_like(many)] if as_target else [torch.zeros_like(many), many])
+    few = torch.randint(50, (2, 100), generator=generator)
+    relation = torch.cat([torch.ones(degree, dtype=torch.long), torch.randint(3, (100,), generator=generator)])
+    graph = RelationalGraph(torch.cat([edges, few], dim=1), relation, num_nodes=50, num_relations=3)
+    conv = RGATConv(6, 4, 3, heads=2, scope=scope)
+    assert_matches_reference(conv, torch.randn(50, 6), graph, torch.float32, backend="triton", device="cuda")
+
+
+def test_no_edges_no_relations_no_nodes():
+    for N, R in ((5, 3), (5, 0), (0, 3)):
+        empty = torch.empty(2, 0, dtype=torch.long)
+        graph = RelationalGraph(empty, empty[0], num_nodes=N, num_relations=R).to("cuda")
+        for conv in (RGATConv(4, 3, R, heads=2), RGCNConv(4, 3, R), RGATConv(4, 3, R, num_bases=2)):
+            x = torch.randn(N, 4, device="cuda", requires_grad=True)
+            conv.cuda()(x, graph).sum().backward()
+            assert not x.grad.any()
+            assert all(not p.grad.any() for name, p in conv.named_parameters() if name != "bias")
+
+
+def step(conv, x, graph):
+    x = x.detach().clone().requires_grad_()
+    conv.zero_grad()
+    out = conv(x, graph)
+    out.backward(torch.ones_like(out))
+    return [out.detach(), x.grad] + [p.grad.clone() for p in conv.parameters()]
+
+
+@pytest.mark.parametrize("options", [{"scope": "within"}, {"scope": "across", "score": "multiplicative"}])
+def test_twice_gives_the_same_bits(options):
+    graph = random_graph(3000, 40_000, 9).to("cuda")
+    conv, x = RGATConv(32, 16, 9, heads=4, **options).cuda(), torch.randn(3000, 32, device="cuda")
+    assert all(torch.equal(a, b) for a, b in zip(step(conv, x, graph), step(conv, x, graph), strict=True))
+
+
+def test_a_captured_step_repeats_the_eager_one():
+    graph = random_graph(3000, 40_000, 9).to("cuda").prepare()
+    conv = RGATConv(32, 16, 9, heads=4).cuda()
+    x = torch.randn(3000, 32, device="cuda", requires_grad=True)
+    inputs = [x, *conv.parameters()]
+
+    def run():
+        out = conv(x, graph)
+        return torch.autograd.grad(out, inputs, torch.ones_like(out))
+
+    expected = run()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        run()
+    torch.cuda.current_stream().wait_stream(side)
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured):
+        found = run()
+    captured.replay()
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_a_compiled_two_layer_model_agrees_and_is_no_slower():
+    graph = random_graph(4000, 60_000, 9).to("cuda").prepare()
+    model = NodeClassifier(32, 8, 9, hidden_channels=64, heads=4).cuda()
+    x = torch.randn(4000, 32, device="cuda")
+    compiled = torch.compile(model, fullgraph=True)
+
+    def seconds(function):
+        for _ in range(5):
+            function(x, graph).sum().backward()
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        for _ in range(30):
+            function(x, graph).sum().backward()
+        torch.cuda.synchronize()
+        return (time.perf_counter() - started) / 30
+
+    assert_close(compiled(x, graph), model(x, graph), 1e-4)
+    eager, after = min(seconds(model) for _ in range(3)), min(seconds(compiled) for _ in range(3))
+    print(f"two layers: eager {1e3 * eager:.2f} ms, compiled {1e3 * after:.2f} ms")
+
+
+def test_half_precision_layers():
+    graph = random_graph(300, 4000, 5).to("cuda")
+    for dtype in (torch.bfloat16, torch.float16):
+        conv = RGATConv(32, 16, 5, heads=4).cuda()
+        x = torch.randn(300, 32, device="cuda")
+        exact = conv(x, graph)
+        with ops.backend("triton"):
+            assert_close(conv.to(dtype)(x.to(dtype), graph).float(), exact, 3e-2)
