@@ -15,22 +15,22 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from rgat.graph import Rows
 from rgat.ops.dispatch import implementation
-from rgat.ops.operators import as_given, forbid_double_backward, leaves_of, widen
+from rgat.ops.operator import forbid_double_backward, operator
+from rgat.ops.operators import as_given, leaves_of, widen
 
 
 def _node(rows: Rows, index: Tensor | None) -> Tensor:
     return rows.node if index is None else index
 
 
-@torch.library.custom_op("rgat::spread", mutates_args=())
+@operator("rgat::spread")
 def _spread(table: Tensor, coefficients: Tensor, rows: list[Tensor], index: Tensor | None) -> Tensor:
     r, module = Rows(*rows), implementation(table.device)
-    with as_given(table, module):
+    with as_given(table):
         out: Tensor = module.spread(*widen((table, coefficients)), r, _node(r, index))
     return out.to(table.dtype)
 
@@ -40,12 +40,12 @@ def _(table: Tensor, coefficients: Tensor, rows: list[Tensor], index: Tensor | N
     return table.new_empty(rows[0].shape[0], coefficients.shape[1], table.shape[3])
 
 
-@torch.library.custom_op("rgat::collect", mutates_args=())
+@operator("rgat::collect")
 def _collect(
     values: Tensor, coefficients: Tensor, rows: list[Tensor], index: Tensor | None, num_nodes: int, groups: int
 ) -> Tensor:
     r, module = Rows(*rows), implementation(values.device)
-    with as_given(values, module):
+    with as_given(values):
         wide = widen((values, coefficients))
         out: Tensor = module.collect(*wide, r, _node(r, index), num_nodes, groups)
     return out.to(values.dtype)
@@ -58,10 +58,10 @@ def _(
     return values.new_empty(num_nodes, groups, coefficients.shape[2], values.shape[2])
 
 
-@torch.library.custom_op("rgat::pair", mutates_args=())
+@operator("rgat::pair")
 def _pair(table: Tensor, values: Tensor, rows: list[Tensor], index: Tensor | None) -> Tensor:
     r, module = Rows(*rows), implementation(table.device)
-    with as_given(table, module):
+    with as_given(table):
         out: Tensor = module.pair(*widen((table, values)), r, _node(r, index))
     return out.to(values.dtype)
 
@@ -72,7 +72,7 @@ def _(table: Tensor, values: Tensor, rows: list[Tensor], index: Tensor | None) -
 
 
 # Gradients are taken by copies without gradients of their own, so that a second derivative is refused.
-@torch.library.custom_op("rgat::spread_grads", mutates_args=())
+@operator("rgat::spread_grads")
 def _spread_grads(
     grad: Tensor, table: Tensor, coefficients: Tensor, rows: list[Tensor], index: Tensor | None
 ) -> tuple[Tensor, Tensor]:
@@ -87,7 +87,7 @@ def _(
     return table.new_empty(table.shape), coefficients.new_empty(coefficients.shape)
 
 
-@torch.library.custom_op("rgat::collect_grads", mutates_args=())
+@operator("rgat::collect_grads")
 def _collect_grads(
     grad: Tensor, values: Tensor, coefficients: Tensor, rows: list[Tensor], index: Tensor | None
 ) -> tuple[Tensor, Tensor]:

@@ -7,6 +7,7 @@ per edge between forward and backward.
 
 from __future__ import annotations
 
+import functools
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -22,9 +23,7 @@ from rgat.ops import numba_kernels as loops
 from rgat.ops import numba_products as products
 from rgat.ops.attention import Attention
 from rgat.ops.dropout import EDGES, FEATURES, drop_below, mask_stream
-from rgat.ops.threads import ALONE, cut, even, in_charge, run, share
-
-__all__ = ["in_charge"]  # how the operators call the functions of this file
+from rgat.ops.threads import ALONE, cut, even, lead, run, share
 
 Array = NDArray[Any]
 
@@ -446,7 +445,7 @@ def attend_backward(
     return dvalues, dqueries, dkeys, dlogits
 
 
-def convolve(
+def _convolve(
     x: Tensor,
     weight: Tensor,
     queries: Tensor | None,
@@ -497,7 +496,7 @@ def _aggregated_keys(
             torch.mm(left[:, 0], weight[r, 0, :, first:], out=table[start:end, 0, first:])
 
 
-def convolve_backward(
+def _convolve_backward(
     grad: Tensor,
     grad_attention: Tensor | None,
     attention: Tensor,
@@ -682,3 +681,13 @@ def fold_backward(dweight: Tensor, dquery: Tensor, kernels: Tensor, attention: T
     arrays = (_array(t) for t in (dweight[:, 0], dquery[:, 0], kernels, attention, dkernels, dattention))
     run(products.fold_backward, even(0, len(kernels), kernels[0].numel() if len(kernels) else 0), *arrays)
     return dkernels, dattention
+
+
+def convolve(x: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    """Return outputs, attention, and for backward the table (dropped out) and the sums; see ``operators.convolve``."""
+    return lead(functools.partial(_convolve, x, weight, *rest), x.numel() * weight.shape[3])
+
+
+def convolve_backward(grad: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    """Gradients of inputs, kernels, queries and logits."""
+    return lead(functools.partial(_convolve_backward, grad, *rest), grad.numel() * rest[4].shape[2])

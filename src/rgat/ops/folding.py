@@ -17,15 +17,16 @@ import torch
 from torch import Tensor
 
 from rgat.ops.dispatch import implementation
-from rgat.ops.operators import as_given, forbid_double_backward, widen
+from rgat.ops.operator import forbid_double_backward, operator
+from rgat.ops.operators import as_given, widen
 
 
-@torch.library.custom_op("rgat::fold", mutates_args=())
+@operator("rgat::fold")
 def _fold(kernels: Tensor, attention: Tensor) -> tuple[Tensor, Tensor]:
     module = implementation(kernels.device)
-    with as_given(kernels, module):
+    with as_given(kernels):
         weight, query = module.fold(*widen((kernels, attention)))
-    return weight.to(kernels.dtype), query.to(kernels.dtype)
+    return weight.to(kernels.dtype).contiguous(), query.to(kernels.dtype).contiguous()
 
 
 @_fold.register_fake
@@ -38,13 +39,13 @@ def _(kernels: Tensor, attention: Tensor) -> tuple[Tensor, Tensor]:
     )
 
 
-@torch.library.custom_op("rgat::fold_backward", mutates_args=())
+@operator("rgat::fold_backward")
 def _fold_grads(dweight: Tensor, dquery: Tensor, kernels: Tensor, attention: Tensor) -> tuple[Tensor, Tensor]:
     module = implementation(kernels.device)
-    with as_given(kernels, module):
+    with as_given(kernels):
         tensors = widen((dweight, dquery, kernels, attention))
         dkernels, dattention = module.fold_backward(*tensors)
-    return dkernels.to(kernels.dtype), dattention.to(attention.dtype)
+    return dkernels.to(kernels.dtype).contiguous(), dattention.to(attention.dtype).contiguous()
 
 
 @_fold_grads.register_fake

@@ -24,10 +24,8 @@ all nodes times all relations.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,6 +34,7 @@ from torch.utils import _pytree as pytree
 from rgat.graph import Rows, Structure
 from rgat.ops.attention import Attention
 from rgat.ops.dispatch import implementation
+from rgat.ops.operator import forbid_double_backward, operator
 
 
 def leaves_of(structure: Structure | Rows) -> list[Tensor]:
@@ -58,21 +57,19 @@ def widen(tensors: tuple[Tensor | None, ...], module: ModuleType | None = None) 
     return [None if t is None else (t if takes_half else t.to(_wide(t.dtype))).contiguous() for t in tensors]
 
 
-@contextmanager
-def as_given(tensor: Tensor, module: ModuleType) -> Iterator[None]:
-    """Inside an operator the dtypes are settled, autocast must not change them again; threads are the backend's."""
-    with torch.autocast(tensor.device.type, enabled=False), getattr(module, "in_charge", nullcontext)():
-        yield
+def as_given(tensor: Tensor) -> torch.autocast:
+    """Inside an operator the dtypes are settled; autocast must not change them again."""
+    return torch.autocast(tensor.device.type, enabled=False)
 
 
 def _node(rows: Rows, index: Tensor | None, one_to_one: bool) -> Tensor | None:
     return None if one_to_one else rows.node if index is None else index
 
 
-@torch.library.custom_op("rgat::project", mutates_args=())
+@operator("rgat::project")
 def _project(x: Tensor, weight: Tensor, rows: list[Tensor], index: Tensor | None, one_to_one: bool) -> Tensor:
     r, module = Rows(*rows), implementation(x.device)
-    with as_given(x, module):
+    with as_given(x):
         out: Tensor = module.project(*widen((x, weight), module), r, _node(r, index, one_to_one))
         return out.to(x.dtype)
 
@@ -82,12 +79,12 @@ def _(x: Tensor, weight: Tensor, rows: list[Tensor], index: Tensor | None, one_t
     return x.new_empty(rows[0].shape[0], weight.shape[1], weight.shape[3])
 
 
-@torch.library.custom_op("rgat::project_input_grad", mutates_args=())
+@operator("rgat::project_input_grad")
 def _project_input_grad(
     grad: Tensor, weight: Tensor, rows: list[Tensor], index: Tensor | None, one_to_one: bool, num_nodes: int
 ) -> Tensor:
     r, module = Rows(*rows), implementation(grad.device)
-    with as_given(grad, module):
+    with as_given(grad):
         node = _node(r, index, one_to_one)
         out: Tensor = module.project_input_grad(*widen((grad, weight), module), r, node, num_nodes)
         return out.to(grad.dtype)
@@ -100,10 +97,10 @@ def _(
     return grad.new_empty(num_nodes, weight.shape[1], weight.shape[2])
 
 
-@torch.library.custom_op("rgat::project_weight_grad", mutates_args=())
+@operator("rgat::project_weight_grad")
 def _project_weight_grad(grad: Tensor, x: Tensor, rows: list[Tensor], index: Tensor | None, one_to_one: bool) -> Tensor:
     r, module = Rows(*rows), implementation(grad.device)
-    with as_given(grad, module):
+    with as_given(grad):
         out: Tensor = module.project_weight_grad(*widen((grad, x), module), r, _node(r, index, one_to_one))
         return out.to(grad.dtype).contiguous()
 
@@ -130,7 +127,7 @@ def _project_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
 _project.register_autograd(_project_backward, setup_context=_project_context)
 
 
-@torch.library.custom_op("rgat::attend", mutates_args=())
+@operator("rgat::attend")
 def _attend(
     values: Tensor,
     queries: Tensor | None,
@@ -146,7 +143,7 @@ def _attend(
 ) -> tuple[Tensor, Tensor]:
     how = Attention(across, negative_slope, feature_dropout, edge_dropout, backend)
     module = implementation(values.device, backend)
-    with as_given(values, module):
+    with as_given(values):
         tensors = widen((values, queries, keys, edge_logits), module)
         out, attention = module.attend(*tensors, _structure(structure), how, state)
     return out.to(values.dtype), attention
@@ -172,7 +169,7 @@ def _(
     return out, values.new_empty(s.target.shape[0], heads, dtype=_wide(values.dtype))
 
 
-@torch.library.custom_op("rgat::attend_backward", mutates_args=())
+@operator("rgat::attend_backward")
 def _attend_grads(
     grad: Tensor,
     grad_attention: Tensor | None,
@@ -192,7 +189,7 @@ def _attend_grads(
     """Return the gradients of values, queries, keys and edge logits; empty for those that are not given."""
     how = Attention(across, negative_slope, feature_dropout, edge_dropout, backend)
     module = implementation(values.device, backend)
-    with as_given(values, module):
+    with as_given(values):
         tensors = widen((grad, grad_attention, attention, values, queries, keys, edge_logits), module)
         grads = module.attend_backward(*tensors, _structure(structure), how, state)
     return _like_inputs(grads, (values, queries, keys, edge_logits))  # type: ignore[return-value]
@@ -256,7 +253,7 @@ def _if_any(flags: list[bool]) -> list[bool]:
     return flags if any(flags) else []
 
 
-@torch.library.custom_op("rgat::convolve", mutates_args=())
+@operator("rgat::convolve")
 def _convolve(
     x: Tensor,
     weight: Tensor,
@@ -277,7 +274,7 @@ def _convolve(
     """
     how = Attention(across, negative_slope, feature_dropout, edge_dropout, backend)
     module = implementation(x.device, backend)
-    with as_given(x, module):
+    with as_given(x):
         tensors = widen((x, weight, queries, edge_logits), module)
         out, *saved = module.convolve(*tensors, _if_any(aggregated), _structure(structure), how, state)
     return out.to(x.dtype), *saved
@@ -311,7 +308,7 @@ def _(
     return out, attention, table, sums
 
 
-@torch.library.custom_op("rgat::convolve_backward", mutates_args=())
+@operator("rgat::convolve_backward")
 def _convolve_grads(
     grad: Tensor,
     grad_attention: Tensor | None,
@@ -333,7 +330,7 @@ def _convolve_grads(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     how = Attention(across, negative_slope, feature_dropout, edge_dropout, backend)
     module = implementation(x.device, backend)
-    with as_given(x, module):
+    with as_given(x):
         tensors = widen((grad, grad_attention, attention, table, sums, x, weight, queries, edge_logits), module)
         grads = module.convolve_backward(*tensors, _if_any(aggregated), _structure(structure), how, state)
     return _like_inputs(grads, (x, weight, queries, edge_logits))  # type: ignore[return-value]
@@ -384,7 +381,7 @@ def _convolve_backward(ctx: Any, grad: Tensor | None, grad_attention: Tensor | N
 _convolve.register_autograd(_convolve_backward, setup_context=_convolve_context)
 
 
-@torch.library.custom_op("rgat::sum_inputs", mutates_args=())
+@operator("rgat::sum_inputs")
 def _sum_inputs(
     x: Tensor,
     queries: Tensor | None,
@@ -399,7 +396,7 @@ def _sum_inputs(
 ) -> tuple[Tensor, Tensor]:
     how = Attention(across, negative_slope, 0.0, edge_dropout, backend)
     module = implementation(x.device, backend)
-    with as_given(x, module):
+    with as_given(x):
         tensors = widen((x, queries, keys, edge_logits), module)
         sums, attention = module.sum_inputs(*tensors, _structure(structure), how, state)
     return sums.to(x.dtype), attention
@@ -423,7 +420,7 @@ def _(
     return sums, x.new_empty(s.target.shape[0], heads, dtype=_wide(x.dtype))
 
 
-@torch.library.custom_op("rgat::sum_inputs_backward", mutates_args=())
+@operator("rgat::sum_inputs_backward")
 def _sum_inputs_grads(
     grad: Tensor,
     grad_attention: Tensor | None,
@@ -441,7 +438,7 @@ def _sum_inputs_grads(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     how = Attention(across, negative_slope, 0.0, edge_dropout, backend)
     module = implementation(x.device, backend)
-    with as_given(x, module):
+    with as_given(x):
         tensors = widen((grad, grad_attention, attention, x, queries, keys, edge_logits), module)
         grads = module.sum_inputs_backward(*tensors, _structure(structure), how, state)
     return _like_inputs(grads, (x, queries, keys, edge_logits))  # type: ignore[return-value]
@@ -476,23 +473,6 @@ def _sum_inputs_backward(ctx: Any, grad: Tensor | None, grad_attention: Tensor |
 
 
 _sum_inputs.register_autograd(_sum_inputs_backward, setup_context=_attend_context)
-
-
-def _no_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    pass
-
-
-def _no_double_backward(ctx: Any, *grads: Any) -> NoReturn:
-    raise RuntimeError(
-        "relational layers have first derivatives only; for double backward use the differentiable reference, "
-        'with `rgat.ops.backend("reference"):`'
-    )
-
-
-def forbid_double_backward(*operators: Any) -> None:
-    """Operators that compute gradients have none themselves."""
-    for operator in operators:
-        operator.register_autograd(_no_double_backward, setup_context=_no_context)
 
 
 forbid_double_backward(_project_input_grad, _project_weight_grad, _attend_grads, _convolve_grads, _sum_inputs_grads)

@@ -11,11 +11,11 @@ import itertools
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -27,26 +27,40 @@ T = TypeVar("T")
 
 ALONE = 1 << 14  # numbers to move below which a second thread costs more than it saves
 
-_pool: ThreadPoolExecutor | None = None
+
+class _Pools(NamedTuple):
+    """Threads that lead operations, and threads that share their work: a leader never waits for another."""
+
+    leaders: ThreadPoolExecutor
+    workers: ThreadPoolExecutor
+
+
+_pools: _Pools | None = None
 _here = threading.local()  # `count`: how many threads to use from this one
+_making = threading.Lock()
 
 
-def _forget_pool() -> None:
-    global _pool
-    _pool = None
+def _forget_pools() -> None:
+    global _pools, _making
+    _pools, _making = None, threading.Lock()
 
 
-def _threads() -> ThreadPoolExecutor:
-    """Our threads, started on first use; BLAS does not divide their products any further."""
-    global _pool
-    if _pool is None:
-        size, everybody = os.cpu_count() or 1, threading.Barrier(os.cpu_count() or 1)
-        pool, before = ThreadPoolExecutor(size, thread_name_prefix="rgat"), torch.get_num_threads()
-        for future in [pool.submit(_begin, everybody) for _ in range(size)]:
-            future.result()
-        torch.set_num_threads(before)  # the number that threads yet to come begin with
-        _pool = pool
-    return _pool
+def _threads() -> _Pools:
+    """Our threads, started on first use; neither PyTorch nor BLAS divides their work any further."""
+    global _pools
+    with _making:
+        if _pools is None:
+            before = torch.get_num_threads()
+            _pools = _Pools(*(_start(os.cpu_count() or 1, name) for name in ("rgat-leader", "rgat-worker")))
+            torch.set_num_threads(before)  # the number that threads yet to come begin with
+        return _pools
+
+
+def _start(size: int, name: str) -> ThreadPoolExecutor:
+    pool, everybody = ThreadPoolExecutor(size, thread_name_prefix=name), threading.Barrier(size)
+    for future in [pool.submit(_begin, everybody) for _ in range(size)]:
+        future.result()
+    return pool
 
 
 def _begin(everybody: threading.Barrier) -> None:
@@ -59,23 +73,24 @@ def _count() -> int:
     return getattr(_here, "count", None) or torch.get_num_threads()
 
 
-@contextmanager
-def in_charge() -> Iterator[None]:
-    """Keep PyTorch's own threads still meanwhile: after each operation they stay busy waiting for the next."""
-    before = torch.get_num_threads()
-    if before == 1 or getattr(_here, "count", None):
-        yield
-        return
-    _here.count = before
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-        _here.count = None
+def lead(function: Callable[[], T], work: int) -> T:
+    """Run an operation of much work on a thread of ours, from which it is shared out.
+
+    PyTorch's own threads stay busy for a while after each of its operations, waiting for the next; here it has none.
+    """
+    count = _count()
+    if count == 1 or work < 64 * ALONE:
+        return function()
+    return _threads().leaders.submit(_lead, function, count).result()
 
 
-os.register_at_fork(after_in_child=_forget_pool)  # a forked child has none of its parent's threads
+def _lead(function: Callable[[], T], count: int) -> T:
+    _here.count = count
+    with torch.no_grad():  # a setting of each thread
+        return function()
+
+
+os.register_at_fork(after_in_child=_forget_pools)  # a forked child has none of its parent's threads
 
 
 @functools.cache
@@ -91,7 +106,7 @@ def run(kernel: Callable[..., Any], bounds: list[int], *arguments: Any) -> None:
     _announce()
     futures = []
     if len(bounds) > 2:
-        pool = _threads()
+        pool = _threads().workers
         futures = [pool.submit(kernel, lo, hi, *arguments) for lo, hi in itertools.pairwise(bounds[1:])]
     kernel(bounds[0], bounds[1], *arguments)
     for future in futures:
@@ -102,24 +117,17 @@ def share(function: Callable[[int, int], T], bounds: list[int]) -> list[T]:
     """What ``function(lo, hi)``, which may contain matrix products, returns for each range."""
     if len(bounds) == 2:
         return [function(*bounds)]
-    pool = _threads()
-    futures = [pool.submit(_without_gradients, function, lo, hi) for lo, hi in itertools.pairwise(bounds[1:])]
-    with _one_thread():
-        return [function(*bounds[:2]), *(future.result() for future in futures)]
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    before, _here.count = getattr(_here, "count", None), 1
+    pool = _threads().workers
+    futures = [pool.submit(_lead, partial(function, lo, hi), 1) for lo, hi in itertools.pairwise(bounds[1:])]
+    if torch.get_num_threads() > 1:  # not a thread of ours: its products would be shared by BLAS
+        futures.insert(0, pool.submit(_lead, partial(function, *bounds[:2]), 1))
+        return [future.result() for future in futures]
+    before, _here.count = _count(), 1
     try:
-        yield
+        first = function(*bounds[:2])
     finally:
         _here.count = before
-
-
-def _without_gradients(function: Callable[[int, int], T], lo: int, hi: int) -> T:
-    with torch.no_grad():  # a setting of each thread
-        return function(lo, hi)
+    return [first, *(future.result() for future in futures)]
 
 
 def cut(ptr: NDArray[Any], lo: int, hi: int, width: int) -> list[int]:

@@ -214,8 +214,10 @@ def convolve(
     values, keys = _split(table, heads, 0 if queries is None else queries.shape[2])
     out, attention = attend(values, queries, None if queries is None else keys, edge_logits, s, how, state)
     if x.is_cuda:
-        rows = (len(table), table.shape[1], -1)
-        return out, attention, values.reshape(rows).to(x.dtype), keys.reshape(rows).to(x.dtype)
+        batch = table.shape[1]
+        parts = (values.reshape(len(table), batch, -1), keys.reshape(len(table), batch, keys[0].numel() // batch))
+        kept = [part.to(x.dtype, copy=True).contiguous() for part in parts]
+        return out, attention, kept[0], kept[1]
     return out, attention, table, x.new_empty(0, heads, x.shape[2])
 
 
