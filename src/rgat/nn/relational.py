@@ -171,13 +171,14 @@ class RelationalConv(nn.Module):
             x = x.to(torch.get_autocast_dtype(device))
         s = graph.complete_structure if plan.alternative == "dense" else graph.structure
         uses_bases = isinstance(self.kernel, BasisKernel) and plan.alternative.startswith("basis")
-        weight = queries = keys = None
+        weight = query_weight = queries = keys = None
         if attention_kernels is not None:
             weight, query_weight = ops.fold(self._kernels(), *attention_kernels)
-            queries = self._project_scores(x, query_weight, s.targets)
             if uses_bases:
                 key_weight = weight[..., self.heads * self.out_channels :]
+                queries = self._project_scores(x, query_weight, s.targets)
                 keys = self._project_scores(x, key_weight, s.sources)
+            query_weight = query_weight.to(x.dtype)
         elif not uses_bases:
             weight = fold_heads(self._kernels())
         if isinstance(self.kernel, BasisKernel) and uses_bases:
@@ -190,7 +191,9 @@ class RelationalConv(nn.Module):
             table = ops.collect(sums, coefficients, s.targets, graph.num_nodes)  # [N, H, B, F]
             return torch.einsum("nhbf,bfd->nhd", table, bases), attention
         assert weight is not None
-        return ops.convolve(x.unsqueeze(1), weight.to(x.dtype), queries, edge_logits, s, how, state, plan.aggregated)
+        return ops.convolve(
+            x.unsqueeze(1), weight.to(x.dtype), query_weight, edge_logits, s, how, state, plan.aggregated
+        )
 
     def _project_scores(self, x: Tensor, weight: Tensor, rows: Rows) -> Tensor:
         """Queries or keys ``[U, H, A]`` with folded kernels ``[R, 1, F, H * A]``."""

@@ -448,14 +448,18 @@ def attend_backward(
 def _convolve(
     x: Tensor,
     weight: Tensor,
-    queries: Tensor | None,
+    query_weight: Tensor | None,
     edge_logits: Tensor | None,
     aggregated: list[bool],
     s: Structure,
     how: Attention,
     state: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, ...]:
     """Return outputs, attention, and for backward the table (dropped out) and the sums; see ``operators.convolve``."""
+    queries = None
+    if query_weight is not None:
+        queries = project(x, query_weight, s.targets, s.targets.node)
+        queries = queries.view(len(queries), len(how.across), queries.shape[1] * queries.shape[2] // len(how.across))
     call = _Call(s, queries, edge_logits, how, state, x, aggregated)
     heads, (_, batch, _, columns) = call.heads, weight.shape
     channels = batch * columns // heads - call.queries.shape[2]
@@ -475,7 +479,7 @@ def _convolve(
                 part = buffers.rows("part", end - start, (heads, channels), x)
                 _multiply(sums[start:end], kernel.unsqueeze(0), part, [(0, 0, end - start)])
                 _put(part, s.targets.node, start, end, out)
-    return out, attention, table, sums
+    return out, attention, x.new_empty(0, heads, 0) if queries is None else queries, table, sums
 
 
 def _per_head(weight: Tensor, heads: int, channels: int) -> Tensor:
@@ -500,19 +504,20 @@ def _convolve_backward(
     grad: Tensor,
     grad_attention: Tensor | None,
     attention: Tensor,
+    queries: Tensor,
     table: Tensor,
     sums: Tensor,
     x: Tensor,
     weight: Tensor,
-    queries: Tensor | None,
+    query_weight: Tensor | None,
     edge_logits: Tensor | None,
     aggregated: list[bool],
     s: Structure,
     how: Attention,
     state: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, ...]:
     """Gradients of inputs, kernels, queries and logits."""
-    call = _Call(s, queries, edge_logits, how, state, x, aggregated)
+    call = _Call(s, None if query_weight is None else queries, edge_logits, how, state, x, aggregated)
     (_, batch, inputs, columns), heads, channels = weight.shape, call.heads, grad.shape[2]
     first_key = heads // batch * channels
     call.place_table(table, first_key)
@@ -524,7 +529,8 @@ def _convolve_backward(
         dtable = torch.empty_like(table)
         call.table_by_source(0, len(table), weights, grad, dlogits, dtable)
         dx = project_input_grad(dtable, weight, s.sources, node, len(x))
-        return dx, project_weight_grad(dtable, x, s.sources, node), dqueries, dlogits
+        dquery_weight = _query_grads(dx, dqueries, query_weight, x, s)
+        return dx, project_weight_grad(dtable, x, s.sources, node), dquery_weight, dlogits
     ptr, flipped = s.sources.relation_ptr.tolist(), weight.transpose(2, 3).contiguous()
 
     def part(lo: int, hi: int) -> tuple[Tensor, Tensor]:
@@ -556,7 +562,17 @@ def _convolve_backward(
         return dx, dweight
 
     dxs, dweights = zip(*share(part, cut(call.source_ptr, 0, len(table), inputs * columns)), strict=True)
-    return _total(dxs), _total([*dweights, dweight]), dqueries, dlogits
+    dx = _total(dxs)
+    return dx, _total([*dweights, dweight]), _query_grads(dx, dqueries, query_weight, x, s), dlogits
+
+
+def _query_grads(dx: Tensor, dqueries: Tensor, query_weight: Tensor | None, x: Tensor, s: Structure) -> Tensor:
+    """The gradient of the kernels of the queries; adds that of the inputs to ``dx``."""
+    if query_weight is None:
+        return dqueries
+    rows = dqueries.view(len(dqueries), query_weight.shape[1], query_weight.shape[3])
+    dx += project_input_grad(rows, query_weight, s.targets, s.targets.node, len(x))
+    return project_weight_grad(rows, x, s.targets, s.targets.node)
 
 
 def _sums_grad(
@@ -690,4 +706,4 @@ def convolve(x: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, ...]:
 
 def convolve_backward(grad: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     """Gradients of inputs, kernels, queries and logits."""
-    return lead(functools.partial(_convolve_backward, grad, *rest), grad.numel() * rest[4].shape[2])
+    return lead(functools.partial(_convolve_backward, grad, *rest), grad.numel() * rest[5].shape[2])

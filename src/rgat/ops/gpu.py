@@ -89,59 +89,72 @@ def _per_head(rows: Tensor, heads: int) -> Tensor:
     return rows.view(rows.shape[0], heads, rows.shape[1] * rows.shape[2] // heads)
 
 
-def _parts(weight: Tensor, queries: Tensor | None, how: Attention) -> list[Tensor]:
+def _parts(weight: Tensor, query_weight: Tensor | None) -> list[Tensor]:
     """The kernels of values and, unless attention is constant, of keys."""
-    if queries is None:
+    if query_weight is None:
         return [weight]
-    keys = len(how.across) // weight.shape[1] * queries.shape[2]
+    keys = query_weight.shape[3]
     return [part.contiguous() for part in weight.split_with_sizes([weight.shape[3] - keys, keys], dim=3)]
 
 
 def convolve(
     x: Tensor,
     weight: Tensor,
-    queries: Tensor | None,
+    query_weight: Tensor | None,
     edge_logits: Tensor | None,
     aggregated: list[bool],
     s: Structure,
     how: Attention,
     state: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Project, then attend; returns also values and keys."""
+) -> tuple[Tensor, ...]:
+    """Project, then attend; returns also queries, values and keys."""
     assert not any(aggregated), "the planner offers aggregation of inputs to the compiled CPU backend only"
-    heads, node, ptr = len(how.across), s.sources.node, s.sources.relation_ptr
-    values, *rest = kernels.project_many(x, _parts(weight, queries, how), node, ptr)
-    keys = rest[0] if rest else x.new_empty(values.shape[0], values.shape[1], 0)
-    key_rows = _per_head(keys, heads) if rest else None
-    out, attention = attend(_per_head(values, heads), queries, key_rows, edge_logits, s, how, state)
-    return out, attention, values, keys
+    heads = len(how.across)
+    rows = kernels.project_many(x, _parts(weight, query_weight), s.sources.node, s.sources.relation_ptr)
+    values = rows[0]
+    if query_weight is None:
+        out, attention = attend(_per_head(values, heads), None, None, edge_logits, s, how, state)
+        return out, attention, x.new_empty(0, heads, 0), values, x.new_empty(values.shape[0], values.shape[1], 0)
+    queries = _per_head(kernels.project(x, query_weight, s.targets.node, s.targets.relation_ptr), heads)
+    keys = _per_head(rows[1], heads)
+    out, attention = attend(_per_head(values, heads), queries, keys, edge_logits, s, how, state)
+    return out, attention, queries, values, rows[1]
 
 
 def convolve_backward(
     grad: Tensor,
     grad_attention: Tensor | None,
     attention: Tensor,
+    queries: Tensor,
     values: Tensor,
     keys: Tensor,
     x: Tensor,
     weight: Tensor,
-    queries: Tensor | None,
+    query_weight: Tensor | None,
     edge_logits: Tensor | None,
     aggregated: list[bool],
     s: Structure,
     how: Attention,
     state: Tensor | None,
 ) -> tuple[Tensor | None, ...]:
-    """Return the gradients of inputs, kernels, queries and edge logits."""
-    heads, rows = len(how.across), s.sources
-    key_rows = None if queries is None else _per_head(keys, heads)
+    """Return the gradients of inputs, kernels, those of queries, and edge logits."""
+    heads, rows, num_nodes = len(how.across), s.sources, x.shape[0]
+    query_rows, key_rows = (None, None) if query_weight is None else (queries, _per_head(keys, heads))
     dvalues, dqueries, dkeys, dlogits = attend_backward(
-        grad, grad_attention, attention, _per_head(values, heads), queries, key_rows, edge_logits, s, how, state
+        grad, grad_attention, attention, _per_head(values, heads), query_rows, key_rows, edge_logits, s, how, state
     )
     grads = [part.view(like.shape) for part, like in ((dvalues, values), (dkeys, keys)) if part is not None]
-    parts = _parts(weight, queries, how)
+    node, ptr = rows.node, rows.relation_ptr
     dx = kernels.project_many_input_grad(
-        grads, parts, rows.node, rows.relation_ptr, x.shape[0], rows.by_node, rows.node_ptr
+        grads, _parts(weight, query_weight), node, ptr, num_nodes, rows.by_node, rows.node_ptr
     )
-    dweight = torch.cat(kernels.project_many_weight_grad(grads, x, rows.node, rows.relation_ptr), dim=3)
-    return dx, dweight, dqueries, dlogits
+    dweights = kernels.project_many_weight_grad(grads, x, node, ptr)
+    dweight = dweights[0] if len(dweights) == 1 else torch.cat(dweights, dim=3)
+    if query_weight is None or dqueries is None:
+        return dx, dweight, None, dlogits
+    rows = s.targets
+    drows = dqueries.view(dqueries.shape[0], query_weight.shape[1], query_weight.shape[3])
+    dx = kernels.project_many_input_grad(
+        [drows], [query_weight], rows.node, rows.relation_ptr, num_nodes, rows.by_node, rows.node_ptr, into=dx
+    )
+    return dx, dweight, kernels.project_weight_grad(drows, x, rows.node, rows.relation_ptr), dlogits

@@ -257,7 +257,7 @@ def _if_any(flags: list[bool]) -> list[bool]:
 def _convolve(
     x: Tensor,
     weight: Tensor,
-    queries: Tensor | None,
+    query_weight: Tensor | None,
     edge_logits: Tensor | None,
     structure: list[Tensor],
     state: Tensor | None,
@@ -267,15 +267,15 @@ def _convolve(
     feature_dropout: float,
     edge_dropout: float,
     backend: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return also what backward needs.
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return also what backward needs: queries, and on a GPU values and keys.
 
-    On a GPU values and keys; elsewhere one table of both, and sums of inputs where they are aggregated first.
+    Elsewhere one table of both, and sums of inputs where they are aggregated first.
     """
     how = Attention(across, negative_slope, feature_dropout, edge_dropout, backend)
     module = implementation(x.device, backend)
     with as_given(x):
-        tensors = widen((x, weight, queries, edge_logits), module)
+        tensors = widen((x, weight, query_weight, edge_logits), module)
         out, *saved = module.convolve(*tensors, _if_any(aggregated), _structure(structure), how, state)
     return out.to(x.dtype), *saved
 
@@ -284,7 +284,7 @@ def _convolve(
 def _(
     x: Tensor,
     weight: Tensor,
-    queries: Tensor | None,
+    query_weight: Tensor | None,
     edge_logits: Tensor | None,
     structure: list[Tensor],
     state: Tensor | None,
@@ -294,18 +294,21 @@ def _(
     feature_dropout: float,
     edge_dropout: float,
     backend: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     s, heads, dtype = _structure(structure), len(across), _wide(x.dtype)
-    channels = weight.shape[1] * weight.shape[3] // heads - (0 if queries is None else queries.shape[2])
+    width = _query_channels(query_weight, heads)
+    channels = weight.shape[1] * weight.shape[3] // heads - width
     out = x.new_empty(s.target_ptr.shape[0] - 1, heads, channels)
     attention = x.new_empty(s.target.shape[0], heads, dtype=dtype)
     rows, batch = s.sources.node.shape[0], weight.shape[1]
+    queries = attention.new_empty(0 if query_weight is None else s.targets.node.shape[0], heads, width)
     if x.device.type == "cuda":
-        width = heads // batch * channels
-        return out, attention, x.new_empty(rows, batch, width), x.new_empty(rows, batch, weight.shape[3] - width)
+        share, queries = heads // batch, queries.to(x.dtype)
+        values, keys = x.new_empty(rows, batch, share * channels), x.new_empty(rows, batch, share * width)
+        return out, attention, queries, values, keys
     table = x.new_empty(rows, batch, weight.shape[3], dtype=dtype)
     sums = x.new_empty(s.targets.node.shape[0] if any(aggregated) else 0, heads, x.shape[2], dtype=dtype)
-    return out, attention, table, sums
+    return out, attention, queries, table, sums
 
 
 @operator("rgat::convolve_backward")
@@ -313,11 +316,12 @@ def _convolve_grads(
     grad: Tensor,
     grad_attention: Tensor | None,
     attention: Tensor,
+    queries: Tensor,
     table: Tensor,
     sums: Tensor,
     x: Tensor,
     weight: Tensor,
-    queries: Tensor | None,
+    query_weight: Tensor | None,
     edge_logits: Tensor | None,
     structure: list[Tensor],
     state: Tensor | None,
@@ -331,9 +335,11 @@ def _convolve_grads(
     how = Attention(across, negative_slope, feature_dropout, edge_dropout, backend)
     module = implementation(x.device, backend)
     with as_given(x):
-        tensors = widen((grad, grad_attention, attention, table, sums, x, weight, queries, edge_logits), module)
+        tensors = widen(
+            (grad, grad_attention, attention, queries, table, sums, x, weight, query_weight, edge_logits), module
+        )
         grads = module.convolve_backward(*tensors, _if_any(aggregated), _structure(structure), how, state)
-    return _like_inputs(grads, (x, weight, queries, edge_logits))  # type: ignore[return-value]
+    return _like_inputs(grads, (x, weight, query_weight, edge_logits))  # type: ignore[return-value]
 
 
 @_convolve_grads.register_fake
@@ -341,11 +347,12 @@ def _(
     grad: Tensor,
     grad_attention: Tensor | None,
     attention: Tensor,
+    queries: Tensor,
     table: Tensor,
     sums: Tensor,
     x: Tensor,
     weight: Tensor,
-    queries: Tensor | None,
+    query_weight: Tensor | None,
     edge_logits: Tensor | None,
     structure: list[Tensor],
     state: Tensor | None,
@@ -356,25 +363,28 @@ def _(
     edge_dropout: float,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return _fake_grads((x, weight, queries, edge_logits), attention)  # type: ignore[return-value]
+    return _fake_grads((x, weight, query_weight, edge_logits), attention)  # type: ignore[return-value]
+
+
+def _query_channels(query_weight: Tensor | None, heads: int) -> int:
+    return 0 if query_weight is None else query_weight.shape[1] * query_weight.shape[3] // heads
 
 
 def _convolve_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    x, weight, queries, edge_logits, structure, state, *ctx.settings = inputs
+    x, weight, query_weight, edge_logits, structure, state, *ctx.settings = inputs
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(x, weight, queries, edge_logits, *output[1:], state, *structure)
+    ctx.save_for_backward(x, weight, query_weight, edge_logits, *output[1:], state, *structure)
 
 
 def _convolve_backward(ctx: Any, grad: Tensor | None, grad_attention: Tensor | None, *_: Any) -> tuple[Any, ...]:
-    x, weight, queries, edge_logits, attention, table, sums, state, *structure = ctx.saved_tensors
-    inputs = (x, weight, queries, edge_logits)
+    x, weight, query_weight, edge_logits, attention, queries, table, sums, state, *structure = ctx.saved_tensors
+    inputs = (x, weight, query_weight, edge_logits)
     if grad is None:
-        s, heads = _structure(structure), attention.shape[1]
-        channels = weight.shape[1] * weight.shape[3] // heads - (0 if queries is None else queries.shape[2])
-        grad = x.new_zeros(s.target_ptr.shape[0] - 1, heads, channels)
-    grads = _convolve_grads(
-        grad.contiguous(), grad_attention, attention, table, sums, *inputs, structure, state, *ctx.settings
-    )
+        heads = attention.shape[1]
+        channels = weight.shape[1] * weight.shape[3] // heads - _query_channels(query_weight, heads)
+        grad = x.new_zeros(_structure(structure).target_ptr.shape[0] - 1, heads, channels)
+    saved = (attention, queries, table, sums)
+    grads = _convolve_grads(grad.contiguous(), grad_attention, *saved, *inputs, structure, state, *ctx.settings)
     return (*_given(grads, inputs), [None] * len(structure), *[None] * 7)
 
 
@@ -506,16 +516,16 @@ def attend(
 def convolve(
     x: Tensor,  # [N, P, F]
     weight: Tensor,  # [R, P, F, M], for each entry of the batch axis the values of its heads, then their keys
-    queries: Tensor | None,  # [V, H, A]; None: constant attention, and no keys
+    query_weight: Tensor | None,  # [R, P, F, M'], their queries; None: constant attention, and no keys
     edge_logits: Tensor | None,
     structure: Structure,
     attention: Attention,
     state: Tensor | None,
     aggregated: tuple[bool, ...] = (),  # per relation: sum the inputs first, then project; empty: none
 ) -> tuple[Tensor, Tensor]:
-    """``attend`` to values and keys that are ``project(x, weight, sources)``; ``aggregated`` needs ``P == 1``."""
+    """``attend`` with values, keys and queries that are projections of ``x``; ``aggregated`` needs ``P == 1``."""
     flags = list(aggregated) or [False]
-    out, weights, _, _ = _convolve(x, weight, queries, edge_logits, leaves_of(structure), state, flags, *attention)
+    out, weights, *_ = _convolve(x, weight, query_weight, edge_logits, leaves_of(structure), state, flags, *attention)
     return out, weights
 
 

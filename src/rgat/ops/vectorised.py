@@ -200,54 +200,69 @@ def _split(table: Tensor, heads: int, key_channels: int) -> tuple[Tensor, Tensor
 def convolve(
     x: Tensor,
     weight: Tensor,
-    queries: Tensor | None,
+    query_weight: Tensor | None,
     edge_logits: Tensor | None,
     aggregated: list[bool],
     s: Structure,
     how: Attention,
     state: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Project, then attend; returns also values and keys, on a GPU apart, elsewhere in one table."""
+) -> tuple[Tensor, ...]:
+    """Project, then attend; returns also queries, values and keys, the last two on a GPU apart, elsewhere together."""
     assert not any(aggregated), "the planner offers aggregation of inputs to the compiled CPU backend only"
-    heads = len(how.across)
+    heads, queries, keys = len(how.across), x.new_empty(0, len(how.across), 0), None
     table = project(x, weight, s.sources, s.sources.node)
-    values, keys = _split(table, heads, 0 if queries is None else queries.shape[2])
-    out, attention = attend(values, queries, None if queries is None else keys, edge_logits, s, how, state)
+    if query_weight is not None:
+        queries = project(x, query_weight, s.targets, s.targets.node)
+        queries = queries.view(len(queries), heads, query_weight.shape[1] * query_weight.shape[3] // heads)
+    values, keys = _split(table, heads, queries.shape[2])
+    query_rows, key_rows = (None, None) if query_weight is None else (queries, keys)
+    out, attention = attend(values, query_rows, key_rows, edge_logits, s, how, state)
     if x.is_cuda:
         batch = table.shape[1]
-        parts = (values.reshape(len(table), batch, -1), keys.reshape(len(table), batch, keys[0].numel() // batch))
-        kept = [part.to(x.dtype, copy=True).contiguous() for part in parts]
-        return out, attention, kept[0], kept[1]
-    return out, attention, table, x.new_empty(0, heads, x.shape[2])
+        parts = ((part, part.shape[1] * part.shape[2] // batch) for part in (values, keys))
+        kept = [part.reshape(len(table), batch, width).to(x.dtype, copy=True) for part, width in parts]
+        return out, attention, queries.to(x.dtype), kept[0], kept[1]
+    return out, attention, queries, table, x.new_empty(0, heads, x.shape[2])
 
 
 def convolve_backward(
     grad: Tensor,
     grad_attention: Tensor | None,
     attention: Tensor,
+    queries: Tensor,
     table: Tensor,
     sums: Tensor,
     x: Tensor,
     weight: Tensor,
-    queries: Tensor | None,
+    query_weight: Tensor | None,
     edge_logits: Tensor | None,
     aggregated: list[bool],
     s: Structure,
     how: Attention,
     state: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients of inputs, kernels, queries and edge logits."""
-    heads, key_channels = len(how.across), 0 if queries is None else queries.shape[2]
+) -> tuple[Tensor, ...]:
+    """Return the gradients of inputs, kernels, those of queries, and edge logits."""
     if x.is_cuda:
         table = torch.cat([table, sums], dim=2)
-    values, keys = _split(table, heads, key_channels)
+    values, keys = _split(table, len(how.across), queries.shape[2])
+    query_rows, key_rows = (None, None) if query_weight is None else (queries, keys)
     dvalues, dqueries, dkeys, dlogits = attend_backward(
-        grad, grad_attention, attention, values, queries, None if queries is None else keys, edge_logits, s, how, state
+        grad, grad_attention, attention, values, query_rows, key_rows, edge_logits, s, how, state
     )
-    parts = [part.reshape(len(table), table.shape[1], -1) for part in (dvalues, dkeys) if part.numel()]
+    batch = table.shape[1]
+    parts = [
+        part.reshape(len(table), batch, part.shape[1] * part.shape[2] // batch)
+        for part in (dvalues, dkeys)
+        if part.numel()
+    ]
     dtable = torch.cat(parts, dim=2) if parts else torch.zeros_like(table)
     dx = project_input_grad(dtable, weight, s.sources, s.sources.node, x.shape[0])
-    return dx, project_weight_grad(dtable, x, s.sources, s.sources.node), dqueries, dlogits
+    dweight = project_weight_grad(dtable, x, s.sources, s.sources.node)
+    if query_weight is None:
+        return dx, dweight, dqueries, dlogits
+    rows = dqueries.view(len(dqueries), query_weight.shape[1], query_weight.shape[3])
+    dx += project_input_grad(rows, query_weight, s.targets, s.targets.node, x.shape[0])
+    return dx, dweight, project_weight_grad(rows, x, s.targets, s.targets.node), dlogits
 
 
 def spread(table: Tensor, coefficients: Tensor, rows: Rows, node: Tensor) -> Tensor:
