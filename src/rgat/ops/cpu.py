@@ -29,7 +29,7 @@ Array = NDArray[Any]
 
 _NO_INDEX = np.empty(0, np.int32)
 
-_BUFFER = 1 << 18  # numbers in a buffer between a loop and a matrix product: fits the second-level cache
+_BUFFER = 1 << 17  # numbers in a buffer between a loop and a matrix product: fits the second-level cache
 _SMALL = 512  # numbers in a kernel up to which a loop over rows beats a matrix product per relation
 
 
@@ -67,19 +67,25 @@ class _Buffers(dict[Any, Tensor]):
 
 
 def _multiply(
-    left: Tensor, weight: Tensor, out: Tensor, ranges: Sequence[tuple[int, int, int]], start: int = 0
-) -> None:
-    """``[n, P, F] x [P, F, M] -> [n, P, M]`` for each (relation, first row, last row), counted from ``start``."""
-    if _can_group(left, out, ranges):
+    left: Tensor, weight: Tensor, out: Tensor | None, ranges: Sequence[tuple[int, int, int]], start: int = 0
+) -> Tensor:
+    """``[n, P, F] x [P, F, M] -> [n, P, M]`` for each (relation, first row, last row), counted from ``start``.
+
+    Without ``out`` the result may be new; rows that are in no range are then undefined.
+    """
+    size = (len(left), left.shape[1], weight.shape[3])
+    if out is None and _can_group(left, weight, ranges):
         first, last = ranges[0][0], ranges[-1][0] + 1
-        out[:, 0] = grouped_mm(left[:, 0], weight[first:last, 0], offs=_ends(ranges, first, start))
-        return
+        made = grouped_mm(left[:, 0], weight[first:last, 0], offs=_ends(ranges, first, start))
+        return made.unsqueeze(1)
+    out = left.new_empty(size) if out is None else out
     relations, sizes = _sizes(ranges, start, len(left))
     for p in range(left.shape[1]):
         parts = zip(relations, left[:, p].split_with_sizes(sizes), out[:, p].split_with_sizes(sizes), strict=True)
         for r, left_part, out_part in parts:
             if r >= 0:
                 torch.mm(left_part, weight[r, p], out=out_part)
+    return out
 
 
 def _add_outer(
@@ -100,7 +106,7 @@ def _add_outer(
 
 def _can_group(left: Tensor, right: Tensor, ranges: Sequence[tuple[int, int, int]]) -> bool:
     """Whether one call serves all relations: it wants single precision, rows of 16 bytes, and no gaps."""
-    aligned = left.shape[2] % 4 == right.shape[2] % 4 == 0
+    aligned = left.shape[2] % 4 == right.shape[-1] % 4 == 0
     return (
         aligned and left.shape[1] == 1 and left.dtype == torch.float32 and len(ranges) > 1
         and sum(b - a for _, a, b in ranges) == len(left)
@@ -134,10 +140,18 @@ def _sizes(ranges: Iterable[tuple[int, int, int]], start: int, size: int) -> tup
     return relations, sizes
 
 
-def project(x: Tensor, weight: Tensor, rows: Rows, node: Tensor | None) -> Tensor:
-    """Multiply the rows ``x[node]`` (or ``x`` itself) by the kernels of their relations; see ``operators.project``."""
-    out = x.new_empty(len(rows.relation), weight.shape[1], weight.shape[3])
-    _project_into(out, x, weight, rows, node)
+def project(x: Tensor, weight: Tensor, rows: Rows, node: Tensor | None, left_out: Sequence[bool] = ()) -> Tensor:
+    """Multiply the rows ``x[node]`` (or ``x`` itself) by the kernels of their relations; see ``operators.project``.
+
+    Rows of relations that are ``left_out`` stay undefined.
+    """
+    _, batch, inputs, columns = weight.shape
+    ranges = _relations(rows.relation_ptr.tolist(), 0, len(rows.relation))
+    alone = len(even(0, len(rows.relation), inputs * columns)) == 2 and not any(left_out)
+    if alone and inputs * columns > _SMALL and (inputs % 4, columns % 4, batch, x.dtype) == (0, 0, 1, torch.float32):
+        return _multiply(_take(x, node, 0, len(rows.relation), _Buffers()), weight, None, ranges)  # all at once
+    out = x.new_empty(len(rows.relation), batch, columns)
+    _project_into(out, x, weight, rows, node, left_out)
     return out
 
 
@@ -213,10 +227,9 @@ def project_input_grad(grad: Tensor, weight: Tensor, rows: Rows, node: Tensor | 
     ptr, flipped = rows.relation_ptr.tolist(), weight.transpose(2, 3).contiguous()
 
     def part(lo: int, hi: int) -> Tensor:
-        out, buffers = grad.new_zeros(num_nodes, batch, inputs), _Buffers()
+        out = grad.new_zeros(num_nodes, batch, inputs)
         for start, end in _chunks(lo, hi, batch * inputs):
-            chunk = buffers.rows("part", end - start, (batch, inputs), grad)
-            _multiply(grad[start:end], flipped, chunk, _relations(ptr, start, end), start)
+            chunk = _multiply(grad[start:end], flipped, None, _relations(ptr, start, end), start)
             _put(chunk, node, start, end, out)
         return out
 
@@ -463,8 +476,7 @@ def _convolve(
     call = _Call(s, queries, edge_logits, how, state, x, aggregated)
     heads, (_, batch, _, columns) = call.heads, weight.shape
     channels = batch * columns // heads - call.queries.shape[2]
-    table = x.new_empty(len(s.sources.node), batch, columns)
-    _project_into(table, x, weight, s.sources, s.sources.node, aggregated)
+    table = project(x, weight, s.sources, s.sources.node, aggregated)
     sums = x.new_empty(len(s.targets.node) if any(aggregated) else 0, heads, x.shape[2])
     if any(aggregated):
         _aggregated_keys(table, x, weight, aggregated, heads * channels, s)
@@ -521,8 +533,10 @@ def _convolve_backward(
     (_, batch, inputs, columns), heads, channels = weight.shape, call.heads, grad.shape[2]
     first_key = heads // batch * channels
     call.place_table(table, first_key)
-    dweight, buffers, node = torch.zeros_like(weight), _Buffers(), s.sources.node
-    dsums = _sums_grad(grad, sums, weight, dweight, aggregated, s, buffers)
+    node, dsums, dweight = s.sources.node, torch.empty_like(sums), None
+    if any(aggregated):
+        dweight = torch.zeros_like(weight)
+        _sums_grad(dsums, grad, sums, weight, dweight, aggregated, s)
     dlogits, dqueries = call.backward_by_target(x.flatten(1), attention, grad, dsums, grad_attention)
     weights = call.dropped(attention)
     if inputs * columns <= _SMALL and not any(aggregated):
@@ -537,7 +551,6 @@ def _convolve_backward(
         dx, dweight, buffers = torch.zeros_like(x), torch.zeros_like(weight), _Buffers()
         for start, end in _chunks(lo, hi, batch * max(inputs, columns)):
             dtable = buffers.rows("dtable", end - start, (batch, columns), x)
-            dinputs = buffers.rows("dinputs", end - start, (batch, inputs), x)
             left = _take(x, node, start, end, buffers)
             ranges = _relations(ptr, start, end)
             projected = [entry for entry in ranges if not (aggregated and aggregated[entry[0]])]
@@ -548,7 +561,7 @@ def _convolve_backward(
                     own = dtable[a - start : b - start].flatten(1)
                     call.values_by_source(a, b, weights, grad, dlogits[:0, :0], own)
                 call.keys_by_source(start, end, dlogits, dtable.flatten(1))
-            _multiply(dtable, flipped, dinputs, projected, start)
+            dinputs = _multiply(dtable, flipped, None, projected, start)
             _add_outer(left, dtable, dweight, projected, start)
             for r, a, b in ranges if aggregated else ():
                 if aggregated[r]:
@@ -563,7 +576,12 @@ def _convolve_backward(
 
     dxs, dweights = zip(*share(part, cut(call.source_ptr, 0, len(table), inputs * columns)), strict=True)
     dx = _total(dxs)
-    return dx, _total([*dweights, dweight]), _query_grads(dx, dqueries, query_weight, x, s), dlogits
+    return (
+        dx,
+        _total(dweights if dweight is None else [*dweights, dweight]),
+        _query_grads(dx, dqueries, query_weight, x, s),
+        dlogits,
+    )
 
 
 def _query_grads(dx: Tensor, dqueries: Tensor, query_weight: Tensor | None, x: Tensor, s: Structure) -> Tensor:
@@ -576,10 +594,10 @@ def _query_grads(dx: Tensor, dqueries: Tensor, query_weight: Tensor | None, x: T
 
 
 def _sums_grad(
-    grad: Tensor, sums: Tensor, weight: Tensor, dweight: Tensor, aggregated: list[bool], s: Structure, buffers: _Buffers
-) -> Tensor:
-    """The gradient of the sums of inputs; adds that of their kernels to ``dweight``."""
-    dsums, (heads, channels) = torch.empty_like(sums), grad.shape[1:]
+    dsums: Tensor, grad: Tensor, sums: Tensor, weight: Tensor, dweight: Tensor, aggregated: list[bool], s: Structure
+) -> None:
+    """Fill the gradient of the sums of inputs; add that of their kernels to ``dweight``."""
+    buffers, (heads, channels) = _Buffers(), grad.shape[1:]
     ptr = s.targets.relation_ptr.tolist()
     for r in (r for r, flag in enumerate(aggregated) if flag):
         kernel = _per_head(weight[r], heads, channels).transpose(1, 2)
@@ -588,7 +606,6 @@ def _sums_grad(
             received = _take(grad, s.targets.node, start, end, buffers)
             _multiply(received, kernel.unsqueeze(0), dsums[start:end], [(0, 0, end - start)])
             _add_outer(sums[start:end], received, dkernel.unsqueeze(0), [(0, 0, end - start)])
-    return dsums
 
 
 def sum_inputs(
