@@ -26,12 +26,17 @@ class Operator:
         """Say how gradients are computed, as ``torch.library`` asks for it."""
         self.traced.register_autograd(backward, setup_context=setup_context)
 
+        # Not a `setup_context` of its own: PyTorch would inspect the signature in each call.
+        def forward(ctx: Any, *arguments: Any) -> Any:
+            made = self.function(*arguments)
+            setup_context(ctx, arguments, made)
+            return made
+
         def flat_backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
             return tuple(None if isinstance(grad, list) else grad for grad in backward(ctx, *grads))
 
         members = {
-            "forward": staticmethod(self.function),
-            "setup_context": staticmethod(setup_context),
+            "forward": staticmethod(forward),
             "backward": staticmethod(flat_backward),
         }
         self._direct = type("Direct", (torch.autograd.Function,), members)

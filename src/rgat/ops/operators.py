@@ -29,7 +29,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from rgat.graph import Rows, Structure
 from rgat.ops.attention import Attention
@@ -39,7 +38,9 @@ from rgat.ops.operator import forbid_double_backward, operator
 
 def leaves_of(structure: Structure | Rows) -> list[Tensor]:
     """The tensors of a structure, as an operator takes them."""
-    return pytree.tree_leaves(structure)
+    if isinstance(structure, Rows):
+        return list(structure)
+    return [*structure[:8], *structure.sources, *structure.targets, structure.graph_sizes]
 
 
 def _structure(leaves: list[Tensor]) -> Structure:
