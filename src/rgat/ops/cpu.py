@@ -7,7 +7,6 @@ per edge between forward and backward.
 
 from __future__ import annotations
 
-import functools
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -23,7 +22,7 @@ from rgat.ops import numba_kernels as loops
 from rgat.ops import numba_products as products
 from rgat.ops.attention import Attention
 from rgat.ops.dropout import EDGES, FEATURES, drop_below, mask_stream
-from rgat.ops.threads import ALONE, cut, even, lead, run, share
+from rgat.ops.threads import ALONE, cut, even, run, share
 
 Array = NDArray[Any]
 
@@ -458,7 +457,7 @@ def attend_backward(
     return dvalues, dqueries, dkeys, dlogits
 
 
-def _convolve(
+def convolve(
     x: Tensor,
     weight: Tensor,
     query_weight: Tensor | None,
@@ -512,7 +511,7 @@ def _aggregated_keys(
             torch.mm(left[:, 0], weight[r, 0, :, first:], out=table[start:end, 0, first:])
 
 
-def _convolve_backward(
+def convolve_backward(
     grad: Tensor,
     grad_attention: Tensor | None,
     attention: Tensor,
@@ -714,13 +713,3 @@ def fold_backward(dweight: Tensor, dquery: Tensor, kernels: Tensor, attention: T
     arrays = (_array(t) for t in (dweight[:, 0], dquery[:, 0], kernels, attention, dkernels, dattention))
     run(products.fold_backward, even(0, len(kernels), kernels[0].numel() if len(kernels) else 0), *arrays)
     return dkernels, dattention
-
-
-def convolve(x: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    """Return outputs, attention, and for backward the table (dropped out) and the sums; see ``operators.convolve``."""
-    return lead(functools.partial(_convolve, x, weight, *rest), x.numel() * weight.shape[3])
-
-
-def convolve_backward(grad: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    """Gradients of inputs, kernels, queries and logits."""
-    return lead(functools.partial(_convolve_backward, grad, *rest), grad.numel() * rest[5].shape[2])

@@ -13,9 +13,8 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -28,39 +27,28 @@ T = TypeVar("T")
 ALONE = 1 << 14  # numbers to move below which a second thread costs more than it saves
 
 
-class _Pools(NamedTuple):
-    """Threads that lead operations, and threads that share their work: a leader never waits for another."""
-
-    leaders: ThreadPoolExecutor
-    workers: ThreadPoolExecutor
-
-
-_pools: _Pools | None = None
+_pool: ThreadPoolExecutor | None = None
 _here = threading.local()  # `count`: how many threads to use from this one
 _making = threading.Lock()
 
 
-def _forget_pools() -> None:
-    global _pools, _making
-    _pools, _making = None, threading.Lock()
+def _forget_pool() -> None:
+    global _pool, _making
+    _pool, _making = None, threading.Lock()
 
 
-def _threads() -> _Pools:
+def _threads() -> ThreadPoolExecutor:
     """Our threads, started on first use; neither PyTorch nor BLAS divides their work any further."""
-    global _pools
+    global _pool
     with _making:
-        if _pools is None:
-            before = torch.get_num_threads()
-            _pools = _Pools(*(_start(os.cpu_count() or 1, name) for name in ("rgat-leader", "rgat-worker")))
+        if _pool is None:
+            size, before = os.cpu_count() or 1, torch.get_num_threads()
+            pool, everybody = ThreadPoolExecutor(size, thread_name_prefix="rgat"), threading.Barrier(size)
+            for future in [pool.submit(_begin, everybody) for _ in range(size)]:
+                future.result()
             torch.set_num_threads(before)  # the number that threads yet to come begin with
-        return _pools
-
-
-def _start(size: int, name: str) -> ThreadPoolExecutor:
-    pool, everybody = ThreadPoolExecutor(size, thread_name_prefix=name), threading.Barrier(size)
-    for future in [pool.submit(_begin, everybody) for _ in range(size)]:
-        future.result()
-    return pool
+            _pool = pool
+        return _pool
 
 
 def _begin(everybody: threading.Barrier) -> None:
@@ -73,24 +61,12 @@ def _count() -> int:
     return getattr(_here, "count", None) or torch.get_num_threads()
 
 
-def lead(function: Callable[[], T], work: int) -> T:
-    """Run an operation of much work on a thread of ours, from which it is shared out.
-
-    PyTorch's own threads stay busy for a while after each of its operations, waiting for the next; here it has none.
-    """
-    count = _count()
-    if count == 1 or work < 64 * ALONE:
-        return function()
-    return _threads().leaders.submit(_lead, function, count).result()
-
-
-def _lead(function: Callable[[], T], count: int) -> T:
-    _here.count = count
+def _without_gradients(function: Callable[[int, int], T], lo: int, hi: int) -> T:
     with torch.no_grad():  # a setting of each thread
-        return function()
+        return function(lo, hi)
 
 
-os.register_at_fork(after_in_child=_forget_pools)  # a forked child has none of its parent's threads
+os.register_at_fork(after_in_child=_forget_pool)  # a forked child has none of its parent's threads
 
 
 @functools.cache
@@ -106,7 +82,7 @@ def run(kernel: Callable[..., Any], bounds: list[int], *arguments: Any) -> None:
     _announce()
     futures = []
     if len(bounds) > 2:
-        pool = _threads().workers
+        pool = _threads()
         futures = [pool.submit(kernel, lo, hi, *arguments) for lo, hi in itertools.pairwise(bounds[1:])]
     kernel(bounds[0], bounds[1], *arguments)
     for future in futures:
@@ -117,17 +93,9 @@ def share(function: Callable[[int, int], T], bounds: list[int]) -> list[T]:
     """What ``function(lo, hi)``, which may contain matrix products, returns for each range."""
     if len(bounds) == 2:
         return [function(*bounds)]
-    pool = _threads().workers
-    futures = [pool.submit(_lead, partial(function, lo, hi), 1) for lo, hi in itertools.pairwise(bounds[1:])]
-    if torch.get_num_threads() > 1:  # not a thread of ours: its products would be shared by BLAS
-        futures.insert(0, pool.submit(_lead, partial(function, *bounds[:2]), 1))
-        return [future.result() for future in futures]
-    before, _here.count = _count(), 1
-    try:
-        first = function(*bounds[:2])
-    finally:
-        _here.count = before
-    return [first, *(future.result() for future in futures)]
+    pool = _threads()
+    futures = [pool.submit(_without_gradients, function, lo, hi) for lo, hi in itertools.pairwise(bounds)]
+    return [future.result() for future in futures]
 
 
 def cut(ptr: NDArray[Any], lo: int, hi: int, width: int) -> list[int]:
