@@ -47,6 +47,15 @@ class Structure(NamedTuple):
     targets: Rows
     graph_sizes: Tensor  # [G] int64; number of nodes of each graph of a batch
 
+    def leaves(self) -> list[Tensor]:
+        """All tensors, in order; by hand, for a walk through nested tuples costs more than a small layer."""
+        return [*self[:8], *self.sources, *self.targets, self.graph_sizes]
+
+    @classmethod
+    def from_leaves(cls, leaves: Sequence[Tensor]) -> Structure:
+        """The inverse of ``leaves``."""
+        return cls._make([*leaves[:8], Rows(*leaves[8:13]), Rows(*leaves[13:18]), leaves[18]])
+
 
 class RelationalGraph:
     r"""A graph of ``N`` nodes whose ``E`` edges each have one of ``R`` relation types.
@@ -321,10 +330,10 @@ def _derive(graph: RelationalGraph) -> Structure:
         target=target.int(),
         group=group.int(),
         source_row=source_row.int(),
-        target_ptr=_pointers(target.bincount(minlength=num_nodes)),
-        group_ptr=_pointers(group_sizes),
+        target_ptr=pointers(target.bincount(minlength=num_nodes)),
+        group_ptr=pointers(group_sizes),
         by_source=source_row.argsort(stable=True).int(),
-        source_ptr=_pointers(source_row.bincount(minlength=len(source_key))),
+        source_ptr=pointers(source_row.bincount(minlength=len(source_key))),
         sources=_rows(source_key, num_nodes, num_relations),
         targets=_rows(target_key, num_nodes, num_relations),
         graph_sizes=graph.graph_ids().bincount(minlength=graph.num_graphs),
@@ -342,8 +351,8 @@ def _completed(s: Structure) -> Structure:
     return s._replace(
         group=group.int(),
         source_row=source_row.int(),
-        group_ptr=_pointers(group.bincount(minlength=size)),
-        source_ptr=_pointers(source_row.bincount(minlength=size)),
+        group_ptr=pointers(group.bincount(minlength=size)),
+        source_ptr=pointers(source_row.bincount(minlength=size)),
         sources=rows,
         targets=rows,
     )
@@ -373,13 +382,14 @@ def _rows(key: Tensor, num_nodes: int, num_relations: int) -> Rows:
     return Rows(
         node=node.int(),
         relation=relation.int(),
-        relation_ptr=_pointers(relation.bincount(minlength=num_relations)),
+        relation_ptr=pointers(relation.bincount(minlength=num_relations)),
         by_node=node.argsort(stable=True).int(),
-        node_ptr=_pointers(node.bincount(minlength=num_nodes)),
+        node_ptr=pointers(node.bincount(minlength=num_nodes)),
     )
 
 
-def _pointers(counts: Tensor) -> Tensor:
+def pointers(counts: Tensor) -> Tensor:
+    """Where segments of the given sizes begin, and where the last one ends."""
     zero = torch.zeros(1, dtype=torch.int32, device=counts.device)
     return torch.cat([zero, counts.cumsum(0).int()])
 
@@ -391,7 +401,7 @@ _OPTIONAL = ("edge_attr", "batch")
 def _flatten(graph: RelationalGraph) -> tuple[list[Tensor], tuple[str, ...]]:
     present = tuple(name for name in _OPTIONAL if getattr(graph, name) is not None)
     tensors = [getattr(graph, name) for name in _FIXED + present]
-    return tensors + pytree.tree_leaves(graph.structure), present
+    return tensors + graph.structure.leaves(), present
 
 
 def _flatten_with_keys(graph: RelationalGraph) -> tuple[list[tuple[Any, Any]], tuple[str, ...]]:
@@ -406,7 +416,7 @@ def _unflatten(leaves: Any, present: tuple[str, ...]) -> RelationalGraph:
     graph.edge_attr = graph.batch = None
     for name in (*_FIXED, *present):
         setattr(graph, name, leaves.pop(0))
-    graph._structure = Structure._make([*leaves[:8], Rows(*leaves[8:13]), Rows(*leaves[13:18]), leaves[18]])
+    graph._structure = Structure.from_leaves(leaves)
     graph._complete, graph.plans = None, {}
     graph._num_nodes = graph._num_relations = graph._num_graphs = -1  # unused: sizes come from shapes
     graph.validate = False

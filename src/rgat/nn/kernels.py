@@ -21,11 +21,6 @@ def glorot_uniform_(parameter: Tensor, fan: int) -> None:
     nn.init.uniform_(parameter, -bound, bound)
 
 
-def fold_heads(kernels: Tensor) -> Tensor:
-    """``[R, H, F, D] -> [R, 1, F, H * D]``: all heads of a relation as one matrix."""
-    return kernels.transpose(1, 2).flatten(2).unsqueeze(1)
-
-
 class Kernel(nn.Module):
     """Kernels ``[R, H, F, D]``, one per relation and head, and how values are made with them."""
 
@@ -46,7 +41,7 @@ class Kernel(nn.Module):
 
     def project(self, x: Tensor, rows: Rows) -> Tensor:
         """Values ``[U, H, D]`` of the features ``[N, F]``."""
-        weight = fold_heads(self.compose()).to(x.dtype)
+        weight = ops.fold_heads(self.compose()).to(x.dtype)
         return ops.project(x.unsqueeze(1), weight, rows).view(-1, self.heads, self.out_channels)
 
 

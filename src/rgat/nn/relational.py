@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from rgat import ops
 from rgat.checks import check_count
 from rgat.graph import RelationalGraph, Rows, check_ids
-from rgat.nn.kernels import BasisKernel, FullKernel, RowKernel, fold_heads
+from rgat.nn.kernels import BasisKernel, FullKernel, RowKernel
 
 
 class RelationalConv(nn.Module):
@@ -166,9 +166,7 @@ class RelationalConv(nn.Module):
         state: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """Outputs ``[N, H, D]`` and attention ``[E, H]`` for dense features, in the order that is planned."""
-        device = x.device.type
-        if torch.is_autocast_enabled(device) and x.dtype != torch.float64:
-            x = x.to(torch.get_autocast_dtype(device))
+        x = _as_autocast(x)
         s = graph.complete_structure if plan.alternative == "dense" else graph.structure
         uses_bases = isinstance(self.kernel, BasisKernel) and plan.alternative.startswith("basis")
         weight = query_weight = queries = keys = None
@@ -180,7 +178,7 @@ class RelationalConv(nn.Module):
                 keys = self._project_scores(x, key_weight, s.sources)
             query_weight = query_weight.to(x.dtype)
         elif not uses_bases:
-            weight = fold_heads(self._kernels())
+            weight = ops.fold_heads(self._kernels())
         if isinstance(self.kernel, BasisKernel) and uses_bases:
             scores = (queries, keys, edge_logits)
             bases, coefficients = self.kernel.bases.to(x.dtype), self.kernel.coefficients.to(x.dtype)
@@ -202,10 +200,7 @@ class RelationalConv(nn.Module):
     def _values(self, x: Tensor | None, index: Tensor | None, rows: Rows, graph: RelationalGraph) -> Tensor:
         """The values ``g`` of the given rows, ``[U, H, D]``."""
         if x is not None:
-            device = x.device.type
-            if torch.is_autocast_enabled(device) and x.dtype != torch.float64:
-                x = x.to(torch.get_autocast_dtype(device))
-            return self.kernel.project(x, rows)
+            return self.kernel.project(_as_autocast(x), rows)
         if self.rows is not None:
             return self.kernel.look_up(self._places(rows, graph), rows)
         assert index is not None
@@ -278,6 +273,14 @@ def _find_rows(held: Tensor, keys: Tensor) -> Tensor:
 @_find_rows.register_fake
 def _(held: Tensor, keys: Tensor) -> Tensor:
     return keys.new_empty(keys.shape)
+
+
+def _as_autocast(x: Tensor) -> Tensor:
+    """The features in the dtype that autocast asks for, if it is on."""
+    device = x.device.type
+    if torch.is_autocast_enabled(device) and x.dtype != torch.float64:
+        return x.to(torch.get_autocast_dtype(device))
+    return x
 
 
 def check_features(name: str, features: Tensor, graph: RelationalGraph) -> None:

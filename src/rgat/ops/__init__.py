@@ -4,7 +4,7 @@ from rgat.ops.attention import Attention
 from rgat.ops.bases import collect, spread
 from rgat.ops.dispatch import active_backend, backend, requested_backend, why_not
 from rgat.ops.dropout import count_call
-from rgat.ops.folding import fold
+from rgat.ops.folding import fold, fold_heads
 from rgat.ops.operators import attend, convolve, project, sum_inputs
 from rgat.ops.planner import Plan, Sizes, make_plan
 from rgat.ops.reference import relational_attention
@@ -20,6 +20,7 @@ __all__ = [
     "convolve",
     "count_call",
     "fold",
+    "fold_heads",
     "make_plan",
     "project",
     "relational_attention",

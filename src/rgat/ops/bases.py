@@ -20,7 +20,7 @@ from torch import Tensor
 from rgat.graph import Rows
 from rgat.ops.dispatch import implementation
 from rgat.ops.operator import forbid_double_backward, operator
-from rgat.ops.operators import as_given, leaves_of, widen
+from rgat.ops.operators import as_given, widen
 
 
 def _node(rows: Rows, index: Tensor | None) -> Tensor:
@@ -123,11 +123,11 @@ forbid_double_backward(_spread_grads, _collect_grads)
 
 def spread(table: Tensor, coefficients: Tensor, rows: Rows, index: Tensor | None = None) -> Tensor:
     """From ``[N, G, B, D]`` and ``[R, H, B]`` to ``[U, H, D]``; row ``u`` reads ``rows.node[u]`` or ``index[u]``."""
-    out: Tensor = _spread(table, coefficients, leaves_of(rows), index)
+    out: Tensor = _spread(table, coefficients, list(rows), index)
     return out
 
 
 def collect(values: Tensor, coefficients: Tensor, rows: Rows, num_nodes: int) -> Tensor:
     """From ``[U, H, D]`` and ``[R, H, B]`` to ``[N, H, B, D]``."""
-    out: Tensor = _collect(values, coefficients, leaves_of(rows), None, num_nodes, values.shape[1])
+    out: Tensor = _collect(values, coefficients, list(rows), None, num_nodes, values.shape[1])
     return out

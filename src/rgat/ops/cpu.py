@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import grouped_mm
 
-from rgat.graph import Rows, Structure
+from rgat.graph import Rows, Structure, pointers
 from rgat.ops import numba_kernels as loops
 from rgat.ops import numba_products as products
 from rgat.ops.attention import Attention
 from rgat.ops.dropout import EDGES, FEATURES, drop_below, mask_stream
+from rgat.ops.planner import SMALL
 from rgat.ops.threads import ALONE, cut, even, run, share
 
 Array = NDArray[Any]
@@ -29,7 +30,6 @@ Array = NDArray[Any]
 _NO_INDEX = np.empty(0, np.int32)
 
 _BUFFER = 1 << 17  # numbers in a buffer between a loop and a matrix product: fits the second-level cache
-_SMALL = 512  # numbers in a kernel up to which a loop over rows beats a matrix product per relation
 
 
 def _array(tensor: Tensor) -> Array:
@@ -105,11 +105,12 @@ def _add_outer(
 
 def _can_group(left: Tensor, right: Tensor, ranges: Sequence[tuple[int, int, int]]) -> bool:
     """Whether one call serves all relations: it wants single precision, rows of 16 bytes, and no gaps."""
-    aligned = left.shape[2] % 4 == right.shape[-1] % 4 == 0
-    return (
-        aligned and left.shape[1] == 1 and left.dtype == torch.float32 and len(ranges) > 1
-        and sum(b - a for _, a, b in ranges) == len(left)
-    )  # fmt: skip
+    fits = _fits_groups(left.shape[1], left.shape[2], right.shape[-1], left.dtype)
+    return fits and len(ranges) > 1 and sum(b - a for _, a, b in ranges) == len(left)
+
+
+def _fits_groups(batch: int, inputs: int, columns: int, dtype: torch.dtype) -> bool:
+    return batch == 1 and inputs % 4 == columns % 4 == 0 and dtype == torch.float32
 
 
 def _ends(ranges: Sequence[tuple[int, int, int]], first: int, start: int) -> Tensor:
@@ -147,7 +148,7 @@ def project(x: Tensor, weight: Tensor, rows: Rows, node: Tensor | None, left_out
     _, batch, inputs, columns = weight.shape
     ranges = _relations(rows.relation_ptr.tolist(), 0, len(rows.relation))
     alone = len(even(0, len(rows.relation), inputs * columns)) == 2 and not any(left_out)
-    if alone and inputs * columns > _SMALL and (inputs % 4, columns % 4, batch, x.dtype) == (0, 0, 1, torch.float32):
+    if alone and inputs * columns > SMALL and _fits_groups(batch, inputs, columns, x.dtype):
         return _multiply(_take(x, node, 0, len(rows.relation), _Buffers()), weight, None, ranges)  # all at once
     out = x.new_empty(len(rows.relation), batch, columns)
     _project_into(out, x, weight, rows, node, left_out)
@@ -160,7 +161,7 @@ def _project_into(
     """``project``, without the rows of relations that are left out."""
     _, batch, inputs, columns = weight.shape
     ptr = rows.relation_ptr.tolist()
-    if inputs * columns <= _SMALL:
+    if inputs * columns <= SMALL:
         flipped = weight.transpose(2, 3).contiguous()
         arrays = [_array(t) for t in (rows.relation, x, weight, flipped, out)]
         index = _NO_INDEX if node is None else _array(node)
@@ -217,7 +218,7 @@ def _put(rows: Tensor, node: Tensor | None, start: int, end: int, out: Tensor) -
 def project_input_grad(grad: Tensor, weight: Tensor, rows: Rows, node: Tensor | None, num_nodes: int) -> Tensor:
     """The gradient of ``x``."""
     _, batch, inputs, columns = weight.shape
-    if inputs * columns <= _SMALL and node is rows.node:
+    if inputs * columns <= SMALL and node is rows.node:
         out = grad.new_empty(num_nodes, batch, inputs)
         flipped = weight.transpose(2, 3).contiguous()
         arrays = [_array(t) for t in (rows.by_node, rows.node_ptr, rows.relation, grad, flipped, out)]
@@ -245,7 +246,7 @@ def _total(parts: Sequence[Tensor]) -> Tensor:
 def project_weight_grad(grad: Tensor, x: Tensor, rows: Rows, node: Tensor | None) -> Tensor:
     """The gradient of ``weight``."""
     num_relations, batch, inputs, columns = len(rows.relation_ptr) - 1, x.shape[1], x.shape[2], grad.shape[2]
-    if inputs * columns <= _SMALL:
+    if inputs * columns <= SMALL:
         flipped = grad.new_empty(num_relations, batch, columns, inputs)
         arrays = [_array(t) for t in (rows.relation_ptr, grad, x, flipped)]
         bounds = cut(arrays[0], 0, num_relations, batch * inputs * columns)
@@ -538,7 +539,7 @@ def convolve_backward(
         _sums_grad(dsums, grad, sums, weight, dweight, aggregated, s)
     dlogits, dqueries = call.backward_by_target(x.flatten(1), attention, grad, dsums, grad_attention)
     weights = call.dropped(attention)
-    if inputs * columns <= _SMALL and not any(aggregated):
+    if inputs * columns <= SMALL and not any(aggregated):
         dtable = torch.empty_like(table)
         call.table_by_source(0, len(table), weights, grad, dlogits, dtable)
         dx = project_input_grad(dtable, weight, s.sources, node, len(x))
@@ -665,7 +666,7 @@ def sum_inputs_backward(
 
 
 def spread(table: Tensor, coefficients: Tensor, rows: Rows, node: Tensor) -> Tensor:
-    """Combine the bases ``table`` ``[N, G, B, D]`` for each row; see ``operators.spread``."""
+    """Combine the bases ``table`` ``[N, G, B, D]`` for each row; see ``bases.spread``."""
     (_, _, bases, channels), heads = table.shape, coefficients.shape[1]
     out = table.new_empty(len(rows.relation), heads, channels)
     arrays = (_array(t) for t in (node, rows.relation, table, coefficients, out))
@@ -679,9 +680,7 @@ def collect(values: Tensor, coefficients: Tensor, rows: Rows, node: Tensor, num_
     if node is rows.node:
         by_node, node_ptr = rows.by_node, rows.node_ptr
     else:
-        by_node = node.argsort(stable=True).int()
-        counts = node.bincount(minlength=num_nodes).cumsum(0)
-        node_ptr = torch.cat([counts.new_zeros(1), counts]).int()
+        by_node, node_ptr = node.argsort(stable=True).int(), pointers(node.bincount(minlength=num_nodes))
     out = values.new_empty(num_nodes, groups, bases, channels)
     arrays = (_array(t) for t in (by_node, node_ptr, rows.relation, values, coefficients, out))
     run(products.collect, cut(_array(node_ptr), 0, num_nodes, heads * bases * channels), *arrays)

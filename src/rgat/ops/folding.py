@@ -21,6 +21,11 @@ from rgat.ops.operator import forbid_double_backward, operator
 from rgat.ops.operators import as_given, widen
 
 
+def fold_heads(per_head: Tensor) -> Tensor:
+    """``[R, H, F, D] -> [R, 1, F, H * D]``: all heads of a relation as one matrix."""
+    return per_head.transpose(1, 2).flatten(2).unsqueeze(1)
+
+
 @operator("rgat::fold")
 def _fold(kernels: Tensor, attention: Tensor) -> tuple[Tensor, Tensor]:
     module = implementation(kernels.device)

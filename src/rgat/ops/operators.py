@@ -36,17 +36,6 @@ from rgat.ops.dispatch import implementation
 from rgat.ops.operator import forbid_double_backward, operator
 
 
-def leaves_of(structure: Structure | Rows) -> list[Tensor]:
-    """The tensors of a structure, as an operator takes them."""
-    if isinstance(structure, Rows):
-        return list(structure)
-    return [*structure[:8], *structure.sources, *structure.targets, structure.graph_sizes]
-
-
-def _structure(leaves: list[Tensor]) -> Structure:
-    return Structure._make([*leaves[:8], Rows(*leaves[8:13]), Rows(*leaves[13:18]), leaves[18]])
-
-
 def _wide(dtype: torch.dtype) -> torch.dtype:
     """The dtype that is computed in: sums of half-precision numbers are made in single precision."""
     return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
@@ -146,7 +135,7 @@ def _attend(
     module = implementation(values.device, backend)
     with as_given(values):
         tensors = widen((values, queries, keys, edge_logits), module)
-        out, attention = module.attend(*tensors, _structure(structure), how, state)
+        out, attention = module.attend(*tensors, Structure.from_leaves(structure), how, state)
     return out.to(values.dtype), attention
 
 
@@ -157,14 +146,9 @@ def _(
     keys: Tensor | None,
     edge_logits: Tensor | None,
     structure: list[Tensor],
-    state: Tensor | None,
-    across: list[bool],
-    negative_slope: float | None,
-    feature_dropout: float,
-    edge_dropout: float,
-    backend: str,
+    *_: Any,
 ) -> tuple[Tensor, Tensor]:
-    s = _structure(structure)
+    s = Structure.from_leaves(structure)
     heads = values.shape[1]
     out = values.new_empty(s.target_ptr.shape[0] - 1, heads, values.shape[2])
     return out, values.new_empty(s.target.shape[0], heads, dtype=_wide(values.dtype))
@@ -192,7 +176,7 @@ def _attend_grads(
     module = implementation(values.device, backend)
     with as_given(values):
         tensors = widen((grad, grad_attention, attention, values, queries, keys, edge_logits), module)
-        grads = module.attend_backward(*tensors, _structure(structure), how, state)
+        grads = module.attend_backward(*tensors, Structure.from_leaves(structure), how, state)
     return _like_inputs(grads, (values, queries, keys, edge_logits))  # type: ignore[return-value]
 
 
@@ -217,13 +201,7 @@ def _(
     queries: Tensor | None,
     keys: Tensor | None,
     edge_logits: Tensor | None,
-    structure: list[Tensor],
-    state: Tensor | None,
-    across: list[bool],
-    negative_slope: float | None,
-    feature_dropout: float,
-    edge_dropout: float,
-    backend: str,
+    *_: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return _fake_grads((values, queries, keys, edge_logits), attention)  # type: ignore[return-value]
 
@@ -238,7 +216,7 @@ def _attend_backward(ctx: Any, grad: Tensor | None, grad_attention: Tensor | Non
     values, queries, keys, edge_logits, attention, state, *structure = ctx.saved_tensors
     inputs = (values, queries, keys, edge_logits)
     if grad is None:
-        grad = values.new_zeros(_structure(structure).target_ptr.shape[0] - 1, *values.shape[1:])
+        grad = values.new_zeros(Structure.from_leaves(structure).target_ptr.shape[0] - 1, *values.shape[1:])
     grads = _attend_grads(grad.contiguous(), grad_attention, attention, *inputs, structure, state, *ctx.settings)
     return (*_given(grads, inputs), [None] * len(structure), *[None] * 6)
 
@@ -277,7 +255,7 @@ def _convolve(
     module = implementation(x.device, backend)
     with as_given(x):
         tensors = widen((x, weight, query_weight, edge_logits), module)
-        out, *saved = module.convolve(*tensors, _if_any(aggregated), _structure(structure), how, state)
+        out, *saved = module.convolve(*tensors, _if_any(aggregated), Structure.from_leaves(structure), how, state)
     return out.to(x.dtype), *saved
 
 
@@ -291,12 +269,9 @@ def _(
     state: Tensor | None,
     aggregated: list[bool],
     across: list[bool],
-    negative_slope: float | None,
-    feature_dropout: float,
-    edge_dropout: float,
-    backend: str,
+    *_: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    s, heads, dtype = _structure(structure), len(across), _wide(x.dtype)
+    s, heads, dtype = Structure.from_leaves(structure), len(across), _wide(x.dtype)
     width = _query_channels(query_weight, heads)
     channels = weight.shape[1] * weight.shape[3] // heads - width
     out = x.new_empty(s.target_ptr.shape[0] - 1, heads, channels)
@@ -339,7 +314,7 @@ def _convolve_grads(
         tensors = widen(
             (grad, grad_attention, attention, queries, table, sums, x, weight, query_weight, edge_logits), module
         )
-        grads = module.convolve_backward(*tensors, _if_any(aggregated), _structure(structure), how, state)
+        grads = module.convolve_backward(*tensors, _if_any(aggregated), Structure.from_leaves(structure), how, state)
     return _like_inputs(grads, (x, weight, query_weight, edge_logits))  # type: ignore[return-value]
 
 
@@ -355,14 +330,7 @@ def _(
     weight: Tensor,
     query_weight: Tensor | None,
     edge_logits: Tensor | None,
-    structure: list[Tensor],
-    state: Tensor | None,
-    aggregated: list[bool],
-    across: list[bool],
-    negative_slope: float | None,
-    feature_dropout: float,
-    edge_dropout: float,
-    backend: str,
+    *_: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return _fake_grads((x, weight, query_weight, edge_logits), attention)  # type: ignore[return-value]
 
@@ -383,7 +351,7 @@ def _convolve_backward(ctx: Any, grad: Tensor | None, grad_attention: Tensor | N
     if grad is None:
         heads = attention.shape[1]
         channels = weight.shape[1] * weight.shape[3] // heads - _query_channels(query_weight, heads)
-        grad = x.new_zeros(_structure(structure).target_ptr.shape[0] - 1, heads, channels)
+        grad = x.new_zeros(Structure.from_leaves(structure).target_ptr.shape[0] - 1, heads, channels)
     saved = (attention, queries, table, sums)
     grads = _convolve_grads(grad.contiguous(), grad_attention, *saved, *inputs, structure, state, *ctx.settings)
     return (*_given(grads, inputs), [None] * len(structure), *[None] * 7)
@@ -409,7 +377,7 @@ def _sum_inputs(
     module = implementation(x.device, backend)
     with as_given(x):
         tensors = widen((x, queries, keys, edge_logits), module)
-        sums, attention = module.sum_inputs(*tensors, _structure(structure), how, state)
+        sums, attention = module.sum_inputs(*tensors, Structure.from_leaves(structure), how, state)
     return sums.to(x.dtype), attention
 
 
@@ -422,11 +390,9 @@ def _(
     structure: list[Tensor],
     state: Tensor | None,
     across: list[bool],
-    negative_slope: float | None,
-    edge_dropout: float,
-    backend: str,
+    *_: Any,
 ) -> tuple[Tensor, Tensor]:
-    s, heads = _structure(structure), len(across)
+    s, heads = Structure.from_leaves(structure), len(across)
     sums = x.new_empty(s.targets.node.shape[0], heads, x.shape[1])
     return sums, x.new_empty(s.target.shape[0], heads, dtype=_wide(x.dtype))
 
@@ -451,7 +417,7 @@ def _sum_inputs_grads(
     module = implementation(x.device, backend)
     with as_given(x):
         tensors = widen((grad, grad_attention, attention, x, queries, keys, edge_logits), module)
-        grads = module.sum_inputs_backward(*tensors, _structure(structure), how, state)
+        grads = module.sum_inputs_backward(*tensors, Structure.from_leaves(structure), how, state)
     return _like_inputs(grads, (x, queries, keys, edge_logits))  # type: ignore[return-value]
 
 
@@ -464,12 +430,7 @@ def _(
     queries: Tensor | None,
     keys: Tensor | None,
     edge_logits: Tensor | None,
-    structure: list[Tensor],
-    state: Tensor | None,
-    across: list[bool],
-    negative_slope: float | None,
-    edge_dropout: float,
-    backend: str,
+    *_: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return _fake_grads((x, queries, keys, edge_logits), attention)  # type: ignore[return-value]
 
@@ -478,7 +439,7 @@ def _sum_inputs_backward(ctx: Any, grad: Tensor | None, grad_attention: Tensor |
     x, queries, keys, edge_logits, attention, state, *structure = ctx.saved_tensors
     inputs = (x, queries, keys, edge_logits)
     if grad is None:
-        grad = x.new_zeros(_structure(structure).targets.node.shape[0], attention.shape[1], x.shape[1])
+        grad = x.new_zeros(Structure.from_leaves(structure).targets.node.shape[0], attention.shape[1], x.shape[1])
     grads = _sum_inputs_grads(grad.contiguous(), grad_attention, attention, *inputs, structure, state, *ctx.settings)
     return (*_given(grads, inputs), [None] * len(structure), *[None] * 5)
 
@@ -496,7 +457,7 @@ def project(x: Tensor, weight: Tensor, rows: Rows, index: Tensor | None = None, 
     ``u`` itself (``one_to_one``); ``weight`` is ``[R, P, F, M]``; the result is ``[U, P, M]``. The axis ``P`` is a
     batch: each entry has kernels of its own.
     """
-    out: Tensor = _project(x, weight, leaves_of(rows), index, one_to_one)
+    out: Tensor = _project(x, weight, list(rows), index, one_to_one)
     return out
 
 
@@ -510,7 +471,7 @@ def attend(
     state: Tensor | None,  # (seed, call number) of the dropout masks; None: no dropout
 ) -> tuple[Tensor, Tensor]:
     """Return the heads' outputs ``[N, H, D]`` and the attention of the sorted edges ``[E, H]``."""
-    out: tuple[Tensor, Tensor] = _attend(values, queries, keys, edge_logits, leaves_of(structure), state, *attention)
+    out: tuple[Tensor, Tensor] = _attend(values, queries, keys, edge_logits, structure.leaves(), state, *attention)
     return out
 
 
@@ -526,7 +487,7 @@ def convolve(
 ) -> tuple[Tensor, Tensor]:
     """``attend`` with values, keys and queries that are projections of ``x``; ``aggregated`` needs ``P == 1``."""
     flags = list(aggregated) or [False]
-    out, weights, *_ = _convolve(x, weight, query_weight, edge_logits, leaves_of(structure), state, flags, *attention)
+    out, weights, *_ = _convolve(x, weight, query_weight, edge_logits, structure.leaves(), state, flags, *attention)
     return out, weights
 
 
@@ -542,6 +503,6 @@ def sum_inputs(
     """Return the weighted sums of inputs per target row ``[V, H, F]``, and the attention; no feature dropout."""
     across, negative_slope, _, edge_dropout, backend = attention
     out: tuple[Tensor, Tensor] = _sum_inputs(
-        x, queries, keys, edge_logits, leaves_of(structure), state, across, negative_slope, edge_dropout, backend
+        x, queries, keys, edge_logits, structure.leaves(), state, across, negative_slope, edge_dropout, backend
     )
     return out

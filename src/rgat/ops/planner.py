@@ -86,7 +86,7 @@ CPU = Work(0.029, 0.025, 0.68, 35.0, 0.47, 47.0, 35_000.0, 140_000.0, 35_000.0)
 # On an H200, where everything is traffic, and operations are launches.
 GPU = Work(0.00004, 0.00004, 0.001, 0.002, 0.001, 0.001, 0.0, 100_000.0, 60_000.0)
 
-SMALL = 512  # numbers in a kernel up to which the CPU backend multiplies rows in a loop
+SMALL = 512  # numbers in a kernel up to which, on the CPU, a loop over rows beats a matrix product per relation
 
 
 class Counts(NamedTuple):
@@ -166,7 +166,7 @@ def work(counts: Counts, sizes: Sizes) -> dict[str, Work]:
         dense = _products(every, F, HD + H * A, relations) + _products(every if A else 0, F, H * A, relations)
         found["dense"] = compose + dense + _sums(edges, H, D) + Work(row=every)
     if B is not None:
-        composed = compose + scores + keys + Work(operation=1 if A else 0) if A else Work()
+        composed = compose + scores + keys + Work(operation=1) if A else Work()
         combine = Work(loop_product=sources * HD * B, row=sources, move=3 * sources * HD, operation=2)
         found["basis"] = composed + combine + _product(n, F, B * D) + _sums(edges, H, D)
         combine = Work(loop_product=targets * H * B * F, row=targets, move=2 * targets * H * F, operation=2)

@@ -39,7 +39,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from rgat.ops.dropout import EDGES, FEATURES
+from rgat.ops.dropout import EDGES, FEATURES, drop_below
 
 _FEATURES, _EDGES = tl.constexpr(FEATURES), tl.constexpr(EDGES)
 _LARGE = 1 << 17  # rows or edges; smaller graphs stay in the cache and are bound by launches and waiting
@@ -79,7 +79,7 @@ class _Dropout(NamedTuple):
     def of(state: Tensor | None, rate: float) -> _Dropout:
         if state is None or rate == 0:
             return _Dropout(None, 0, 0)
-        return _Dropout(state, round(rate * 2**32), struct.unpack("<q", struct.pack("<d", 1 / (1 - rate)))[0])
+        return _Dropout(state, drop_below(rate), struct.unpack("<q", struct.pack("<d", 1 / (1 - rate)))[0])
 
 
 _NO_DROPOUT = _Dropout(None, 0, 0)

@@ -12,6 +12,7 @@ from torch import Tensor
 from rgat.graph import Rows, Structure
 from rgat.ops.attention import Attention
 from rgat.ops.dropout import EDGES, FEATURES, keep_mask
+from rgat.ops.folding import fold_heads
 
 
 def _relation_slices(ptr: Tensor) -> list[tuple[int, slice]]:
@@ -299,13 +300,8 @@ def pair(table: Tensor, values: Tensor, rows: Rows, node: Tensor) -> Tensor:
 def fold(kernels: Tensor, attention: Tensor) -> tuple[Tensor, Tensor]:
     """The matrices of source and target rows; see ``folding``."""
     scores = kernels @ attention.transpose(2, 3)  # [R, H, F, 2 A]
-    query, key = (_beside(part) for part in scores.chunk(2, dim=3))
-    return torch.cat([_beside(kernels), key], dim=3), query
-
-
-def _beside(per_head: Tensor) -> Tensor:
-    """``[R, H, F, D] -> [R, 1, F, H * D]``."""
-    return per_head.transpose(1, 2).flatten(2).unsqueeze(1)
+    query, key = (fold_heads(part) for part in scores.chunk(2, dim=3))
+    return torch.cat([fold_heads(kernels), key], dim=3), query
 
 
 def fold_backward(dweight: Tensor, dquery: Tensor, kernels: Tensor, attention: Tensor) -> tuple[Tensor, Tensor]:
