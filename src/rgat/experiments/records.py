@@ -1,0 +1,209 @@
+"""Records: one JSON file per search trial and per final run, in the folder of an experiment. See `docs/records.md`.
+
+A record appears under its final name or not at all, and its name says which unit of work it is: writing it twice, from
+any number of processes, leaves one. Nothing here needs more than Python to be read.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import math
+import os
+import platform
+import re
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+FORMAT = 1
+EXPERIMENT = "experiment.json"
+PACKED = ".records.gz"  # of a whole experiment in one file: a line for the experiment, then one per record
+
+Record = dict[str, Any]
+
+
+@dataclass
+class Experiment:
+    """What was asked for, and what has been found so far.
+
+    Attributes:
+        description: data, budget, seeds and all else that makes two experiments comparable.
+        records: in the order of their names.
+        damaged: files that could not be read, and why.
+    """
+
+    description: dict[str, Any]
+    records: list[Record]
+    damaged: list[tuple[str, str]] = field(default_factory=list)
+
+
+def record_name(record: Record) -> str:
+    """Where a record stands below the folder ``records``: model, then trial, or split and seed."""
+    model = _word(record["model"]) + (f"+{_word(record['setting'])}" if record.get("setting") else "")
+    if record["kind"] == "trial":
+        return f"{model}/trial-{record['trial']:04d}.json"
+    split = "" if record.get("split") is None else f"{record['split']}-"
+    return f"{model}/run-{split}{record['seed']:04d}.json"
+
+
+def _word(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def open_experiment(folder: Path, description: dict[str, Any]) -> None:
+    """Make the folder of an experiment, or check that it is the folder of this one."""
+    description = json.loads(_dump(description | {"format": FORMAT}))
+    path = folder / EXPERIMENT
+    if not path.exists():
+        _write(path, _dump(description))
+        return
+    found = _load(path.read_bytes(), str(path))
+    different = sorted(k for k in {*found, *description} if found.get(k) != description.get(k))
+    if different:
+        raise ValueError(
+            f"{folder} must be empty or hold this experiment, got one with other {', '.join(different)}; "
+            "give another folder with --out, or the settings it was begun with"
+        )
+
+
+def write_record(folder: Path, record: Record) -> Path:
+    """Add a record to an experiment; one that is there already stays as it is."""
+    path = folder / "records" / record_name(record)
+    if not path.exists():
+        _write(path, _dump({"format": FORMAT, **record}))
+    return path
+
+
+def has_record(folder: Path, unit: Record) -> bool:
+    """Whether the record of this unit of work is there."""
+    return (folder / "records" / record_name(unit)).exists()
+
+
+def read_experiment(folder: Path) -> Experiment:
+    """Read one experiment, a folder or a packed file; what is damaged is listed, not fatal."""
+    if folder.is_file():
+        return _read_packed(folder)
+    if not (folder / EXPERIMENT).is_file():
+        raise ValueError(f"{folder} must hold an experiment ({EXPERIMENT} and records), got none; check the path")
+    experiment = Experiment(_load((folder / EXPERIMENT).read_bytes(), str(folder / EXPERIMENT)), [])
+    for path in sorted((folder / "records").rglob("*.json")):
+        _add(experiment, path.read_bytes(), str(path.relative_to(folder)))
+    return experiment
+
+
+def find_experiments(place: Path) -> list[Path]:
+    """The experiments, folders and packed files, at or below a place."""
+    if not place.exists():
+        raise ValueError(f"{place} must be a file or folder of records, got nothing there; check the path")
+    if place.is_file() or (place / EXPERIMENT).is_file():
+        return [place]
+    folders = [path.parent for path in place.rglob(EXPERIMENT)]
+    return sorted([*folders, *place.rglob(f"*{PACKED}")])
+
+
+def pack(folder: Path, path: Path) -> None:
+    """Write a whole experiment to one compressed file; the same records give the same bytes."""
+    experiment = read_experiment(folder)
+    if experiment.damaged:
+        raise ValueError(f"{folder} must hold no damaged record to be packed, got {experiment.damaged[0]}")
+    lines = [_dump(experiment.description), *(_dump(record) for record in experiment.records)]
+    _write(path, gzip.compress("\n".join(lines).encode(), mtime=0))
+
+
+def _read_packed(path: Path) -> Experiment:
+    try:
+        lines = gzip.decompress(path.read_bytes()).split(b"\n")
+    except (OSError, EOFError) as error:
+        raise ValueError(f"{path} must be packed records, got a file that cannot be decompressed ({error})") from error
+    experiment = Experiment(_load(lines[0], str(path)), [])
+    for number, line in enumerate(lines[1:], 2):
+        _add(experiment, line, f"{path}, line {number}")
+    return experiment
+
+
+def _add(experiment: Experiment, text: bytes, where: str) -> None:
+    try:
+        record = _load(text, where)
+        record_name(record)
+    except (ValueError, KeyError, TypeError) as error:
+        reason = f"no {error}" if isinstance(error, KeyError) else str(error)
+        experiment.damaged.append((where, reason))
+    else:
+        experiment.records.append(record)
+
+
+def _load(text: bytes, where: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{where} must be JSON ({error})") from error
+    if not isinstance(value, dict) or value.get("format") != FORMAT:
+        raise ValueError(f"{where} must be a record of format {FORMAT}, got another; update rgat, or leave it out")
+    return value
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(_plain(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN and no infinity: both are null."""
+    if isinstance(value, dict):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, float | np.floating):
+        return float(value) if math.isfinite(value) else None
+    return int(value) if isinstance(value, np.integer) else value
+
+
+def _write(path: Path, content: str | bytes) -> None:
+    """Under a temporary name first: a killed process leaves no half of a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def pack_array(array: NDArray[Any]) -> dict[str, Any]:
+    """Outputs of a model in 16 bits, as JSON can hold them."""
+    half = np.ascontiguousarray(array, dtype="<f2")
+    return {"dtype": "float16", "shape": list(half.shape), "base64": base64.b64encode(half.tobytes()).decode()}
+
+
+def unpack_array(packed: dict[str, Any]) -> NDArray[np.float32]:
+    """The numbers of ``pack_array``."""
+    numbers = np.frombuffer(base64.b64decode(packed["base64"]), dtype="<f2")
+    return numbers.reshape(packed["shape"]).astype(np.float32)
+
+
+def environment(device: str = "cpu") -> dict[str, Any]:
+    """Versions and device, for records."""
+    import torch
+
+    from rgat.version import __version__
+
+    name = torch.cuda.get_device_name() if device.startswith("cuda") else platform.machine()
+    return {
+        "device": f"{device.partition(':')[0]} ({name})",
+        "versions": {"rgat": __version__, "python": platform.python_version(), "torch": torch.__version__},
+    }
+
+
+def rounded(values: Iterable[float], digits: int = 5) -> Iterator[float]:
+    """Curves need few digits."""
+    return (float(f"{value:.{digits}g}") for value in values)
