@@ -10,9 +10,8 @@ from helpers import assert_close, assert_matches_reference, random_graph
 
 from rgat import RelationalGraph, ops
 from rgat.nn import RGATConv, RGCNConv
+from rgat.ops import blas, dispatch, threads
 from rgat.ops import numba_kernels as loops
-from rgat.ops import numba_products as products
-from rgat.ops import threads
 
 
 @pytest.fixture
@@ -149,16 +148,17 @@ def step_without_parameters(conv, x, graph):
 
 
 def in_child(queue, conv, x, graph):
-    torch.set_num_threads(1)  # the threads of BLAS do not survive a fork; ours are made anew
+    assert threads.even(0, 1000, 1000) == [0, 1000]  # OpenMP's threads did not survive
+    torch.set_num_threads(1)  # PyTorch does not know that
     with ops.backend("numba"):
         out = step_without_parameters(conv, x, graph)
-        threads.run(products.gather, [0, 5, 10], 0, np.arange(10, dtype=np.int32), np.eye(10), np.empty((10, 10)))
     queue.put([t.numpy() for t in out])
 
 
 def test_works_after_a_fork(two_threads):
     conv, x, graph = big_case()
     conv.requires_grad_(False)
+    assert threads.even(0, 1000, 1000) == [0, 500, 1000]
     expected = step_without_parameters(conv, x, graph)  # starts the parent's threads
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
@@ -179,3 +179,32 @@ def test_exponentials_are_accurate_to_the_last_bits():
     assert numbers[0] == 1
     assert numbers[1] == numbers[2] == 0
     assert np.max(np.abs(numbers - expected) / np.maximum(expected, 1e-37)) < 3e-7
+
+
+def test_an_error_in_any_thread_reaches_the_caller(two_threads):
+    def fails(lo, hi):
+        if lo:
+            raise RuntimeError("in the second part")
+
+    with pytest.raises(RuntimeError, match="in the second part"):
+        threads.run(fails, [0, 5, 10])
+
+
+def test_without_an_entry_to_openmp_there_is_one_thread(two_threads, monkeypatch):
+    monkeypatch.setattr(threads, "_parallel", lambda: None)
+    assert threads.even(0, 1000, 1000) == [0, 1000]
+
+
+def test_products_inside_loops_are_those_of_blas():
+    for dtype in (torch.float32, torch.float64):
+        assert blas.address(dtype) != 0
+
+
+def test_without_blas_the_backend_says_why(monkeypatch):
+    monkeypatch.setattr(blas, "address", lambda dtype: 0)
+    dispatch.why_not.cache_clear()
+    try:
+        assert "BLAS" in dispatch.why_not("numba")
+    finally:
+        monkeypatch.undo()
+        dispatch.why_not.cache_clear()

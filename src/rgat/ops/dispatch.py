@@ -33,6 +33,8 @@ def why_not(word: str) -> str | None:
         importlib.import_module(f"rgat.ops.{_MODULES[word]}")
     except ImportError as error:
         return f"{error}; `pip install {word}` adds it"
+    if word == "numba" and not importlib.import_module("rgat.ops.blas").address(torch.float32):
+        return "this build of PyTorch does not let its BLAS be called"
     return None
 
 

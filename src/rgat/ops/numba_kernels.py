@@ -31,7 +31,7 @@ from llvmlite import ir
 
 # No flag that assumes finite numbers: these two only let sums be reordered, so that dot products vectorise.
 _FAST = {"reassoc", "contract"}
-_AHEAD = 12  # edges: how far ahead rows are asked for
+AHEAD = 12  # edges: how far ahead rows are asked for
 LONG = 512  # terms after which a sum goes on in double precision
 _BLOCK = 128  # targets whose attention and sums are made together, while they are in the cache
 
@@ -108,7 +108,8 @@ def _prefetch(typing_context, address):
 
 
 @inline
-def _prefetch_row(base, row_bytes, row):
+def prefetch_row(base, row_bytes, row):
+    """Ask for one row of a table."""
     address = base + np.uint64(row) * row_bytes
     for offset in range(np.uint64(0), row_bytes, np.uint64(64)):
         _prefetch(address + offset)
@@ -288,7 +289,7 @@ def _sum_values(
             for start in range(group_ptr[v], group_ptr[v + 1], LONG):
                 for e in range(start, min(start + LONG, group_ptr[v + 1])):
                     u = source_row[e]
-                    _prefetch_row(base, row_bytes, source_row[min(e + _AHEAD, final)])
+                    prefetch_row(base, row_bytes, source_row[min(e + AHEAD, final)])
                     for p in range(num_heads // share):
                         for q in range(share):
                             weight, at = weights[e, p * share + q], np.uint64(p * width + q * channels)
@@ -410,7 +411,7 @@ def _dot_values(
                 continue
             for e in range(group_ptr[v], group_ptr[v + 1]):
                 u = source_row[e]
-                _prefetch_row(base, row_bytes, source_row[min(e + _AHEAD, final)])
+                prefetch_row(base, row_bytes, source_row[min(e + AHEAD, final)])
                 for p in range(num_heads // share):
                     for q in range(share):
                         dot, at = zero, np.uint64(p * width + q * channels)

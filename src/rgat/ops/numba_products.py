@@ -1,229 +1,250 @@
-"""Loops over rows on the CPU (Numba): rows gathered and scattered, small products, bases and folded kernels.
+"""Loops over rows on the CPU (Numba) around matrix products: gather rows, multiply by their relation's kernel, scatter.
 
-Large products are left to BLAS, which several loops here feed; see ``cpu.py``.
+Rows are taken in chunks that stay in the second-level cache from one step to the next. Where threads would add to the
+same gradients each has a copy of its own, number ``part``, and these are summed afterwards in their order.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from rgat.ops.numba_kernels import LONG, bring_back, compiled, put_aside
+from rgat.ops.blas import multiply, place
+from rgat.ops.numba_kernels import (
+    AHEAD,
+    compiled,
+    inline,
+    inputs_by_source,
+    keys_by_source,
+    mask_rows,
+    prefetch_row,
+    values_by_source,
+)
+
+_BUFFER = 1 << 17  # numbers in a buffer between a loop and a matrix product: fits the second-level cache
+_LEAST = 64  # rows of a chunk
+
+
+@inline
+def _part(bounds, lo):
+    """The number of the range that begins with ``lo``."""
+    part = 0
+    while bounds[part] != lo or bounds[part + 1] == lo:
+        part += 1
+    return part
 
 
 @compiled
-def gather(lo, hi, first, index, x, out):
-    """``out[u - first] = x[index[u]]`` for rows ``lo:hi``."""
-    for u in range(lo, hi):
+def _chunk(width):
+    return max(_BUFFER // max(width, 1), _LEAST)
+
+
+@inline
+def _rows_between(relation_ptr, r, lo, hi):
+    """The rows of relation ``r`` that lie in ``lo:hi``."""
+    return max(relation_ptr[r], lo), min(relation_ptr[r + 1], hi)
+
+
+@compiled
+def _buffer(rows, width, like):
+    """Uninitialised rows that begin a cache line, so that BLAS takes the same path every time."""
+    spare = 64 // like.itemsize
+    memory = np.empty(rows * width + spare, like.dtype)
+    skip = (64 - memory.ctypes.data % 64) % 64 // like.itemsize
+    return memory[skip : skip + rows * width].reshape((rows, width))
+
+
+@compiled
+def _gather(start, end, index, x, out):
+    """``out[u - start] = x[index[u]]``."""
+    base, row_bytes = np.uint64(x.ctypes.data), np.uint64(x.shape[1] * x.itemsize)
+    for u in range(start, end):
+        prefetch_row(base, row_bytes, index[min(u + AHEAD, end - 1)])
         j = index[u]
         for c in range(x.shape[1]):
-            out[u - first, c] = x[j, c]
+            out[u - start, c] = x[j, c]
 
 
 @compiled
-def scatter_add(lo, hi, start, end, index, rows, out):
-    """``out[index[u]] += rows[u - start]`` for the rows ``start:end`` whose index lies in ``lo:hi``."""
+def _scatter_add(start, end, index, rows, out):
+    """``out[index[u]] += rows[u - start]``."""
+    base, row_bytes = np.uint64(out.ctypes.data), np.uint64(out.shape[1] * out.itemsize)
     for u in range(start, end):
+        prefetch_row(base, row_bytes, index[min(u + AHEAD, end - 1)])
         j = index[u]
-        if lo <= j < hi:
-            for c in range(out.shape[1]):
-                out[j, c] += rows[u - start, c]
+        for c in range(out.shape[1]):
+            out[j, c] += rows[u - start, c]
 
 
 @compiled
-def project(lo, hi, index, relation, x, weight, flipped, out):
-    """``out[u, p] = x[index[u], p] @ weight[relation[u], p]`` for rows ``lo:hi`` and small matrices.
+def project(lo, hi, routine, index, relation_ptr, partly, first, x, weight, out):
+    """``out[u, p] = x[index[u], p] @ weight[relation, p]`` for rows ``lo:hi``; without an index ``x[u, p]``.
 
-    ``flipped`` is the transpose of each matrix: for the columns that do not fill a vector, dot products are better.
-    Sums take four terms at a time, so that a partial result is loaded and stored a quarter as often.
+    Of relations that are marked in ``partly`` only the columns from ``first`` on.
     """
-    batch, inputs, columns = x.shape[1], x.shape[2], out.shape[2]
-    zero = x.dtype.type(0)
-    wide, fours = columns - columns % 8, inputs - inputs % 4
-    for u in range(lo, hi):
-        j = index[u] if index.shape[0] else u
-        r = relation[u]
-        for p in range(batch):
-            for m in range(wide, columns):
-                dot = zero
-                for f in range(inputs):
-                    dot += x[j, p, f] * flipped[r, p, m, f]
-                out[u, p, m] = dot
-            if wide == 0:
-                continue
-            for m in range(wide):
-                out[u, p, m] = zero
-            for f in range(0, fours, 4):
-                x0, x1, x2, x3 = x[j, p, f], x[j, p, f + 1], x[j, p, f + 2], x[j, p, f + 3]
-                for m in range(wide):
-                    out[u, p, m] += (x0 * weight[r, p, f, m] + x1 * weight[r, p, f + 1, m]) + (
-                        x2 * weight[r, p, f + 2, m] + x3 * weight[r, p, f + 3, m]
-                    )
-            for f in range(fours, inputs):
-                x0 = x[j, p, f]
-                for m in range(wide):
-                    out[u, p, m] += x0 * weight[r, p, f, m]
-
-
-@compiled
-def project_input_grad(lo, hi, by_node, node_ptr, relation, grad, flipped, out):
-    """``out[j, p] = sum over the rows u of node j: grad[u, p] @ flipped[relation[u], p]`` for nodes ``lo:hi``."""
-    batch, inputs, columns = out.shape[1], out.shape[2], grad.shape[2]
-    fours = columns - columns % 4
-    for j in range(lo, hi):
-        for p in range(batch):
-            for f in range(inputs):
-                out[j, p, f] = 0
-        for place in range(node_ptr[j], node_ptr[j + 1]):
-            u = by_node[place]
-            r = relation[u]
+    relations, batch, inputs, columns = weight.shape
+    step, zero = _chunk(batch * inputs), x.dtype.type(0)
+    taken = _buffer(min(step, hi - lo) if index.shape[0] else 0, batch * inputs, x)
+    for r in range(relations):
+        start, end = _rows_between(relation_ptr, r, lo, hi)
+        begin = first if partly.shape[0] and partly[r] else 0
+        if start >= end or begin == columns:
+            continue
+        for a in range(start, end, step):
+            b = min(a + step, end)
+            if index.shape[0]:
+                _gather(a, b, index, x, taken)
             for p in range(batch):
-                for m in range(0, fours, 4):
-                    g0, g1, g2, g3 = grad[u, p, m], grad[u, p, m + 1], grad[u, p, m + 2], grad[u, p, m + 3]
-                    for f in range(inputs):
-                        out[j, p, f] += (g0 * flipped[r, p, m, f] + g1 * flipped[r, p, m + 1, f]) + (
-                            g2 * flipped[r, p, m + 2, f] + g3 * flipped[r, p, m + 3, f]
-                        )
-                for m in range(fours, columns):
-                    g0 = grad[u, p, m]
-                    for f in range(inputs):
-                        out[j, p, f] += g0 * flipped[r, p, m, f]
+                left = place(taken, p * inputs) if index.shape[0] else place(x, (a * batch + p) * inputs)
+                multiply(
+                    routine, (b - a, columns - begin, inputs), left, batch * inputs, False,
+                    place(weight, (r * batch + p) * inputs * columns + begin), columns, False,
+                    zero, place(out, (a * batch + p) * columns + begin), batch * columns,
+                )  # fmt: skip
+
+
+@inline
+def _kernel_grad(dweight, shared, part, relation_ptr, r, lo):
+    """Where the gradient of a kernel is summed: a relation that began in another range has a place of its own."""
+    size = dweight[0].size
+    return place(shared, part * size) if relation_ptr[r] < lo else place(dweight, r * size)
 
 
 @compiled
-def project_weight_grad(lo, hi, index, relation_ptr, grad, x, out):
-    """``out[r, p] = sum over the rows u of r: outer(grad[u, p], x[index[u], p])`` for relations ``lo:hi``."""
-    batch, inputs, columns = x.shape[1], x.shape[2], grad.shape[2]
-    indexed = index.shape[0] > 0
-    total = np.zeros(batch * columns * inputs)
-    for r in range(lo, hi):
-        for p in range(batch):
-            for m in range(columns):
-                for f in range(inputs):
-                    out[r, p, m, f] = 0
-        start, end = relation_ptr[r], relation_ptr[r + 1]
-        fours = end - (end - start) % 4
-        for first in range(start, fours, LONG):
-            for u in range(first, min(first + LONG, fours), 4):
-                j0, j1, j2, j3 = u, u + 1, u + 2, u + 3
-                if indexed:
-                    j0, j1, j2, j3 = index[u], index[u + 1], index[u + 2], index[u + 3]
+def project_backward(lo, hi, bounds, routine, index, relation_ptr, grad, x, weight, dx, dweight, shared):
+    """Gradients of ``project`` of the rows ``lo:hi``: of inputs, added to ``dx[part]``, and of kernels, to ``dweight``.
+
+    Either may be empty, and is then not computed. Without an index the rows of ``dx`` are those of ``grad``.
+    """
+    _, batch, inputs, columns = weight.shape
+    step, part = _chunk(batch * max(inputs, columns)), _part(bounds, lo)
+    zero, one = grad.dtype.type(0), grad.dtype.type(1)
+    rows = min(step, hi - lo) if index.shape[0] else 0
+    taken, dinputs = _buffer(rows, batch * inputs, grad), _buffer(rows, batch * inputs, grad)
+    for r in range(len(relation_ptr) - 1):
+        start, end = _rows_between(relation_ptr, r, lo, hi)
+        for a in range(start, end, step):
+            b = min(a + step, end)
+            if index.shape[0] and dweight.shape[0]:
+                _gather(a, b, index, x, taken)
+            for p in range(batch):
+                own = place(grad, (a * batch + p) * columns)
+                if dweight.shape[0]:
+                    left = place(taken, p * inputs) if index.shape[0] else place(x, (a * batch + p) * inputs)
+                    multiply(
+                        routine, (inputs, columns, b - a), left, batch * inputs, True, own, batch * columns, False, one,
+                        _kernel_grad(dweight, shared, part, relation_ptr, r, lo)
+                        + np.uint64(p * inputs * columns * grad.itemsize), columns,
+                    )  # fmt: skip
+                if dx.shape[0]:
+                    to = place(dinputs, p * inputs) if index.shape[0] else place(dx, (a * batch + p) * inputs)
+                    multiply(
+                        routine, (b - a, inputs, columns), own, batch * columns, False,
+                        place(weight, (r * batch + p) * inputs * columns), columns, True, zero, to, batch * inputs,
+                    )  # fmt: skip
+            if index.shape[0] and dx.shape[0]:
+                _scatter_add(a, b, index, dinputs, dx[part])
+
+
+@compiled
+def table_backward(
+    lo, hi, bounds, routine, index, relation_ptr, by_source, source_ptr, target, group, group_row,
+    weights, grad, dlogits, queries, additive, share, channels, aggregated, dsums,
+    row_id, stream, below, scale, x, weight, dx, dweight, shared,
+):  # fmt: skip
+    """From the gradients of outputs and logits to those of inputs and kernels, for the source rows ``lo:hi``.
+
+    The gradients of values and keys are made for one chunk at a time and never leave the cache.
+    """
+    relations, batch, inputs, columns = weight.shape
+    step, part, first = _chunk(batch * max(inputs, columns)), _part(bounds, lo), share * channels
+    zero, one = grad.dtype.type(0), grad.dtype.type(1)
+    rows = min(step, hi - lo)
+    taken, dinputs = _buffer(rows, batch * inputs, grad), _buffer(rows, batch * inputs, grad)
+    dtable = _buffer(rows, batch * columns, grad)
+    attends = queries.shape[0] > 0
+    together = dlogits if attends and additive else dlogits[:0, :0]
+    for r in range(relations):
+        start, end = _rows_between(relation_ptr, r, lo, hi)
+        summed = aggregated.shape[0] > 0 and aggregated[r]
+        for a in range(start, end, step):
+            b = min(a + step, end)
+            if summed:
+                inputs_by_source(a, b, a, by_source, source_ptr, group, group_row, weights, dsums, dinputs)
+            else:
+                values_by_source(
+                    a, b, a, by_source, source_ptr, target, weights, grad, together, dtable, share, columns
+                )  # fmt: skip
+                if below:
+                    mask_rows(a, b, a, dtable, share, columns, channels, row_id, stream, below, scale)
+            if attends and (summed or not additive):
+                keys_by_source(
+                    a, b, a, by_source, source_ptr, group, group_row, queries, additive, dlogits, dtable,
+                    share, columns, first,
+                )  # fmt: skip
+            begin = first if summed else 0
+            if begin < columns:
+                _gather(a, b, index, x, taken)
                 for p in range(batch):
-                    for m in range(columns):
-                        g0, g1, g2, g3 = grad[u, p, m], grad[u + 1, p, m], grad[u + 2, p, m], grad[u + 3, p, m]
-                        for f in range(inputs):
-                            out[r, p, m, f] += (g0 * x[j0, p, f] + g1 * x[j1, p, f]) + (
-                                g2 * x[j2, p, f] + g3 * x[j3, p, f]
-                            )
-            if end - start > LONG:
-                put_aside(total, out, r)
-        if end - start > LONG:
-            bring_back(total, out, r)
-        for u in range(fours, end):
-            j0 = index[u] if indexed else u
-            for p in range(batch):
-                for m in range(columns):
-                    g0 = grad[u, p, m]
-                    for f in range(inputs):
-                        out[r, p, m, f] += g0 * x[j0, p, f]
+                    own, kernel = place(dtable, p * columns + begin), p * inputs * columns + begin
+                    multiply(
+                        routine, (inputs, columns - begin, b - a), place(taken, p * inputs), batch * inputs, True,
+                        own, batch * columns, False, one,
+                        _kernel_grad(dweight, shared, part, relation_ptr, r, lo) + np.uint64(kernel * grad.itemsize),
+                        columns,
+                    )  # fmt: skip
+                    multiply(
+                        routine, (b - a, inputs, columns - begin), own, batch * columns, False,
+                        place(weight, r * batch * inputs * columns + kernel), columns, True,
+                        one if summed else zero, place(dinputs, p * inputs), batch * inputs,
+                    )  # fmt: skip
+            _scatter_add(a, b, index, dinputs, dx[part])
 
 
 @compiled
-def spread(lo, hi, index, relation, table, coefficients, out):
-    """``out[u, h] = sum over b: coefficients[r, h, b] * table[index[u], h or 0, b]`` for rows ``lo:hi``."""
-    num_heads, channels, bases = out.shape[1], out.shape[2], table.shape[2]
-    for u in range(lo, hi):
-        j, r = index[u], relation[u]
-        for h in range(num_heads):
-            g = h if table.shape[1] > 1 else 0
-            for d in range(channels):
-                out[u, h, d] = 0
-            for b in range(bases):
-                scalar = coefficients[r, h, b]
-                for d in range(channels):
-                    out[u, h, d] += scalar * table[j, g, b, d]
+def project_sums(lo, hi, bounds, routine, node, relation_ptr, aggregated, sums, weight, out):
+    """Add the sums of inputs ``[V, H, F]`` of target rows ``lo:hi``, times the kernels of values, to ``out[part]``."""
+    _, _, inputs, columns = weight.shape
+    heads, channels = sums.shape[1], out.shape[2] // sums.shape[1]
+    step, part, zero = _chunk(heads * channels), _part(bounds, lo), sums.dtype.type(0)
+    made = _buffer(min(step, hi - lo), heads * channels, sums)
+    for r in range(len(relation_ptr) - 1):
+        start, end = _rows_between(relation_ptr, r, lo, hi)
+        for a in range(start, end if aggregated[r] else start, step):
+            b = min(a + step, end)
+            for h in range(heads):
+                multiply(
+                    routine, (b - a, channels, inputs), place(sums, (a * heads + h) * inputs), heads * inputs, False,
+                    place(weight, r * inputs * columns + h * channels), columns, False,
+                    zero, place(made, h * channels), heads * channels,
+                )  # fmt: skip
+            _scatter_add(a, b, node, made, out[part])
 
 
 @compiled
-def collect(lo, hi, by_node, node_ptr, relation, rows, coefficients, out):
-    """The transpose of ``spread``: sums over the rows of the nodes ``lo:hi`` (and over heads, where they share)."""
-    num_heads, channels, groups, bases = rows.shape[1], rows.shape[2], out.shape[1], out.shape[2]
-    for j in range(lo, hi):
-        for g in range(groups):
-            for b in range(bases):
-                for d in range(channels):
-                    out[j, g, b, d] = 0
-        for place in range(node_ptr[j], node_ptr[j + 1]):
-            u = by_node[place]
-            r = relation[u]
-            for h in range(num_heads):
-                g = h if groups > 1 else 0
-                for b in range(bases):
-                    scalar = coefficients[r, h, b]
-                    for d in range(channels):
-                        out[j, g, b, d] += scalar * rows[u, h, d]
-
-
-@compiled
-def pair(lo, hi, index, relation_ptr, table, rows, out):
-    """``out[r, h, b] = sum over the rows u of r: table[index[u], h or 0, b] . rows[u, h]`` for relations ``lo:hi``."""
-    num_heads, channels, bases = rows.shape[1], rows.shape[2], table.shape[2]
-    zero = rows.dtype.type(0)
-    sums = np.zeros((num_heads, bases))  # in double precision
-    for r in range(lo, hi):
-        for u in range(relation_ptr[r], relation_ptr[r + 1]):
-            j = index[u]
-            for h in range(num_heads):
-                g = h if table.shape[1] > 1 else 0
-                for b in range(bases):
-                    dot = zero
-                    for d in range(channels):
-                        dot += table[j, g, b, d] * rows[u, h, d]
-                    sums[h, b] += dot
-        for h in range(num_heads):
-            for b in range(bases):
-                out[r, h, b] = sums[h, b]
-                sums[h, b] = 0
-
-
-@compiled
-def fold(lo, hi, kernels, attention, weight, query):
-    """The folded matrices of the relations ``lo:hi``; see ``folding.py``."""
-    _, num_heads, inputs, channels = kernels.shape
-    width = attention.shape[2] // 2
-    zero = kernels.dtype.type(0)
-    for r in range(lo, hi):
-        for h in range(num_heads):
-            for f in range(inputs):
-                for d in range(channels):
-                    weight[r, f, h * channels + d] = kernels[r, h, f, d]
-                for a in range(2 * width):
-                    dot = zero
-                    for d in range(channels):
-                        dot += kernels[r, h, f, d] * attention[r, h, a, d]
-                    if a < width:
-                        query[r, f, h * width + a] = dot
-                    else:
-                        weight[r, f, num_heads * channels + h * width + a - width] = dot
-
-
-@compiled
-def fold_backward(lo, hi, dweight, dquery, kernels, attention, dkernels, dattention):
-    """The gradients of the kernels and attention kernels of the relations ``lo:hi``."""
-    _, num_heads, inputs, channels = kernels.shape
-    width = attention.shape[2] // 2
-    for r in range(lo, hi):
-        for h in range(num_heads):
-            for a in range(2 * width):
-                for d in range(channels):
-                    dattention[r, h, a, d] = 0
-            for f in range(inputs):
-                for d in range(channels):
-                    dkernels[r, h, f, d] = dweight[r, f, h * channels + d]
-                for a in range(2 * width):
-                    if a < width:
-                        gradient = dquery[r, f, h * width + a]
-                    else:
-                        gradient = dweight[r, f, num_heads * channels + h * width + a - width]
-                    for d in range(channels):
-                        dkernels[r, h, f, d] += gradient * attention[r, h, a, d]
-                        dattention[r, h, a, d] += gradient * kernels[r, h, f, d]
+def project_sums_backward(
+    lo, hi, bounds, routine, node, relation_ptr, aggregated, grad, sums, weight, dsums, dweight, shared
+):
+    """Gradients of ``project_sums``: of the sums of the target rows ``lo:hi``, and of their kernels."""
+    _, _, inputs, columns = weight.shape
+    heads, channels = sums.shape[1], grad.shape[1] // sums.shape[1]
+    step, part = _chunk(heads * channels), _part(bounds, lo)
+    zero, one = sums.dtype.type(0), sums.dtype.type(1)
+    taken = _buffer(min(step, hi - lo), heads * channels, sums)
+    for r in range(len(relation_ptr) - 1):
+        start, end = _rows_between(relation_ptr, r, lo, hi)
+        for a in range(start, end if aggregated[r] else start, step):
+            b = min(a + step, end)
+            _gather(a, b, node, grad, taken)
+            for h in range(heads):
+                own, place_of_sums = place(taken, h * channels), (a * heads + h) * inputs
+                multiply(
+                    routine, (b - a, inputs, channels), own, heads * channels, False,
+                    place(weight, r * inputs * columns + h * channels), columns, True,
+                    zero, place(dsums, place_of_sums), heads * inputs,
+                )  # fmt: skip
+                multiply(
+                    routine, (inputs, channels, b - a), place(sums, place_of_sums), heads * inputs, True,
+                    own, heads * channels, False, one,
+                    _kernel_grad(dweight, shared, part, relation_ptr, r, lo) + np.uint64(h * channels * grad.itemsize),
+                    columns,
+                )  # fmt: skip

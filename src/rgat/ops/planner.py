@@ -60,7 +60,7 @@ class Work(NamedTuple):
     """Units of work of a way to compute a layer; also the nanoseconds of each unit."""
 
     product: float = 0  # multiply and add in a matrix product
-    loop_product: float = 0  # the same in a compiled loop over small matrices
+    loop_product: float = 0  # the same in a compiled loop over bases
     number: float = 0  # a number read, multiplied and added in a loop over edges
     edge: float = 0  # an edge and head, beside its numbers
     move: float = 0  # a number gathered, scattered or written
@@ -85,8 +85,6 @@ class Work(NamedTuple):
 CPU = Work(0.029, 0.025, 0.68, 35.0, 0.47, 47.0, 35_000.0, 140_000.0, 35_000.0)
 # On an H200, where everything is traffic, and operations are launches.
 GPU = Work(0.00004, 0.00004, 0.001, 0.002, 0.001, 0.001, 0.0, 100_000.0, 60_000.0)
-
-SMALL = 512  # numbers in a kernel up to which, on the CPU, a loop over rows beats a matrix product per relation
 
 
 class Counts(NamedTuple):
@@ -196,10 +194,7 @@ def _product(rows: float, depth: int, width: int) -> Work:
 def _products(rows: float, depth: int, width: int, calls: int, batch: int = 1) -> Work:
     """Rows of ``depth`` numbers, gathered, times the kernels of their relations."""
     amount = rows * depth * width * batch
-    moved = Work(move=rows * (depth + width) * batch, row=rows)
-    if depth * width <= SMALL:
-        return moved + Work(loop_product=amount)
-    return moved + Work(product=amount, call=calls)
+    return Work(product=amount, move=rows * (depth + width) * batch, row=rows, call=calls)
 
 
 def _aggregated(targets: float, inputs: int, channels: int, heads: int, relations: int) -> Work:

@@ -1,72 +1,79 @@
-"""Threads of our own, for compiled loops and for the matrix products between them.
+"""Compiled loops on several threads: on those that PyTorch's own operations use.
 
-Numba's pools neither survive a fork nor two Python threads at once. And a product of a few hundred rows is too short to
-be shared by the threads of BLAS, which wait for each other at the end of each: here each thread has its own products.
+Two pools of threads would get into each other's way: OpenMP lets a thread that has finished its part spin for some
+milliseconds, on a core that the other pool then waits for. So the loops run as a parallel region of the OpenMP library
+that PyTorch has loaded, or, where that has no such entry, one after the other. Numba's pools are no choice: they
+survive neither a fork nor two Python threads at once.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import itertools
 import os
 import sys
-import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from rgat.ops import numba_kernels as loops
-
-T = TypeVar("T")
+from rgat.ops.blas import find_function, use_threads
 
 ALONE = 1 << 14  # numbers to move below which a second thread costs more than it saves
 
+_Body = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
-_pool: ThreadPoolExecutor | None = None
-_here = threading.local()  # `count`: how many threads to use from this one
-_making = threading.Lock()
-
-
-def _forget_pool() -> None:
-    global _pool, _making
-    _pool, _making = None, threading.Lock()
+_is_forked = False  # OpenMP's threads do not survive a fork, and it waits for them
 
 
-def _threads() -> ThreadPoolExecutor:
-    """Our threads, started on first use; neither PyTorch nor BLAS divides their work any further."""
-    global _pool
-    with _making:
-        if _pool is None:
-            size, before = os.cpu_count() or 1, torch.get_num_threads()
-            pool, everybody = ThreadPoolExecutor(size, thread_name_prefix="rgat"), threading.Barrier(size)
-            for future in [pool.submit(_begin, everybody) for _ in range(size)]:
-                future.result()
-            torch.set_num_threads(before)  # the number that threads yet to come begin with
-            _pool = pool
-        return _pool
+def _note_fork() -> None:
+    global _is_forked
+    _is_forked = True
 
 
-def _begin(everybody: threading.Barrier) -> None:
-    _here.count = 1
-    torch.set_num_threads(1)
-    everybody.wait()
+os.register_at_fork(after_in_child=_note_fork)
 
 
-def _count() -> int:
-    return getattr(_here, "count", None) or torch.get_num_threads()
+@functools.cache
+def _parallel() -> Callable[..., None] | None:
+    function: Callable[..., None] | None = find_function(("GOMP_parallel",))
+    return function
 
 
-def _without_gradients(function: Callable[[int, int], T], lo: int, hi: int) -> T:
-    with torch.no_grad():  # a setting of each thread
-        return function(lo, hi)
+def _num_threads() -> int:
+    return 1 if _is_forked or _parallel() is None else torch.get_num_threads()
 
 
-os.register_at_fork(after_in_child=_forget_pool)  # a forked child has none of its parent's threads
+def _alone(tasks: Iterable[Callable[[], None]]) -> None:
+    """Call functions one after the other; products inside them are not divided any further."""
+    before = use_threads(1)
+    try:
+        for task in tasks:
+            task()
+    finally:
+        use_threads(before)
+
+
+def _side_by_side(tasks: list[Callable[[], None]]) -> None:
+    """Call functions that release Python's lock, each on some thread of a team."""
+    parallel = _parallel()
+    assert parallel is not None
+    waiting, errors = iter(tasks), []
+
+    def body(_: Any) -> None:
+        try:
+            _alone(waiting)
+        except BaseException as error:
+            errors.append(error)
+
+    parallel(_Body(body), None, ctypes.c_uint(len(tasks)), ctypes.c_uint(0))
+    if errors:
+        raise errors[0]
 
 
 @functools.cache
@@ -78,29 +85,20 @@ def _announce() -> None:
 
 
 def run(kernel: Callable[..., Any], bounds: list[int], *arguments: Any) -> None:
-    """Call ``kernel(lo, hi, ...)`` for each range between two neighbouring bounds, side by side."""
+    """Call ``kernel(lo, hi, ...)`` for each range between two neighbouring bounds, side by side; not for empty ones."""
     _announce()
-    futures = []
-    if len(bounds) > 2:
-        pool = _threads()
-        futures = [pool.submit(kernel, lo, hi, *arguments) for lo, hi in itertools.pairwise(bounds[1:])]
-    kernel(bounds[0], bounds[1], *arguments)
-    for future in futures:
-        future.result()
-
-
-def share(function: Callable[[int, int], T], bounds: list[int]) -> list[T]:
-    """What ``function(lo, hi)``, which may contain matrix products, returns for each range."""
-    if len(bounds) == 2:
-        return [function(*bounds)]
-    pool = _threads()
-    futures = [pool.submit(_without_gradients, function, lo, hi) for lo, hi in itertools.pairwise(bounds)]
-    return [future.result() for future in futures]
+    tasks: list[Callable[[], None]] = [
+        functools.partial(kernel, lo, hi, *arguments) for lo, hi in itertools.pairwise(bounds) if lo < hi
+    ]
+    if len(tasks) > 1:
+        _side_by_side(tasks)
+    else:
+        _alone(tasks)
 
 
 def cut(ptr: NDArray[Any], lo: int, hi: int, width: int) -> list[int]:
     """Cut ``lo:hi`` into as many ranges as there are threads, each with the same share of what ``ptr`` counts."""
-    threads = _count()
+    threads = _num_threads()
     total = int(ptr[hi] - ptr[lo]) + hi - lo
     if threads == 1 or total * width < ALONE:
         return [lo, hi]
@@ -110,7 +108,7 @@ def cut(ptr: NDArray[Any], lo: int, hi: int, width: int) -> list[int]:
 
 def even(lo: int, hi: int, width: int) -> list[int]:
     """Cut ``lo:hi`` into as many ranges as there are threads."""
-    threads = _count()
+    threads = _num_threads()
     if threads == 1 or (hi - lo) * width < ALONE:
         return [lo, hi]
     return [lo + (hi - lo) * k // threads for k in range(threads + 1)]
