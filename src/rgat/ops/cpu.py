@@ -35,6 +35,12 @@ def _array(tensor: Tensor) -> Array:
     return array
 
 
+def _bits(tensor: Tensor) -> Array:
+    """The numbers as they are stored."""
+    array = _array(tensor)
+    return array.view(np.int32 if array.itemsize == 4 else np.int64)
+
+
 def _index(node: Tensor | None) -> Array:
     return _NO_INDEX if node is None else _array(node)
 
@@ -195,7 +201,8 @@ class _Call:
         run(
             loops.forward, cut(self.target_ptr, 0, len(out), self.heads * channels), *self.edges,
             self.queries, self.keys, *self.score, *self.scopes, *self.edge_mask, self.aggregated,
-            self.values, self.share, self.width, *(_array(t) for t in (x, attention, weights, out.flatten(1), sums)),
+            self.values, self.share, self.width, _array(x), _array(attention), _bits(attention),
+            *(_array(t) for t in (weights, out.flatten(1), sums)),
         )  # fmt: skip
         return out, attention
 
@@ -211,9 +218,9 @@ class _Call:
         dlogits = torch.empty_like(attention)
         run(
             loops.backward_by_target, cut(self.target_ptr, 0, len(grad), grad.shape[1] * grad.shape[2]), *self.edges,
-            self.queries, self.keys, *self.score, *self.scopes, *self.edge_mask, self.aggregated,
-            self.values, self.share, self.width,
-            *(_array(t) for t in (x, attention, grad.flatten(1), grad_sums, grad_attention, dlogits, dqueries)),
+            self.queries, self.keys, *self.score[1:], *self.scopes, *self.edge_mask, self.aggregated,
+            self.values, self.share, self.width, _array(x), _array(attention), _bits(attention),
+            *(_array(t) for t in (grad.flatten(1), grad_sums, grad_attention, dlogits, dqueries)),
         )  # fmt: skip
         return dlogits, dqueries
 

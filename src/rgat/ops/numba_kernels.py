@@ -115,6 +115,11 @@ def prefetch_row(base, row_bytes, row):
         _prefetch(address + offset)
 
 
+@inline
+def _prefetch_number(array, place):
+    _prefetch(np.uint64(array.ctypes.data) + np.uint64(place) * np.uint64(array.itemsize))
+
+
 def _exponentials(numbers):
     """Replace numbers that are not positive by their exponentials."""
 
@@ -333,9 +338,13 @@ def forward(
     lo, hi, target_ptr, group_ptr, node_ptr, group_row, group_relation, source_row, source_node,
     queries, keys, edge_logits, additive, slope, within, across,
     stream, below, scale, aggregated, values, share, width, x,
-    attention, weights, out, sums,
+    attention, bits, weights, out, sums,
 ):  # fmt: skip
-    """Attention of the edges of the targets ``lo:hi``, and their outputs, or sums of inputs per target row."""
+    """Attention of the edges of the targets ``lo:hi``, and their outputs, or sums of inputs per target row.
+
+    The last bit of the attention of an additive score says whether the score is positive: backward needs to know.
+    """
+    is_positive = np.empty(0, np.bool_)
     for start in range(lo, hi, _BLOCK):
         end = min(start + _BLOCK, hi)
         if queries.shape[0]:
@@ -345,13 +354,20 @@ def forward(
             )  # fmt: skip
             flat = attention[target_ptr[start] : target_ptr[end]].reshape(-1)
             if additive:
+                if is_positive.shape[0] < flat.shape[0]:
+                    is_positive = np.empty(2 * flat.shape[0], np.bool_)
                 for n in range(flat.shape[0]):
+                    is_positive[n] = flat[n] > 0
                     flat[n] = flat[n] if flat[n] > 0 else flat[n] * slope
             _subtract_maximum(node_ptr[start], node_ptr[end], group_ptr, within, attention)
             _subtract_maximum(start, end, target_ptr, across, attention)
             exponentials_of(flat)
             _divide_by_sum(node_ptr[start], node_ptr[end], group_ptr, within, attention)
             _divide_by_sum(start, end, target_ptr, across, attention)
+            if additive:
+                marked = bits[target_ptr[start] : target_ptr[end]].reshape(-1)
+                for n in range(marked.shape[0]):
+                    marked[n] = (marked[n] | 1) if is_positive[n] else (marked[n] & -2)
         else:
             _constant_attention(node_ptr[start], node_ptr[end], group_ptr, within, attention)
             _constant_attention(start, end, target_ptr, across, attention)
@@ -446,9 +462,8 @@ def _dot_inputs(
 
 @compiled
 def _query_grads(
-    start, end, group_ptr, group_row, source_row, queries, keys, edge_logits, additive, slope, singles,
-    dlogits, dqueries,
-):  # fmt: skip
+    start, end, group_ptr, group_row, source_row, queries, keys, additive, slope, singles, bits, dlogits, dqueries
+):
     """Through LeakyReLU, and summed over the edges of the groups ``start:end``."""
     num_heads, channels = dlogits.shape[1], queries.shape[2]
     zero, one = dlogits.dtype.type(0), dlogits.dtype.type(1)
@@ -462,16 +477,13 @@ def _query_grads(
             continue
         for first in range(group_ptr[v], group_ptr[v + 1], LONG):
             for e in range(first, min(first + LONG, group_ptr[v + 1])):
-                u = source_row[e]
                 if additive:
                     for h in range(num_heads):
-                        score = queries[row, h, 0] + keys[u, h, 0]
-                        if edge_logits.shape[0]:
-                            score += edge_logits[e, h]
-                        gradient = dlogits[e, h] * (slope if score <= 0 else one)
+                        gradient = dlogits[e, h] * (one if bits[e, h] & 1 else slope)
                         dlogits[e, h] = gradient
                         dqueries[row, h, 0] += gradient
                 else:
+                    u = source_row[e]
                     for h in range(num_heads):
                         gradient = dlogits[e, h]
                         for a in range(channels):
@@ -503,9 +515,9 @@ def _times_attention(start, end, stream, below, scale, attention, grad_attention
 @compiled
 def backward_by_target(
     lo, hi, target_ptr, group_ptr, node_ptr, group_row, group_relation, source_row, source_node,
-    queries, keys, edge_logits, additive, slope, within, across,
+    queries, keys, additive, slope, within, across,
     stream, below, scale, aggregated, values, share, width, x,
-    attention, grad, grad_sums, grad_attention, dlogits, dqueries,
+    attention, bits, grad, grad_sums, grad_attention, dlogits, dqueries,
 ):  # fmt: skip
     """Gradients of the logits of the edges of the targets ``lo:hi``, and of their queries."""
     singles = across.shape[0] > 0  # whether an edge alone in its group may share its target's softmax
@@ -526,7 +538,7 @@ def backward_by_target(
         _subtract_share_of_sum(start, end, target_ptr, across, attention, dlogits)
         _query_grads(
             first, last, group_ptr, group_row, source_row, queries, keys,
-            edge_logits, additive, slope, singles, dlogits, dqueries,
+            additive, slope, singles, bits, dlogits, dqueries,
         )  # fmt: skip
 
 
@@ -539,6 +551,8 @@ def values_by_source(lo, hi, first, by_source, source_ptr, target, weights, grad
     num_heads = weights.shape[1]
     channels = grad.shape[1] // num_heads
     total, key_sums = np.zeros(dvalues.shape[1]), np.zeros(dlogits.shape[1])
+    base, row_bytes = np.uint64(grad.ctypes.data), np.uint64(grad.shape[1] * grad.itemsize)
+    final = source_ptr[hi] - 1
     for u in range(lo, hi):
         is_long = source_ptr[u + 1] - source_ptr[u] > LONG
         if is_long or source_ptr[u] == source_ptr[u + 1]:
@@ -547,6 +561,11 @@ def values_by_source(lo, hi, first, by_source, source_ptr, target, weights, grad
                     dvalues[u - first, np.uint64(p * width + c)] = 0
         for start in range(source_ptr[u], source_ptr[u + 1], LONG):
             for place in range(start, min(start + LONG, source_ptr[u + 1])):
+                prefetch_row(base, row_bytes, target[by_source[min(place + AHEAD, final)]])
+                further = by_source[min(place + 2 * AHEAD, final)]
+                _prefetch_number(target, further)
+                _prefetch_number(weights, further * num_heads)
+                _prefetch_number(dlogits, further * dlogits.shape[1])
                 e = by_source[place]
                 i = target[e]
                 for h in range(dlogits.shape[1]):

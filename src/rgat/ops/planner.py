@@ -82,7 +82,7 @@ class Work(NamedTuple):
 
 
 # Nanoseconds on one thread, fitted by `benchmarks/planner.py --fit`.
-CPU = Work(0.029, 0.025, 0.68, 35.0, 0.47, 47.0, 35_000.0, 140_000.0, 35_000.0)
+CPU = Work(0.02, 0.05, 0.7, 40.0, 0.47, 40.0, 1_000.0, 30_000.0, 60_000.0)
 # On an H200, where everything is traffic, and operations are launches.
 GPU = Work(0.00004, 0.00004, 0.001, 0.002, 0.001, 0.001, 0.0, 100_000.0, 60_000.0)
 
