@@ -182,7 +182,7 @@ class _Call:
         """
         batch, self.width = table.shape[1:]
         self.share = self.heads // batch
-        keys = table[:, :, first_key:].reshape(len(table), self.heads, self.queries.shape[2])
+        keys = table[:, :, first_key:].contiguous().view(len(table), self.heads, self.queries.shape[2])
         self.values, self.keys = _array(table.flatten(1)), _array(keys)
         self.key_layout = (self.share, self.width, first_key)
 
