@@ -158,20 +158,25 @@ class RelationalConv(nn.Module):
     def _convolve(
         self,
         x: Tensor,
-        attention_kernels: tuple[Tensor, Tensor] | None,
+        attention_kernels: Tensor | None,
         edge_logits: Tensor | None,
         graph: RelationalGraph,
         plan: ops.Plan,
         how: ops.Attention,
         state: Tensor | None,
+        bias: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        """Outputs ``[N, H, D]`` and attention ``[E, H]`` for dense features, in the order that is planned."""
+        """Outputs ``[N, H, D]`` and attention ``[E, H]`` for dense features, in the order that is planned.
+
+        ``attention_kernels`` are ``[Q; K]`` stacked, ``[R, H, 2 D, A]``; None: constant attention.
+        """
         x = _as_autocast(x)
+        bias = None if bias is None else bias.to(x.dtype)
         s = graph.complete_structure if plan.alternative == "dense" else graph.structure
         uses_bases = isinstance(self.kernel, BasisKernel) and plan.alternative.startswith("basis")
         weight = query_weight = queries = keys = None
         if attention_kernels is not None:
-            weight, query_weight = ops.fold(self._kernels(), *attention_kernels)
+            weight, query_weight = ops.fold(self._kernels(), attention_kernels)
             if uses_bases:
                 key_weight = weight[..., self.heads * self.out_channels :]
                 queries = self._project_scores(x, query_weight, s.targets)
@@ -184,13 +189,15 @@ class RelationalConv(nn.Module):
             bases, coefficients = self.kernel.bases.to(x.dtype), self.kernel.coefficients.to(x.dtype)
             if plan.alternative == "basis":
                 table = torch.einsum("nf,bfd->nbd", x, bases).unsqueeze(1)
-                return ops.attend(ops.spread(table, coefficients, s.sources), *scores, s, how, state)
-            sums, attention = ops.sum_inputs(x, *scores, s, how, state)
-            table = ops.collect(sums, coefficients, s.targets, graph.num_nodes)  # [N, H, B, F]
-            return torch.einsum("nhbf,bfd->nhd", table, bases), attention
+                out, attention = ops.attend(ops.spread(table, coefficients, s.sources), *scores, s, how, state)
+            else:
+                sums, attention = ops.sum_inputs(x, *scores, s, how, state)
+                table = ops.collect(sums, coefficients, s.targets, graph.num_nodes)  # [N, H, B, F]
+                out = torch.einsum("nhbf,bfd->nhd", table, bases)
+            return out if bias is None else out + bias.view(out.shape[1:]), attention
         assert weight is not None
         return ops.convolve(
-            x.unsqueeze(1), weight.to(x.dtype), query_weight, edge_logits, s, how, state, plan.aggregated
+            x.unsqueeze(1), weight.to(x.dtype), query_weight, edge_logits, s, how, state, plan.aggregated, bias
         )
 
     def _project_scores(self, x: Tensor, weight: Tensor, rows: Rows) -> Tensor:

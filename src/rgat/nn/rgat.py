@@ -168,6 +168,7 @@ class RGATConv(RelationalConv):
         edge_attr = self._check_edge_attr(graph.edge_attr if edge_attr is None else edge_attr, graph)
         x, index = self._split_input(x, graph)
         state = self._next_dropout_state()
+        bias = self.bias
         if ops.requested_backend() == "reference":
             self._check_rows(graph)
             with torch.autocast(graph.device.type, enabled=False):
@@ -190,15 +191,18 @@ class RGATConv(RelationalConv):
             if x is not None and plan is not None and plan.alternative != "unfolded":
                 attention_kernels = edge_logits = None
                 if not constant_attention:
-                    attention_kernels = self.attention_kernels()
+                    attention_kernels = self.attention_kernel.compose()
                     edge_logits = self._edge_logits(edge_attr, graph.structure)
-                out, attention = self._convolve(x, attention_kernels, edge_logits, graph, plan, self._attention, state)
+                inner, bias = (bias, None) if self.head_merge == "concat" else (None, bias)
+                out, attention = self._convolve(
+                    x, attention_kernels, edge_logits, graph, plan, self._attention, state, inner
+                )
             else:
                 out, attention = self._attend(x, index, edge_attr, graph, constant_attention, state)
             if return_attention_weights:
                 order = graph.structure.order.long()
                 attention = torch.zeros_like(attention).index_copy(0, order, attention).to(out.dtype)
-        out = self._merge(out)
+        out = self._merge(out, bias)
         return (out, (graph.edge_index, attention)) if return_attention_weights else out
 
     def _attend(
@@ -252,7 +256,7 @@ class RGATConv(RelationalConv):
         across = [word == "across" for word in self.scope]
         return ops.Attention(across, self._slope, self.feature_dropout, self.edge_dropout, ops.requested_backend())
 
-    def _merge(self, out: Tensor) -> Tensor:
+    def _merge(self, out: Tensor, bias: Tensor | None) -> Tensor:
         if self.head_merge == "mean":
             out = out.mean(1)
         elif self.head_merge == "sum":
@@ -261,7 +265,7 @@ class RGATConv(RelationalConv):
             out = out.flatten(1)
         if self.projection is not None:
             out = out @ self.projection
-        return out if self.bias is None else out + self.bias.to(out.dtype)
+        return out if bias is None else out + bias.to(out.dtype)
 
     def _check_edge_attr(self, edge_attr: Tensor | None, graph: RelationalGraph) -> Tensor | None:
         """The edge features in the layer's dtype, if it wants any."""

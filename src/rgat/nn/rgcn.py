@@ -68,6 +68,7 @@ class RGCNConv(RelationalConv):
         graph = self._as_graph(x, edge_index, edge_type, None)
         x, index = self._split_input(x, graph)
         state = self._next_dropout_state()
+        bias = self.bias
         if ops.requested_backend() == "reference":
             self._check_rows(graph)
             with torch.autocast(graph.device.type, enabled=False):
@@ -88,9 +89,10 @@ class RGCNConv(RelationalConv):
                 out, _ = ops.attend(g, None, None, None, graph.structure, how, state)
             else:
                 plan = plan or self._plan(graph, constant_attention=True)
-                out, _ = self._convolve(x, None, None, graph, plan, how, state)
+                out, _ = self._convolve(x, None, None, graph, plan, how, state, bias)
+                bias = None
         out = out.squeeze(1)
-        return out if self.bias is None else out + self.bias.to(out.dtype)
+        return out if bias is None else out + bias.to(out.dtype)
 
     def extra_repr(self) -> str:
         return f"{self.in_channels}, {self.out_channels}, num_relations={self.num_relations}"

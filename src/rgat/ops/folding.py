@@ -1,7 +1,7 @@
 """Kernels of queries and keys folded into one (equations 3 and 4): ``q = (h W) Q = h (W Q)``.
 
-With ``W`` ``[R, H, F, D]`` and ``[Q' K']`` transposed and stacked, ``[R, H, 2 A, D]``, for each relation one matrix for
-the source rows, the values of all heads and then their keys, and one for the target rows, their queries::
+With ``W`` ``[R, H, F, D]`` and ``[Q; K]`` stacked, ``[R, H, 2 D, A]``, for each relation one matrix for the source
+rows, the values of all heads and then their keys, and one for the target rows, their queries::
 
     weight[r] = [W[r, 1] ... W[r, H]  W[r, 1] K[r, 1] ... W[r, H] K[r, H]]        F x H (D + A)
     query[r]  = [W[r, 1] Q[r, 1] ... W[r, H] Q[r, H]]                             F x H A
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from rgat.ops.dispatch import implementation
@@ -26,18 +25,26 @@ def fold_heads(per_head: Tensor) -> Tensor:
     return per_head.transpose(1, 2).flatten(2).unsqueeze(1)
 
 
+def _turned(stacked: Tensor, size: int) -> Tensor:
+    """Both halves of the third axis, ``size`` long, transposed; without copying where they are single columns."""
+    relations, heads, _, columns = stacked.shape
+    return (
+        stacked.reshape(relations, heads, 2, size, columns).transpose(3, 4).reshape(relations, heads, 2 * columns, size)
+    )
+
+
 @operator("rgat::fold")
 def _fold(kernels: Tensor, attention: Tensor) -> tuple[Tensor, Tensor]:
     module = implementation(kernels.device)
     with as_given(kernels):
-        weight, query = module.fold(*widen((kernels, attention)))
+        weight, query = module.fold(*widen((kernels, _turned(attention, kernels.shape[3]))))
     return weight.to(kernels.dtype).contiguous(), query.to(kernels.dtype).contiguous()
 
 
 @_fold.register_fake
 def _(kernels: Tensor, attention: Tensor) -> tuple[Tensor, Tensor]:
     relations, heads, inputs, channels = kernels.shape
-    width = attention.shape[2] // 2
+    width = attention.shape[3]
     return (
         kernels.new_empty(relations, 1, inputs, heads * (channels + width)),
         kernels.new_empty(relations, 1, inputs, heads * width),
@@ -48,9 +55,10 @@ def _(kernels: Tensor, attention: Tensor) -> tuple[Tensor, Tensor]:
 def _fold_grads(dweight: Tensor, dquery: Tensor, kernels: Tensor, attention: Tensor) -> tuple[Tensor, Tensor]:
     module = implementation(kernels.device)
     with as_given(kernels):
-        tensors = widen((dweight, dquery, kernels, attention))
+        tensors = widen((dweight, dquery, kernels, _turned(attention, kernels.shape[3])))
         dkernels, dattention = module.fold_backward(*tensors)
-    return dkernels.to(kernels.dtype).contiguous(), dattention.to(attention.dtype).contiguous()
+    dattention = _turned(dattention, attention.shape[3]).to(attention.dtype)
+    return dkernels.to(kernels.dtype).contiguous(), dattention.contiguous()
 
 
 @_fold_grads.register_fake
@@ -71,7 +79,7 @@ _fold.register_autograd(_fold_backward, setup_context=_fold_context)
 forbid_double_backward(_fold_grads)
 
 
-def fold(kernels: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-    """From ``W`` ``[R, H, F, D]``, ``Q`` and ``K`` ``[R, H, D, A]``: the matrices of source and target rows."""
-    made: tuple[Tensor, Tensor] = _fold(kernels, torch.cat([query, key], dim=3).transpose(2, 3))
+def fold(kernels: Tensor, attention: Tensor) -> tuple[Tensor, Tensor]:
+    """From ``W`` ``[R, H, F, D]`` and ``[Q; K]`` ``[R, H, 2 D, A]``: the matrices of source and target rows."""
+    made: tuple[Tensor, Tensor] = _fold(kernels, attention)
     return made

@@ -1,14 +1,16 @@
-"""The operations of a relational layer on a GPU: the kernels of ``triton_kernels``, called as the operators ask."""
+"""The operations of a relational layer on a GPU: Triton kernels, called as the operators ask."""
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from rgat.graph import Rows, Structure
-from rgat.ops import triton_kernels as kernels
+from rgat.ops import triton_attention as attention_kernels
+from rgat.ops import triton_products as products
 from rgat.ops.attention import Attention
-from rgat.ops.vectorised import collect, fold, fold_backward, pair, spread
+from rgat.ops.triton_products import column_sum as sum_rows
+from rgat.ops.triton_products import fold, fold_backward
+from rgat.ops.vectorised import collect, pair, spread
 
 __all__ = [
     "attend",
@@ -23,36 +25,39 @@ __all__ = [
     "project_input_grad",
     "project_weight_grad",
     "spread",
+    "sum_rows",
 ]
 
 TAKES_HALF = True  # sums are made in single precision
+TAKES_BIAS = True  # it is added where the outputs are written
 
 
-def _edges(s: Structure, how: Attention, backward: bool = False) -> kernels.Edges:
+def _edges(s: Structure, how: Attention) -> attention_kernels.Edges:
     """A structure as the kernels read it."""
     # Rows have ids only for the masks of feature dropout.
     row_id = s.sources.keys(s.target_ptr.shape[0] - 1) if how.feature_dropout else s.source_ptr
     fields = (s.target, s.group, s.source_row, s.target_ptr, s.group_ptr, s.targets.by_node, s.by_source, s.source_ptr)
-    return kernels.Edges(*fields, row_id, s.target.index_select(0, s.by_source) if backward else None)
+    return attention_kernels.Edges(*fields, row_id)
 
 
 def project(x: Tensor, weight: Tensor, rows: Rows, node: Tensor | None) -> Tensor:
     """Multiply the rows ``x[node]`` (or ``x`` itself) by the kernels of their relations."""
-    return kernels.project(x, weight, node, rows.relation_ptr)
+    return products.project(x, weight, node, rows.relation_ptr)[0]
 
 
 def project_input_grad(grad: Tensor, weight: Tensor, rows: Rows, node: Tensor | None, num_nodes: int) -> Tensor:
     """The gradient of ``x``."""
-    if node is None or node is rows.node:
-        by_node, node_ptr = (None, None) if node is None else (rows.by_node, rows.node_ptr)
-        return kernels.project_input_grad(grad, weight, node, rows.relation_ptr, num_nodes, by_node, node_ptr)
-    per_row = kernels.project_input_grad(grad, weight, None, rows.relation_ptr, grad.shape[0], None, None)
+    per_row = products.row_grads([grad], weight, rows.relation_ptr)
+    if node is None:
+        return per_row
+    if node is rows.node:
+        return products.sum_by_node(per_row, rows, num_nodes, dtype=grad.dtype)
     return per_row.new_zeros(num_nodes, *per_row.shape[1:]).index_add_(0, node, per_row)
 
 
 def project_weight_grad(grad: Tensor, x: Tensor, rows: Rows, node: Tensor | None) -> Tensor:
     """The gradient of ``weight``."""
-    return kernels.project_weight_grad(grad, x, node, rows.relation_ptr)
+    return products.weight_grad([grad], x, node, rows.relation_ptr)
 
 
 def attend(
@@ -63,9 +68,10 @@ def attend(
     s: Structure,
     how: Attention,
     state: Tensor | None,
+    bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the outputs ``[N, H, D]`` and the attention ``[E, H]`` of the sorted edges."""
-    return kernels.attend(values, queries, keys, edge_logits, _edges(s, how), state, *how[:4])
+    return attention_kernels.attend(values, queries, keys, edge_logits, _edges(s, how), state, *how[:4], bias)
 
 
 def attend_backward(
@@ -82,19 +88,11 @@ def attend_backward(
 ) -> tuple[Tensor | None, ...]:
     """Return the gradients of values, queries, keys and edge logits; None for those that are not given."""
     inputs = (grad, grad_attention, attention, values, queries, keys, edge_logits)
-    return kernels.attend_backward(*inputs, _edges(s, how, backward=True), state, *how[:4])
+    return attention_kernels.attend_backward(*inputs, _edges(s, how), state, *how[:4])
 
 
 def _per_head(rows: Tensor, heads: int) -> Tensor:
     return rows.view(rows.shape[0], heads, rows.shape[1] * rows.shape[2] // heads)
-
-
-def _parts(weight: Tensor, query_weight: Tensor | None) -> list[Tensor]:
-    """The kernels of values and, unless attention is constant, of keys."""
-    if query_weight is None:
-        return [weight]
-    keys = query_weight.shape[3]
-    return [part.contiguous() for part in weight.split_with_sizes([weight.shape[3] - keys, keys], dim=3)]
 
 
 def convolve(
@@ -106,19 +104,22 @@ def convolve(
     s: Structure,
     how: Attention,
     state: Tensor | None,
+    bias: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
     """Project, then attend; returns also queries, values and keys."""
     assert not any(aggregated), "the planner offers aggregation of inputs to the compiled CPU backend only"
-    heads = len(how.across)
-    rows = kernels.project_many(x, _parts(weight, query_weight), s.sources.node, s.sources.relation_ptr)
-    values = rows[0]
+    heads, rows = len(how.across), s.sources
     if query_weight is None:
-        out, attention = attend(_per_head(values, heads), None, None, edge_logits, s, how, state)
+        values = products.project(x, weight, rows.node, rows.relation_ptr)[0]
+        out, attention = attend(_per_head(values, heads), None, None, edge_logits, s, how, state, bias)
         return out, attention, x.new_empty(0, heads, 0), values, x.new_empty(values.shape[0], values.shape[1], 0)
-    queries = _per_head(kernels.project(x, query_weight, s.targets.node, s.targets.relation_ptr), heads)
-    keys = _per_head(rows[1], heads)
-    out, attention = attend(_per_head(values, heads), queries, keys, edge_logits, s, how, state)
-    return out, attention, queries, values, rows[1]
+    width = query_weight.shape[3]
+    widths = (weight.shape[3] - width, width)
+    values, keys = products.project(x, weight, rows.node, rows.relation_ptr, widths)
+    queries = _per_head(products.project(x, query_weight, s.targets.node, s.targets.relation_ptr)[0], heads)
+    inputs = (_per_head(values, heads), queries, _per_head(keys, heads), edge_logits)
+    out, attention = attend(*inputs, s, how, state, bias)
+    return out, attention, queries, values, keys
 
 
 def convolve_backward(
@@ -138,23 +139,21 @@ def convolve_backward(
     state: Tensor | None,
 ) -> tuple[Tensor | None, ...]:
     """Return the gradients of inputs, kernels, those of queries, and edge logits."""
-    heads, rows, num_nodes = len(how.across), s.sources, x.shape[0]
+    heads, rows, others, num_nodes = len(how.across), s.sources, s.targets, x.shape[0]
     query_rows, key_rows = (None, None) if query_weight is None else (queries, _per_head(keys, heads))
     dvalues, dqueries, dkeys, dlogits = attend_backward(
         grad, grad_attention, attention, _per_head(values, heads), query_rows, key_rows, edge_logits, s, how, state
     )
     grads = [part.view(like.shape) for part, like in ((dvalues, values), (dkeys, keys)) if part is not None]
-    node, ptr = rows.node, rows.relation_ptr
-    dx = kernels.project_many_input_grad(
-        grads, _parts(weight, query_weight), node, ptr, num_nodes, rows.by_node, rows.node_ptr
-    )
-    dweights = kernels.project_many_weight_grad(grads, x, node, ptr)
-    dweight = dweights[0] if len(dweights) == 1 else torch.cat(dweights, dim=3)
+    dweight = products.weight_grad(grads, x, rows.node, rows.relation_ptr)
+    per_row = products.row_grads(grads, weight, rows.relation_ptr)
     if query_weight is None or dqueries is None:
-        return dx, dweight, None, dlogits
-    rows = s.targets
+        return products.sum_by_node(per_row, rows, num_nodes, dtype=x.dtype), dweight, None, dlogits
     drows = dqueries.view(dqueries.shape[0], query_weight.shape[1], query_weight.shape[3])
-    dx = kernels.project_many_input_grad(
-        [drows], [query_weight], rows.node, rows.relation_ptr, num_nodes, rows.by_node, rows.node_ptr, into=dx
-    )
-    return dx, dweight, kernels.project_weight_grad(drows, x, rows.node, rows.relation_ptr), dlogits
+    dquery_weight = products.weight_grad([drows], x, others.node, others.relation_ptr)
+    narrow = (drows, query_weight, others) if products.is_narrow(query_weight) else None
+    dx = products.sum_by_node(per_row, rows, num_nodes, also=narrow, dtype=x.dtype)
+    if narrow is None:
+        per_row = products.row_grads([drows], query_weight, others.relation_ptr)
+        dx = products.sum_by_node(per_row, others, num_nodes, into=dx)
+    return dx, dweight, dquery_weight, dlogits

@@ -24,6 +24,8 @@ all nodes times all relations.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -47,9 +49,10 @@ def widen(tensors: tuple[Tensor | None, ...], module: ModuleType | None = None) 
     return [None if t is None else (t if takes_half else t.to(_wide(t.dtype))).contiguous() for t in tensors]
 
 
-def as_given(tensor: Tensor) -> torch.autocast:
+def as_given(tensor: Tensor) -> AbstractContextManager[None]:
     """Inside an operator the dtypes are settled; autocast must not change them again."""
-    return torch.autocast(tensor.device.type, enabled=False)
+    device = tensor.device.type
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
 def _node(rows: Rows, index: Tensor | None, one_to_one: bool) -> Tensor | None:
@@ -221,7 +224,7 @@ def _attend_backward(ctx: Any, grad: Tensor | None, grad_attention: Tensor | Non
     return (*_given(grads, inputs), [None] * len(structure), *[None] * 6)
 
 
-def _given(grads: tuple[Tensor, ...], inputs: tuple[Tensor | None, ...]) -> list[Tensor | None]:
+def _given(grads: Sequence[Tensor], inputs: tuple[Tensor | None, ...]) -> list[Tensor | None]:
     return [None if t is None else g for g, t in zip(grads, inputs, strict=True)]
 
 
@@ -238,6 +241,7 @@ def _convolve(
     weight: Tensor,
     query_weight: Tensor | None,
     edge_logits: Tensor | None,
+    bias: Tensor | None,
     structure: list[Tensor],
     state: Tensor | None,
     aggregated: list[bool],
@@ -254,8 +258,13 @@ def _convolve(
     how = Attention(across, negative_slope, feature_dropout, edge_dropout, backend)
     module = implementation(x.device, backend)
     with as_given(x):
-        tensors = widen((x, weight, query_weight, edge_logits), module)
-        out, *saved = module.convolve(*tensors, _if_any(aggregated), Structure.from_leaves(structure), how, state)
+        *tensors, bias = widen((x, weight, query_weight, edge_logits, bias), module)
+        arguments = (*tensors, _if_any(aggregated), Structure.from_leaves(structure), how, state)
+        if getattr(module, "TAKES_BIAS", False):
+            out, *saved = module.convolve(*arguments, bias)
+        else:
+            out, *saved = module.convolve(*arguments)
+            out = out if bias is None else out.add_(bias.view(out.shape[1:]))
     return out.to(x.dtype), *saved
 
 
@@ -265,6 +274,7 @@ def _(
     weight: Tensor,
     query_weight: Tensor | None,
     edge_logits: Tensor | None,
+    bias: Tensor | None,
     structure: list[Tensor],
     state: Tensor | None,
     aggregated: list[bool],
@@ -307,15 +317,20 @@ def _convolve_grads(
     feature_dropout: float,
     edge_dropout: float,
     backend: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    with_bias: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     how = Attention(across, negative_slope, feature_dropout, edge_dropout, backend)
     module = implementation(x.device, backend)
     with as_given(x):
         tensors = widen(
             (grad, grad_attention, attention, queries, table, sums, x, weight, query_weight, edge_logits), module
         )
+        dbias = grad.new_empty(0)
+        if with_bias:
+            rows = tensors[0].flatten(1)
+            dbias = module.sum_rows(rows) if getattr(module, "TAKES_BIAS", False) else rows.sum(0)
         grads = module.convolve_backward(*tensors, _if_any(aggregated), Structure.from_leaves(structure), how, state)
-    return _like_inputs(grads, (x, weight, query_weight, edge_logits))  # type: ignore[return-value]
+    return *_like_inputs(grads, (x, weight, query_weight, edge_logits)), dbias.to(x.dtype)  # type: ignore[return-value]
 
 
 @_convolve_grads.register_fake
@@ -330,9 +345,10 @@ def _(
     weight: Tensor,
     query_weight: Tensor | None,
     edge_logits: Tensor | None,
-    *_: Any,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return _fake_grads((x, weight, query_weight, edge_logits), attention)  # type: ignore[return-value]
+    *others: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    dbias = x.new_empty(grad.shape[1] * grad.shape[2] if others[-1] else 0)
+    return *_fake_grads((x, weight, query_weight, edge_logits), attention), dbias  # type: ignore[return-value]
 
 
 def _query_channels(query_weight: Tensor | None, heads: int) -> int:
@@ -340,7 +356,7 @@ def _query_channels(query_weight: Tensor | None, heads: int) -> int:
 
 
 def _convolve_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    x, weight, query_weight, edge_logits, structure, state, *ctx.settings = inputs
+    x, weight, query_weight, edge_logits, _, structure, state, *ctx.settings = inputs
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(x, weight, query_weight, edge_logits, *output[1:], state, *structure)
 
@@ -353,8 +369,11 @@ def _convolve_backward(ctx: Any, grad: Tensor | None, grad_attention: Tensor | N
         channels = weight.shape[1] * weight.shape[3] // heads - _query_channels(query_weight, heads)
         grad = x.new_zeros(Structure.from_leaves(structure).target_ptr.shape[0] - 1, heads, channels)
     saved = (attention, queries, table, sums)
-    grads = _convolve_grads(grad.contiguous(), grad_attention, *saved, *inputs, structure, state, *ctx.settings)
-    return (*_given(grads, inputs), [None] * len(structure), *[None] * 7)
+    with_bias = ctx.needs_input_grad[4]
+    *grads, dbias = _convolve_grads(
+        grad.contiguous(), grad_attention, *saved, *inputs, structure, state, *ctx.settings, with_bias
+    )
+    return (*_given(grads, inputs), dbias if with_bias else None, [None] * len(structure), *[None] * 7)
 
 
 _convolve.register_autograd(_convolve_backward, setup_context=_convolve_context)
@@ -484,10 +503,12 @@ def convolve(
     attention: Attention,
     state: Tensor | None,
     aggregated: tuple[bool, ...] = (),  # per relation: sum the inputs first, then project; empty: none
+    bias: Tensor | None = None,  # [H * D], added to each node's outputs
 ) -> tuple[Tensor, Tensor]:
     """``attend`` with values, keys and queries that are projections of ``x``; ``aggregated`` needs ``P == 1``."""
     flags = list(aggregated) or [False]
-    out, weights, *_ = _convolve(x, weight, query_weight, edge_logits, structure.leaves(), state, flags, *attention)
+    inputs = (x, weight, query_weight, edge_logits, bias)
+    out, weights, *_ = _convolve(*inputs, structure.leaves(), state, flags, *attention)
     return out, weights
 
 
