@@ -74,11 +74,14 @@ class _Dropout(NamedTuple):
     state: Tensor | None
     threshold: int
     scale: int  # the bits of a float64: Triton would round a float argument to float32
+    members: int = 1  # of a stack, whose state holds thresholds and scales too
 
     @staticmethod
     def of(state: Tensor | None, rate: float) -> _Dropout:
         if state is None or rate == 0:
             return _Dropout(None, 0, 0)
+        if state.dim() == 2:
+            return _Dropout(state.contiguous(), 0, 0, state.shape[0])
         return _Dropout(state, drop_below(rate), struct.unpack("<q", struct.pack("<d", 1 / (1 - rate)))[0])
 
 
@@ -93,19 +96,22 @@ def _mix64(value):
 
 
 @triton.jit
-def _mask_key(state, kind: tl.constexpr, ids):
-    """The two halves of the 64-bit key of each id, as ``keep_mask`` draws it."""
+def _mask(
+    state, kind: tl.constexpr, ids, head, column, threshold, scale, WIDTH: tl.constexpr, H: tl.constexpr,
+    MEMBERS: tl.constexpr, ACC: tl.constexpr,
+):  # fmt: skip
+    """``1 / (1 - rate)`` where an element is kept, else 0, as ``scaled_mask`` draws it; ``WIDTH`` columns per head."""
     golden = tl.full([], 0x9E3779B97F4A7C15, tl.uint64)
+    if MEMBERS > 1:
+        member = tl.minimum(head // (H // MEMBERS), MEMBERS - 1)
+        column -= member * (H // MEMBERS * WIDTH)
+        state += member * 6
+        threshold = tl.load(state + (2 + 2 * kind))
+        scale = tl.load(state + (3 + 2 * kind))
     seed = tl.load(state).to(tl.uint64) + golden * kind
     stream = _mix64(_mix64(seed) + tl.load(state + 1).to(tl.uint64) * golden)
     key = _mix64(stream ^ (ids.to(tl.uint64) * golden))
-    return key.to(tl.uint32), (key >> 32).to(tl.uint32)
-
-
-@triton.jit
-def _mask(low, high, column, threshold, scale, ACC: tl.constexpr):
-    """``1 / (1 - rate)`` where an element is kept, else 0."""
-    bits = (low + column.to(tl.uint32) * 0x9E3779B9) ^ high
+    bits = (key.to(tl.uint32) + column.to(tl.uint32) * 0x9E3779B9) ^ (key >> 32).to(tl.uint32)
     bits = (bits ^ (bits >> 16)) * 0x85EBCA6B
     bits = (bits ^ (bits >> 13)) * 0xC2B2AE35
     bits = bits ^ (bits >> 16)
@@ -169,11 +175,14 @@ def _columns(HP: tl.constexpr, DP: tl.constexpr, H: tl.constexpr, D: tl.constexp
 
 
 @triton.jit
-def _times_mask(total, state, row_id, row, live, column, threshold, scale, ACC: tl.constexpr):
+def _times_mask(
+    total, state, row_id, row, live, head, column, threshold, scale, H: tl.constexpr, D: tl.constexpr,
+    MEMBERS: tl.constexpr, ACC: tl.constexpr,
+):  # fmt: skip
     """``total`` ``[heads, rows, channels]`` times the feature mask of its rows."""
     if state is not None:
-        low, high = _mask_key(state, _FEATURES, tl.load(row_id + row, live, 0))
-        total *= _mask(low[None, :, None], high[None, :, None], column, threshold, scale, ACC)
+        ids = tl.load(row_id + row, live, 0)[None, :, None]
+        total *= _mask(state, _FEATURES, ids, head[:, None, None], column, threshold, scale, D, H, MEMBERS, ACC)
     return total
 
 
@@ -181,7 +190,7 @@ def _times_mask(total, state, row_id, row, live, column, threshold, scale, ACC: 
 def _add_messages(
     total, also_total, position, live, head, column, inside, values, weight, also, index, by, row_id,
     feature_state, feature_threshold, feature_scale, edge_state, edge_threshold, edge_scale, H: tl.constexpr,
-    D: tl.constexpr, BY_POSITION: tl.constexpr, ACC: tl.constexpr,
+    D: tl.constexpr, MEMBERS: tl.constexpr, BY_POSITION: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     """Add what some positions bring to their sums ``[heads, positions, channels]`` and ``[heads, positions]``."""
     edge = position
@@ -192,14 +201,15 @@ def _add_messages(
         row = tl.load(index + (position if BY_POSITION else edge), live, 0)
     at = (row.to(tl.int64) * (H * D))[None, :, None] + column
     result = tl.load(values + at, live[None, :, None] & inside, 0.0).to(ACC)
-    result = _times_mask(result, feature_state, row_id, row, live, column, feature_threshold, feature_scale, ACC)
+    result = _times_mask(result, feature_state, row_id, row, live, head, column, feature_threshold, feature_scale,
+                         H, D, MEMBERS, ACC)  # fmt: skip
     at = (edge.to(tl.int64) * H)[None, :] + head[:, None]
     there = live[None, :] & (head < H)[:, None]
     if weight is not None:
         factor = tl.load(weight + at, there, 0.0)
         if edge_state is not None:
-            low, high = _mask_key(edge_state, _EDGES, edge)
-            factor *= _mask(low[None, :], high[None, :], head[:, None], edge_threshold, edge_scale, ACC)
+            factor *= _mask(edge_state, _EDGES, edge[None, :], head[:, None], head[:, None], edge_threshold,
+                            edge_scale, 1, H, MEMBERS, ACC)  # fmt: skip
         result *= factor[:, :, None]
     if also is not None:
         also_total += tl.load(also + at, there, 0.0)
@@ -211,7 +221,7 @@ def _segment_sum_kernel(
     out, also_out, part, values, weight, also, index, ptr, of, by, out_row, row_id, size, num_segments, num_checks,
     chunk_size, feature_state, row_state, feature_threshold, feature_scale, edge_state, edge_threshold, edge_scale,
     JOIN: tl.constexpr, ADD: tl.constexpr, BY_POSITION: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
-    T: tl.constexpr, K: tl.constexpr, CHUNKS: tl.constexpr, BE: tl.constexpr, HP: tl.constexpr, DP: tl.constexpr,
+    MEMBERS: tl.constexpr, T: tl.constexpr, K: tl.constexpr, CHUNKS: tl.constexpr, BE: tl.constexpr, HP: tl.constexpr, DP: tl.constexpr,
     ACC: tl.constexpr,
 ):  # fmt: skip
     """Sums of the short segments and of parts of the long ones; with ``JOIN``, in a second launch, of these parts."""
@@ -240,14 +250,14 @@ def _segment_sum_kernel(
                             total, also_total = _add_messages(
                                 total, also_total, position, position < end, head, column, inside, values, weight,
                                 also, index, by, row_id, feature_state, feature_threshold, feature_scale, edge_state,
-                                edge_threshold, edge_scale, H, D, BY_POSITION, ACC,
+                                edge_threshold, edge_scale, H, D, MEMBERS, BY_POSITION, ACC,
                             )  # fmt: skip
                     joined = tl.sum(total, 1)[:, None, :]
                     also_joined = tl.sum(also_total, 1)
                     if JOIN:
                         row = segment + tl.arange(0, 1)
-                        joined = _times_mask(joined, row_state, row_id, row, row >= 0, column, feature_threshold,
-                                             feature_scale, ACC)  # fmt: skip
+                        joined = _times_mask(joined, row_state, row_id, row, row >= 0, head, column, feature_threshold,
+                                             feature_scale, H, D, MEMBERS, ACC)  # fmt: skip
                         if also is not None:
                             tl.store(also_out + segment.to(tl.int64) * H + head, also_joined, head < H)
                         if out_row is not None:
@@ -266,9 +276,10 @@ def _segment_sum_kernel(
                 total, also_total = _add_messages(
                     total, also_total, position, position < last, head, column, inside, values, weight, also, index,
                     by, row_id, feature_state, feature_threshold, feature_scale, edge_state, edge_threshold,
-                    edge_scale, H, D, BY_POSITION, ACC,
+                    edge_scale, H, D, MEMBERS, BY_POSITION, ACC,
                 )  # fmt: skip
-        total = _times_mask(total, row_state, row_id, segment, live, column, feature_threshold, feature_scale, ACC)
+        total = _times_mask(total, row_state, row_id, segment, live, head, column, feature_threshold, feature_scale,
+                            H, D, MEMBERS, ACC)  # fmt: skip
         if also is not None:
             at = (segment.to(tl.int64) * H)[None, :] + head[:, None]
             tl.store(also_out + at, also_total, live[None, :] & (head < H)[:, None])
@@ -308,7 +319,8 @@ def _logits_kernel(
 def _attention_grad_kernel(
     out, grad, values, grad_attention, target, source_row, row_id, size,
     feature_state, feature_threshold, feature_scale, edge_state, edge_threshold, edge_scale,
-    H: tl.constexpr, D: tl.constexpr, BE: tl.constexpr, HP: tl.constexpr, DP: tl.constexpr, ACC: tl.constexpr,
+    H: tl.constexpr, D: tl.constexpr, MEMBERS: tl.constexpr, BE: tl.constexpr, HP: tl.constexpr, DP: tl.constexpr,
+    ACC: tl.constexpr,
 ):  # fmt: skip
     edge = tl.program_id(0).to(tl.int64) * BE + tl.arange(0, BE)
     live = edge < size
@@ -318,11 +330,12 @@ def _attention_grad_kernel(
     value = tl.load(values + (row.to(tl.int64) * (H * D))[None, :, None] + column, inside, 0.0).to(ACC)
     i = tl.load(target + edge, live, 0)
     received = tl.load(grad + (i.to(tl.int64) * (H * D))[None, :, None] + column, inside, 0.0).to(ACC)
-    value = _times_mask(value, feature_state, row_id, row, live, column, feature_threshold, feature_scale, ACC)
+    value = _times_mask(value, feature_state, row_id, row, live, head, column, feature_threshold, feature_scale,
+                        H, D, MEMBERS, ACC)  # fmt: skip
     result = tl.sum(received * value, 2)
     if edge_state is not None:
-        low, high = _mask_key(edge_state, _EDGES, edge)
-        result *= _mask(low[None, :], high[None, :], head[:, None], edge_threshold, edge_scale, ACC)
+        result *= _mask(edge_state, _EDGES, edge[None, :], head[:, None], head[:, None], edge_threshold, edge_scale,
+                        1, H, MEMBERS, ACC)  # fmt: skip
     at = (edge * H)[None, :] + head[:, None]
     there = live[None, :] & (head < H)[:, None]
     if grad_attention is not None:
@@ -868,8 +881,8 @@ def _segment_sum(
             _segment_sum_kernel[(grid, triton.cdiv(num_heads, heads))](
                 out, also_out, part, values, weight, also, index, segments.ptr, segments.of, segments.by, out_row,
                 row_id, num_edges, num_segments, num_checks, chunk_size, on_values.state, on_rows.state,
-                features.threshold, features.scale, *on_edges, JOIN=join, ADD=add, BY_POSITION=by_position,
-                H=num_heads, D=channels, T=together, K=ahead, CHUNKS=chunks, BE=min(rows, 64), HP=heads, DP=padded,
+                features.threshold, features.scale, *on_edges[:3], JOIN=join, ADD=add, BY_POSITION=by_position,
+                H=num_heads, D=channels, MEMBERS=max(features.members, on_edges.members), T=together, K=ahead, CHUNKS=chunks, BE=min(rows, 64), HP=heads, DP=padded,
                 ACC=acc, num_warps=4 if together * heads * padded >= 1024 else 2,
             )  # fmt: skip
 
@@ -972,8 +985,8 @@ def attend_backward(
     scores = torch.empty_like(attention)
     _attention_grad_kernel[(triton.cdiv(num_edges, rows), triton.cdiv(num_heads, heads))](
         scores, grad, values, None if grad_attention is None else grad_attention.contiguous(), edges.target,
-        edges.source_row, edges.row_id, num_edges, *on_features, *on_edges, H=num_heads, D=channels, BE=rows,
-        HP=heads, DP=padded, ACC=_accumulate(scores.dtype)[1],
+        edges.source_row, edges.row_id, num_edges, *on_features[:3], *on_edges[:3], H=num_heads, D=channels,
+        MEMBERS=max(on_features.members, on_edges.members), BE=rows, HP=heads, DP=padded, ACC=_accumulate(scores.dtype)[1],
     )  # fmt: skip
     _softmax(scores, attention, edges, across, negative_slope)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rgat.graph import Rows, Structure
 from rgat.ops.attention import Attention
-from rgat.ops.dropout import EDGES, FEATURES, keep_mask
+from rgat.ops.dropout import EDGES, FEATURES, scaled_mask
 from rgat.ops.folding import fold_heads
 
 
@@ -116,7 +116,7 @@ def _masks(s: Structure, state: Tensor | None, values: Tensor, how: Attention) -
     def scaled(kind: int, ids: Tensor, columns: int, rate: float) -> Tensor | None:
         if state is None or rate == 0:
             return None
-        return keep_mask(state, kind, ids, columns, rate).to(values.dtype) / (1 - rate)
+        return scaled_mask(state, kind, ids, columns, rate, values.dtype)
 
     num_heads, channels = values.shape[1:]
     row_id = s.sources.keys(s.target_ptr.shape[0] - 1)
