@@ -202,19 +202,14 @@ class RelationalConv(nn.Module):
         if x is not None:
             return self.kernel.project(_as_autocast(x), rows)
         if self.rows is not None:
-            return self.kernel.look_up(self._places(rows, graph), rows)
+            return self.kernel.look_up(find_rows(self.rows, rows, graph), rows)
         assert index is not None
         return self.kernel.look_up(index.index_select(0, rows.node), rows)
-
-    def _places(self, rows: Rows, graph: RelationalGraph) -> Tensor:
-        """Where the graph's rows stand among the rows that this layer holds; an error if one is not among them."""
-        places: Tensor = _find_rows(self.rows, rows.keys(graph.num_nodes))
-        return places
 
     def _check_rows(self, graph: RelationalGraph) -> None:
         """Refuse a graph with other rows also where they are not read."""
         for end in self.row_ends if self.rows is not None else ():
-            self._places(getattr(graph.structure, end), graph)
+            find_rows(self.rows, getattr(graph.structure, end), graph)
 
     def _keys_of(self, graph: RelationalGraph) -> Tensor:
         """The rows ``r * N + node`` that edges of ``graph`` use, sorted."""
@@ -252,6 +247,21 @@ class RelationalConv(nn.Module):
                 state_dict[name] = parameter.detach()  # keep what is there
             return
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def find_rows(held: Tensor | None, rows: Rows, graph: RelationalGraph) -> Tensor:
+    """Where rows of the graph stand among those that a compact layer holds; an error if one is not among them."""
+    places: Tensor
+    if torch.compiler.is_compiling():
+        places = _find_rows(held, rows.keys(graph.num_nodes))
+        return places
+    key = ("places", rows is graph.structure.sources)
+    known, places = graph.plans.get(key, (None, None))
+    if known is not held:
+        with torch.inference_mode(False):  # a graph first used in inference may be trained on later
+            places = _find_rows(held, rows.keys(graph.num_nodes))
+        graph.plans[key] = (held, places)
+    return places
 
 
 @torch.library.custom_op("rgat::find_rows", mutates_args=())

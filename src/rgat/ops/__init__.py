@@ -3,7 +3,7 @@
 from rgat.ops.attention import Attention
 from rgat.ops.bases import collect, spread
 from rgat.ops.dispatch import active_backend, backend, requested_backend, why_not
-from rgat.ops.dropout import count_call
+from rgat.ops.dropout import count_call, member_rates
 from rgat.ops.folding import fold, fold_heads
 from rgat.ops.operators import attend, convolve, project, sum_inputs
 from rgat.ops.planner import Plan, Sizes, make_plan
@@ -22,6 +22,7 @@ __all__ = [
     "fold",
     "fold_heads",
     "make_plan",
+    "member_rates",
     "project",
     "relational_attention",
     "requested_backend",

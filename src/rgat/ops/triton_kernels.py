@@ -221,8 +221,8 @@ def _segment_sum_kernel(
     out, also_out, part, values, weight, also, index, ptr, of, by, out_row, row_id, size, num_segments, num_checks,
     chunk_size, feature_state, row_state, feature_threshold, feature_scale, edge_state, edge_threshold, edge_scale,
     JOIN: tl.constexpr, ADD: tl.constexpr, BY_POSITION: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
-    MEMBERS: tl.constexpr, T: tl.constexpr, K: tl.constexpr, CHUNKS: tl.constexpr, BE: tl.constexpr, HP: tl.constexpr, DP: tl.constexpr,
-    ACC: tl.constexpr,
+    MEMBERS: tl.constexpr, T: tl.constexpr, K: tl.constexpr, CHUNKS: tl.constexpr, BE: tl.constexpr,
+    HP: tl.constexpr, DP: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     """Sums of the short segments and of parts of the long ones; with ``JOIN``, in a second launch, of these parts."""
     number = tl.program_id(0).to(tl.int64)
@@ -882,8 +882,9 @@ def _segment_sum(
                 out, also_out, part, values, weight, also, index, segments.ptr, segments.of, segments.by, out_row,
                 row_id, num_edges, num_segments, num_checks, chunk_size, on_values.state, on_rows.state,
                 features.threshold, features.scale, *on_edges[:3], JOIN=join, ADD=add, BY_POSITION=by_position,
-                H=num_heads, D=channels, MEMBERS=max(features.members, on_edges.members), T=together, K=ahead, CHUNKS=chunks, BE=min(rows, 64), HP=heads, DP=padded,
-                ACC=acc, num_warps=4 if together * heads * padded >= 1024 else 2,
+                H=num_heads, D=channels, MEMBERS=max(features.members, on_edges.members), T=together, K=ahead,
+                CHUNKS=chunks, BE=min(rows, 64), HP=heads, DP=padded, ACC=acc,
+                num_warps=4 if together * heads * padded >= 1024 else 2,
             )  # fmt: skip
 
 
@@ -986,7 +987,8 @@ def attend_backward(
     _attention_grad_kernel[(triton.cdiv(num_edges, rows), triton.cdiv(num_heads, heads))](
         scores, grad, values, None if grad_attention is None else grad_attention.contiguous(), edges.target,
         edges.source_row, edges.row_id, num_edges, *on_features[:3], *on_edges[:3], H=num_heads, D=channels,
-        MEMBERS=max(on_features.members, on_edges.members), BE=rows, HP=heads, DP=padded, ACC=_accumulate(scores.dtype)[1],
+        MEMBERS=max(on_features.members, on_edges.members), BE=rows, HP=heads, DP=padded,
+        ACC=_accumulate(scores.dtype)[1],
     )  # fmt: skip
     _softmax(scores, attention, edges, across, negative_slope)
 
