@@ -231,13 +231,13 @@ def stack(models: Sequence[Model]) -> Stack:
     for model in models:
         if not isinstance(model, NodeClassifier | GraphClassifier):
             raise TypeError(f"`stack` takes NodeClassifiers or GraphClassifiers, got a {type(model).__name__}")
-        reason = _difference(models[0], model)
+        reason = difference(models[0], model)
         if reason is not None:
             raise ValueError(f"models of a stack must differ in parameters and dropout alone, got {reason}")
     return Stack(models)
 
 
-def _difference(first: Model, other: Model) -> str | None:
+def difference(first: Model, other: Model) -> str | None:
     """How two models differ in what a stack shares; None: not at all."""
     if type(first) is not type(other):
         return f"a {type(first).__name__} and a {type(other).__name__}"

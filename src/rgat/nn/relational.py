@@ -235,6 +235,11 @@ class RelationalConv(nn.Module):
         state: Tensor = ops.count_call(self.dropout_state)
         return state
 
+    @property
+    def _shown_dropout(self) -> str:
+        rates = {name: getattr(self, name) for name in ("feature_dropout", "edge_dropout")}
+        return "".join(f", {name}={rate}" for name, rate in rates.items() if rate)
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         rows = state_dict.get(prefix + "rows")
         if rows is not None and self.rows is not None and not torch.equal(rows.cpu(), self.rows.cpu()):

@@ -270,7 +270,7 @@ class RGATConv(RelationalConv):
     def extra_repr(self) -> str:
         scope = self.scope[0] if len(set(self.scope)) == 1 else self.scope
         text = f"{self.in_channels}, {self.out_channels}, num_relations={self.num_relations}, heads={self.heads}"
-        return f"{text}, scope={scope!r}, score={self.score!r}, head_merge={self.head_merge!r}"
+        return f"{text}, scope={scope!r}, score={self.score!r}, head_merge={self.head_merge!r}{self._shown_dropout}"
 
 
 def project_edges(edge_attr: Tensor | None, kernels: Tensor | None, s: Structure) -> Tensor | None:
