@@ -74,7 +74,8 @@ class RelationalGraph:
         validate: check ids here, and features for NaN here and in every eager call of a layer.
 
     Attributes:
-        plans: how layers of some sizes are best computed on this graph; filled by their eager calls.
+        plans: what eager calls of layers found out about this graph: how layers of some sizes are best computed on it,
+            and where its rows stand in compact ones.
     """
 
     def __init__(

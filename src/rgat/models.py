@@ -1,7 +1,9 @@
-"""The two models of the paper (sections 2.2 and 2.3), with either family of layers."""
+"""The two models of the paper (sections 2.2 and 2.3), with either family of layers, and stacks of them."""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,6 +12,7 @@ from torch import Tensor, nn
 from rgat.checks import check_count, check_word
 from rgat.graph import RelationalGraph
 from rgat.nn import GraphGather, RGATConv, RGCNConv
+from rgat.nn.stacked import SHARED, Stacked, StackedConv, member_tensors, stack_layers
 
 LAYERS = ("rgat", "rgcn")
 RGCN_OPTIONS = ("num_bases", "feature_dropout", "edge_dropout", "bias", "graph")
@@ -50,7 +53,7 @@ def _normalisation(channels: int, batch_norm: bool) -> nn.Module:
 
 def _convolve(conv: nn.Module, x: Tensor | None, graph: RelationalGraph, constant_attention: bool) -> Tensor:
     """Call either family; the attention of an RGCN is constant anyway."""
-    options = {"constant_attention": True} if constant_attention and isinstance(conv, RGATConv) else {}
+    options = {"constant_attention": True} if constant_attention and isinstance(conv, RGATConv | StackedConv) else {}
     out: Tensor = conv(x, graph, **options)
     return out
 
@@ -163,4 +166,91 @@ class GraphClassifier(nn.Module):
         h = torch.relu(self.norm2(_convolve(self.conv2, h, graph, constant_attention)))
         z = torch.tanh(self.gather(h, graph))
         logits: Tensor = self.dense2(torch.relu(self.dense1(z)))
-        return logits.view(-1, self.num_tasks, self.num_classes)
+        return logits.reshape(*logits.shape[:-1], self.num_tasks, self.num_classes)
+
+
+Model = NodeClassifier | GraphClassifier
+
+
+class Stack(nn.Module):
+    """Several models of one architecture, ``S`` members, as one computation over one graph; made by :func:`stack`.
+
+    Each member is what it would be alone: parameters, dropout seed and rates, dropout masks and batch-norm statistics
+    are its own. ``stack.model`` has the layers of a single model, with one more axis ``S`` in front of each tensor.
+    """
+
+    def __init__(self, models: Sequence[Model]) -> None:
+        super().__init__()
+        self._like = (copy.deepcopy(models[0]).to("meta"),)  # in a tuple: it is no part of the module
+        self.model = copy.deepcopy(self._like[0])
+        for name, _ in models[0].named_children():
+            setattr(self.model, name, stack_layers([getattr(model, name) for model in models]))
+        self.train(models[0].training)
+
+    def __len__(self) -> int:
+        return len(self.model.conv1.dropout_state)
+
+    def forward(self, x: Tensor | None, graph: RelationalGraph, constant_attention: bool = False) -> Tensor:
+        """Return the logits of all members, ``[S, N, num_classes]`` or ``[S, G, num_tasks, num_classes]``.
+
+        Args:
+            x: an input that all members share, as a single model takes it, or features ``[N, S, F]`` of their own.
+            graph: of all members.
+            constant_attention: give all edges of a softmax group the same attention.
+        """
+        logits: Tensor = self.model(x, graph, constant_attention)
+        return logits.transpose(0, 1)
+
+    def select(self, members: Sequence[int]) -> None:
+        """Keep some members only, in place; an optimiser of the stack must forget the others too."""
+        for layer in self.model.children():
+            if isinstance(layer, Stacked):
+                layer.select(list(members))
+
+    def unstack(self) -> list[Model]:
+        """The members as ordinary models, new and independent."""
+        device, models = next(self.parameters()).device, []
+        for member, tensors in enumerate(member_tensors(self.model)):
+            model = copy.deepcopy(self._like[0]).to(next(self.parameters()).dtype).to_empty(device=device)
+            for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+                tensor.data.copy_(tensors[name])
+            for name in ("conv1", "conv2"):
+                conv = getattr(model, name)
+                conv.feature_dropout, conv.edge_dropout = getattr(self.model, name).dropout[member]
+            models.append(model.train(self.training))
+        return models
+
+
+def stack(models: Sequence[Model]) -> Stack:
+    """Put models of one architecture together: many seeds, folds or dropout rates as one computation.
+
+    Members may differ in their parameters, dropout seeds and dropout rates, in nothing else. The stack has copies.
+    """
+    if len(models) == 0:
+        raise ValueError("`stack` needs at least one model, got an empty list")
+    for model in models:
+        if not isinstance(model, NodeClassifier | GraphClassifier):
+            raise TypeError(f"`stack` takes NodeClassifiers or GraphClassifiers, got a {type(model).__name__}")
+        reason = difference(models[0], model)
+        if reason is not None:
+            raise ValueError(f"models of a stack must differ in parameters and dropout alone, got {reason}")
+    return Stack(models)
+
+
+def difference(first: Model, other: Model) -> str | None:
+    """How two models differ in what a stack shares; None: not at all."""
+    if type(first) is not type(other):
+        return f"a {type(first).__name__} and a {type(other).__name__}"
+    states = [model.state_dict() for model in (first, other)]
+    kinds = [{name: (t.shape, t.dtype, t.device) for name, t in state.items()} for state in states]
+    for name in sorted(kinds[0].keys() | kinds[1].keys()):
+        if kinds[0].get(name) != kinds[1].get(name):
+            return f"different `{name}`"
+        if name.endswith(SHARED) and not torch.equal(states[0][name], states[1][name]):
+            return f"different `{name}`: models built with different graphs"
+    for layer in ("conv1", "conv2"):
+        for option in ("heads", "scope", "score", "head_merge", "negative_slope"):
+            values = [getattr(getattr(model, layer), option, None) for model in (first, other)]
+            if values[0] != values[1]:
+                return f"`{option}` {values[0]!r} and {values[1]!r}"
+    return None

@@ -46,9 +46,9 @@ def test_the_model_is_left_at_its_best_epoch_by_validation():
 
 
 def only_attention_before_the_end(evaluate, seen):
-    def watched(self, model, part, constant_attention=False):
-        seen.append(constant_attention)
-        return evaluate(self, model, part, constant_attention)
+    def watched(self, model, parts, constant_attention=False):
+        seen.append((list(parts), constant_attention))
+        return evaluate(self, model, parts, constant_attention)
 
     return watched
 
@@ -65,7 +65,8 @@ def test_selection_never_sees_test_labels_or_constant_attention(monkeypatch):
         if labels is scrambled:  # constant attention is only ever asked for at the end
             monkeypatch.setattr(NodeTask, "evaluate", only_attention_before_the_end(NodeTask.evaluate, seen))
         results.append(fit(model, varied, Settings(max_epochs=10)))
-    assert seen == [False] * 10 + [False] * 3 + [True] * 3
+    everything = ["train", "valid", "test"]
+    assert seen == [(["valid"], False)] * 10 + [(everything, False), (everything, True)]
     assert results[0].curve == results[1].curve
     assert results[0].best_epoch == results[1].best_epoch
     assert results[0].scores["test"] != results[1].scores["test"]

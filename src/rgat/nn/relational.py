@@ -208,20 +208,22 @@ class RelationalConv(nn.Module):
         """The values ``g`` of the given rows, ``[U, H, D]``."""
         if x is not None:
             return self.kernel.project(_as_autocast(x), rows)
-        if self.rows is not None:
-            return self.kernel.look_up(self._places(rows, graph), rows)
+        if isinstance(self.kernel, RowKernel):
+            return ops.look_up(self.kernel.weight, find_rows(self.rows, rows, graph))[0]
         assert index is not None
         return self.kernel.look_up(index.index_select(0, rows.node), rows)
 
-    def _places(self, rows: Rows, graph: RelationalGraph) -> Tensor:
-        """Where the graph's rows stand among the rows that this layer holds; an error if one is not among them."""
-        places: Tensor = _find_rows(self.rows, rows.keys(graph.num_nodes))
-        return places
+    def _both_values(self, x: Tensor | None, index: Tensor | None, graph: RelationalGraph) -> tuple[Tensor, ...]:
+        """The values of the source rows, and of the target rows."""
+        ends = (graph.structure.sources, graph.structure.targets)
+        if isinstance(self.kernel, RowKernel):
+            return ops.look_up(self.kernel.weight, *(find_rows(self.rows, rows, graph) for rows in ends))
+        return tuple(self._values(x, index, rows, graph) for rows in ends)
 
     def _check_rows(self, graph: RelationalGraph) -> None:
         """Refuse a graph with other rows also where they are not read."""
         for end in self.row_ends if self.rows is not None else ():
-            self._places(getattr(graph.structure, end), graph)
+            find_rows(self.rows, getattr(graph.structure, end), graph)
 
     def _keys_of(self, graph: RelationalGraph) -> Tensor:
         """The rows ``r * N + node`` that edges of ``graph`` use, sorted."""
@@ -247,6 +249,11 @@ class RelationalConv(nn.Module):
         state: Tensor = ops.count_call(self.dropout_state)
         return state
 
+    @property
+    def _shown_dropout(self) -> str:
+        rates = {name: getattr(self, name) for name in ("feature_dropout", "edge_dropout")}
+        return "".join(f", {name}={rate}" for name, rate in rates.items() if rate)
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         rows = state_dict.get(prefix + "rows")
         if rows is not None and self.rows is not None and not torch.equal(rows.cpu(), self.rows.cpu()):
@@ -261,9 +268,23 @@ class RelationalConv(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
+def find_rows(held: Tensor | None, rows: Rows, graph: RelationalGraph) -> ops.Places:
+    """Where rows of the graph stand among those that a compact layer holds; an error if one is not among them."""
+    if torch.compiler.is_compiling():
+        return ops.Places(*_find_rows(held, rows.keys(graph.num_nodes)))
+    key = ("places", rows is graph.structure.sources)
+    known, places = graph.plans.get(key, (None, None))
+    if known is not held:
+        with torch.inference_mode(False):  # a graph first used in inference may be trained on later
+            places = ops.Places(*_find_rows(held, rows.keys(graph.num_nodes)))
+        graph.plans[key] = (held, places)
+    found: ops.Places = places
+    return found
+
+
 @torch.library.custom_op("rgat::find_rows", mutates_args=())
-def _find_rows(held: Tensor, keys: Tensor) -> Tensor:
-    """The places of ``keys`` among the sorted ``held``; an operator, so that compiled code checks too."""
+def _find_rows(held: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+    """The places of ``keys`` among the sorted ``held``, and back; an operator, so that compiled code checks too."""
     places = torch.searchsorted(held, keys)
     if _may_look_at_values():
         missing = len(keys)
@@ -274,12 +295,13 @@ def _find_rows(held: Tensor, keys: Tensor) -> Tensor:
                 "the graph must use only rows (relation, node) of the graph this layer was built with, "
                 f"got {missing} others; build the layer with this graph, or without `graph=`"
             )
-    return places
+    number = torch.arange(len(keys), dtype=torch.int32, device=keys.device)
+    return places, number.new_full(held.shape, -1).index_copy_(0, places, number)
 
 
 @_find_rows.register_fake
-def _(held: Tensor, keys: Tensor) -> Tensor:
-    return keys.new_empty(keys.shape)
+def _(held: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+    return keys.new_empty(keys.shape), held.new_empty(held.shape, dtype=torch.int32)
 
 
 def _as_autocast(x: Tensor) -> Tensor:

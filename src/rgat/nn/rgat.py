@@ -192,7 +192,7 @@ class RGATConv(RelationalConv):
                 attention_kernels = edge_logits = None
                 if not constant_attention:
                     attention_kernels = self.attention_kernel.compose()
-                    edge_logits = self._edge_logits(edge_attr, graph.structure)
+                    edge_logits = project_edges(edge_attr, self.edge_kernel, graph.structure)
                 inner, bias = (bias, None) if self.head_merge == "concat" else (None, bias)
                 out, attention = self._convolve(
                     x, attention_kernels, edge_logits, graph, plan, self._attention, state, inner
@@ -216,32 +216,19 @@ class RGATConv(RelationalConv):
     ) -> tuple[Tensor, Tensor]:
         """Outputs and attention from the values of sources and targets; queries and keys are made from these."""
         s = graph.structure
-        g = self._values(x, index, s.sources, graph)
         queries = keys = edge_logits = None
         if constant_attention:
             self._check_rows(graph)
+            g = self._values(x, index, s.sources, graph)
         else:
+            g, targets = self._both_values(x, index, graph)
             # Logits go through an exponential and cost little: they stay in the parameters' precision under autocast.
             with torch.autocast(g.device.type, enabled=False):
                 query_kernel, key_kernel = self.attention_kernels()
-                targets = self._values(x, index, s.targets, graph).to(self._dtype)
-                queries = ops.project(targets, query_kernel, s.targets, one_to_one=True)
+                queries = ops.project(targets.to(self._dtype), query_kernel, s.targets, one_to_one=True)
                 keys = ops.project(g.to(self._dtype), key_kernel, s.sources, one_to_one=True)
-                edge_logits = self._edge_logits(edge_attr, s)
+                edge_logits = project_edges(edge_attr, self.edge_kernel, s)
         return ops.attend(g, queries, keys, edge_logits, s, self._attention, state)
-
-    def _edge_logits(self, edge_attr: Tensor | None, s: Structure) -> Tensor | None:
-        """``e . u[r, k]`` of the sorted edges, ``[E, H]``."""
-        if edge_attr is None:
-            return None
-        # In the order of their source rows, edges are sorted by relation.
-        edge = s.order.index_select(0, s.by_source)
-        relation = s.sources.relation.index_select(0, s.source_row).index_select(0, s.by_source)
-        relation_ptr = s.source_ptr.index_select(0, s.sources.relation_ptr)
-        rows = Rows(relation, relation, relation_ptr, relation, relation_ptr)  # read at `index`: only relations count
-        weight = self.edge_kernels().transpose(1, 2).unsqueeze(1)  # [R, 1, edge_dim, H]
-        by_relation = ops.project(edge_attr.unsqueeze(1), weight, rows, index=edge).squeeze(1)
-        return torch.zeros_like(by_relation).index_copy(0, s.by_source.long(), by_relation)
 
     @property
     def _attention_width(self) -> int:  # type: ignore[override]
@@ -287,7 +274,21 @@ class RGATConv(RelationalConv):
     def extra_repr(self) -> str:
         scope = self.scope[0] if len(set(self.scope)) == 1 else self.scope
         text = f"{self.in_channels}, {self.out_channels}, num_relations={self.num_relations}, heads={self.heads}"
-        return f"{text}, scope={scope!r}, score={self.score!r}, head_merge={self.head_merge!r}"
+        return f"{text}, scope={scope!r}, score={self.score!r}, head_merge={self.head_merge!r}{self._shown_dropout}"
+
+
+def project_edges(edge_attr: Tensor | None, kernels: Tensor | None, s: Structure) -> Tensor | None:
+    """``e . u[r, k]`` of the sorted edges, ``[E, H]``, from features and kernels ``[R, H, edge_dim]``, if any."""
+    if edge_attr is None or kernels is None:
+        return None
+    # In the order of their source rows, edges are sorted by relation.
+    edge = s.order.index_select(0, s.by_source)
+    relation = s.sources.relation.index_select(0, s.source_row).index_select(0, s.by_source)
+    relation_ptr = s.source_ptr.index_select(0, s.sources.relation_ptr)
+    rows = Rows(relation, relation, relation_ptr, relation, relation_ptr)  # read at `index`: only relations count
+    weight = kernels.transpose(1, 2).unsqueeze(1)  # [R, 1, edge_dim, H]
+    by_relation = ops.project(edge_attr.unsqueeze(1), weight, rows, index=edge).squeeze(1)
+    return torch.zeros_like(by_relation).index_copy(0, s.by_source.long(), by_relation)
 
 
 def _scope_per_head(scope: str | Sequence[str], heads: int) -> tuple[str, ...]:

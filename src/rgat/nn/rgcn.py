@@ -95,4 +95,4 @@ class RGCNConv(RelationalConv):
         return out if bias is None else out + bias.to(out.dtype)
 
     def extra_repr(self) -> str:
-        return f"{self.in_channels}, {self.out_channels}, num_relations={self.num_relations}"
+        return f"{self.in_channels}, {self.out_channels}, num_relations={self.num_relations}{self._shown_dropout}"

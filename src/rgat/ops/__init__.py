@@ -3,14 +3,16 @@
 from rgat.ops.attention import Attention
 from rgat.ops.bases import collect, spread
 from rgat.ops.dispatch import active_backend, backend, requested_backend, why_not
-from rgat.ops.dropout import count_call
+from rgat.ops.dropout import count_call, member_rates
 from rgat.ops.folding import fold, fold_heads
 from rgat.ops.operators import attend, convolve, project, sum_inputs
 from rgat.ops.planner import Plan, Sizes, make_plan
 from rgat.ops.reference import relational_attention
+from rgat.ops.rows import Places, look_up
 
 __all__ = [
     "Attention",
+    "Places",
     "Plan",
     "Sizes",
     "active_backend",
@@ -21,7 +23,9 @@ __all__ = [
     "count_call",
     "fold",
     "fold_heads",
+    "look_up",
     "make_plan",
+    "member_rates",
     "project",
     "relational_attention",
     "requested_backend",

@@ -166,7 +166,7 @@ class _Call:
             *(_array(t) for t in (s.targets.relation, s.source_row, s.sources.node)),
         )  # fmt: skip
         self.by_source = (_array(s.by_source), self.source_ptr)
-        self.row_id = _array(s.sources.keys(len(s.target_ptr) - 1)) if self.feature_mask[1] else _NO_INDEX
+        self.row_id = _array(s.sources.keys(len(s.target_ptr) - 1)) if len(self.feature_mask[1]) else _NO_INDEX
 
     def place(self, values: Tensor, keys: Tensor | None) -> None:
         """Say where the values ``[U, H * D]`` and keys ``[U, H, A]`` of the source rows are."""
@@ -188,16 +188,16 @@ class _Call:
 
     def mask_features(self, rows: Tensor, first: int, channels: int) -> None:
         """Apply feature dropout in place to rows that begin with row ``first``."""
-        if self.feature_mask[1]:
+        if len(self.feature_mask[1]):
             bounds = even(first, first + len(rows), 4 * rows.shape[1])
-            where = (first, _array(rows), self.share, self.width, channels, self.row_id)
+            where = (first, _array(rows), self.heads, self.share, self.width, channels, self.row_id)
             run(loops.mask_rows, bounds, *where, *self.feature_mask)
 
     def forward(self, x: Tensor, channels: int, sums: Tensor) -> tuple[Tensor, Tensor]:
         """Return the outputs ``[N, H, D]`` and the attention; fill the sums of aggregated relations."""
         attention = x.new_empty(len(self.s.target), self.heads)
         out = x.new_empty(len(self.s.target_ptr) - 1, self.heads, channels)
-        weights = torch.empty_like(attention) if self.edge_mask[1] else attention
+        weights = torch.empty_like(attention) if len(self.edge_mask[1]) else attention
         run(
             loops.forward, cut(self.target_ptr, 0, len(out), self.heads * channels), *self.edges,
             self.queries, self.keys, *self.score, *self.scopes, *self.edge_mask, self.aggregated,
@@ -226,7 +226,7 @@ class _Call:
 
     def dropped(self, attention: Tensor) -> Tensor:
         """The attention after edge dropout."""
-        if self.edge_mask[1] == 0:
+        if len(self.edge_mask[1]) == 0:
             return attention
         weights = torch.empty_like(attention)
         bounds = even(0, len(attention), 8 * self.heads)
@@ -270,11 +270,15 @@ class _Call:
         return dx, dweight
 
 
-def _mask(state: Tensor | None, kind: int, rate: float, number: Any) -> tuple[Any, Any, Any]:
-    """The stream of a mask, the number below which an element is dropped (0: none is), and the scale."""
+def _mask(state: Tensor | None, kind: int, rate: float, number: Any) -> tuple[Array, Array, Array]:
+    """Of each member the stream of its mask, the number below which an element is dropped, the scale; none: empty."""
     if state is None or rate == 0:
-        return np.uint64(0), np.uint32(0), number(1)
-    return np.uint64(int(mask_stream(state, kind)) % 2**64), np.uint32(drop_below(rate)), number(1 / (1 - rate))
+        return np.empty(0, np.uint64), np.empty(0, np.uint32), np.empty(0, number)
+    stream = _array(mask_stream(state, kind)).reshape(-1).view(np.uint64)
+    if state.dim() == 1:
+        return stream, np.array([drop_below(rate)], np.uint32), np.array([1 / (1 - rate)], number)
+    below, bits = _array(state)[:, 2 + 2 * kind :][:, :2].T
+    return stream, below.astype(np.uint32), bits.copy().view(np.float64).astype(number)
 
 
 def attend(
@@ -303,7 +307,7 @@ def _attend_call(
     call = _Call(s, queries, edge_logits, how, state, values)
     flat = values.flatten(1)
     call.place(flat, keys)
-    if call.feature_mask[1]:
+    if len(call.feature_mask[1]):
         flat = flat.clone()
         call.mask_features(flat, 0, values.shape[2])
         call.place(flat, keys)
@@ -512,3 +516,12 @@ def fold_backward(dweight: Tensor, dquery: Tensor, kernels: Tensor, attention: T
     arrays = (_array(t) for t in (dweight[:, 0], dquery[:, 0], kernels, attention, dkernels, dattention))
     run(bases_loops.fold_backward, even(0, len(kernels), kernels[0].numel() if len(kernels) else 0), *arrays)
     return dkernels, dattention
+
+
+def gather_back(grads: list[Tensor], backs: list[Tensor]) -> Tensor:
+    """The gradient of the table of ``rows.look_up``."""
+    out = grads[0].new_empty(len(backs[0]), *grads[0].shape[1:])
+    flat = [_array(t).reshape(len(t), out[0].numel() if len(out) else 0) for t in (out, grads[0], grads[-1])]
+    bounds = even(0, len(out), 3 * flat[0].shape[1])
+    run(loops.gather_back, bounds, *flat, *(_array(t) for t in (backs[0], backs[-1])), len(grads) == 2)
+    return out

@@ -4,9 +4,16 @@ A mask is recomputed wherever it is needed, so it is never stored, and neither t
 the backend can change it. Each id (a row ``relation * N + node``, or an edge's place in the sorted order) gets a
 64-bit key by the finaliser of SplitMix64; each column (``head * D + channel``, or the head) then costs one 32-bit
 finaliser, which vectorises well and needs no 64-bit product in the inner loop of a kernel.
+
+The ``state`` of a call is the int64 pair (seed, call number). That of a stack of models is ``[S, 6]``, a row for each
+member: its pair, then for each kind of mask the number below which an element is dropped and the bits of the scale.
+Heads, and with them columns, are shared out evenly among members, and each counts its own from zero.
 """
 
 from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -43,24 +50,24 @@ def _mix32(value: Tensor) -> Tensor:
 
 
 @torch.library.custom_op("rgat::count_call", mutates_args=("state",))
-def count_call(state: Tensor) -> Tensor:
-    """Return a copy of the pair (seed, call number) and count one call in place.
+def count_call(state: Tensor, counted: Tensor | None = None) -> Tensor:
+    """Return a copy of the pairs (seed, call number) ``[..., 2]`` and count one call in place, or ``counted`` calls.
 
     An operator, so that a compiler cannot make the copy again, in backward, from the changed original.
     """
     before = state.clone()
-    state[1] += 1
+    state[..., 1] += 1 if counted is None else counted
     return before
 
 
 @count_call.register_fake
-def _(state: Tensor) -> Tensor:
+def _(state: Tensor, counted: Tensor | None = None) -> Tensor:
     return torch.empty_like(state)
 
 
 def mask_stream(state: Tensor, kind: int) -> Tensor:
-    """The 64-bit number, as int64, that the masks of one kind and call are drawn from."""
-    return _mix64(_mix64(state[0] + kind * _GOLDEN64) + state[1] * _GOLDEN64)
+    """The 64-bit number, as int64, that the masks of one kind and call are drawn from; one per row of ``state``."""
+    return _mix64(_mix64(state[..., 0] + kind * _GOLDEN64) + state[..., 1] * _GOLDEN64)
 
 
 def drop_below(rate: float) -> int:
@@ -73,8 +80,36 @@ def keep_mask(state: Tensor, kind: int, ids: Tensor, num_columns: int, rate: flo
 
     ``state`` is the int64 pair (seed, call number).
     """
+    return _bits(state, kind, ids, num_columns) >= drop_below(rate)
+
+
+def _bits(state: Tensor, kind: int, ids: Tensor, num_columns: int) -> Tensor:
+    """32 random bits of each id and column, as int64."""
     key = _mix64(mask_stream(state, kind) ^ (ids.long() * _GOLDEN64))  # [len(ids)]
     low, high = key & _LOW32, _shift_right(key, 32)
     column = torch.arange(num_columns, device=ids.device) * _GOLDEN32
-    bits = _mix32(((low[:, None] + column) & _LOW32) ^ high[:, None])
-    return bits >= drop_below(rate)
+    return _mix32(((low[:, None] + column) & _LOW32) ^ high[:, None])
+
+
+def scaled_mask(state: Tensor, kind: int, ids: Tensor, num_columns: int, rate: float, dtype: torch.dtype) -> Tensor:
+    """``1 / (1 - rate)`` where an element is kept, else 0; for a stack each member's columns by its own rate."""
+    if state.dim() == 1:
+        return keep_mask(state, kind, ids, num_columns, rate).to(dtype) / (1 - rate)
+    share = num_columns // state.shape[0]
+    masks = [_bits(member, kind, ids, share) >= member[2 + 2 * kind] for member in state]
+    scales = state[:, 3 + 2 * kind].contiguous().view(torch.float64).repeat_interleave(share)
+    return torch.cat(masks, dim=1).to(dtype) * scales.to(dtype)
+
+
+def member_rates(feature_rates: Sequence[float], edge_rates: Sequence[float]) -> Tensor:
+    """What a stack's state holds beside the pairs, ``[S, 4]``."""
+    rows = [
+        [word for rate in rates for word in (drop_below(rate), _scale_bits(rate))]
+        for rates in zip(feature_rates, edge_rates, strict=True)
+    ]
+    return torch.tensor(rows, dtype=torch.int64).view(len(rows), 4)
+
+
+def _scale_bits(rate: float) -> int:
+    bits: int = struct.unpack("<q", struct.pack("<d", 1 / (1 - rate)))[0]
+    return bits

@@ -10,7 +10,7 @@ from rgat.ops import triton_products as products
 from rgat.ops.attention import Attention
 from rgat.ops.triton_products import column_sum as sum_rows
 from rgat.ops.triton_products import fold, fold_backward
-from rgat.ops.vectorised import collect, pair, spread
+from rgat.ops.vectorised import collect, gather_back, pair, spread
 
 __all__ = [
     "attend",
@@ -20,6 +20,7 @@ __all__ = [
     "convolve_backward",
     "fold",
     "fold_backward",
+    "gather_back",
     "pair",
     "project",
     "project_input_grad",

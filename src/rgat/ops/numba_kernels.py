@@ -78,18 +78,20 @@ def _is_kept(stream, number, column, below):
 
 
 @compiled
-def mask_rows(lo, hi, first, rows, share, width, channels, row_id, stream, below, scale):
+def mask_rows(lo, hi, first, rows, num_heads, share, width, channels, row_id, stream, below, scale):
     """Multiply the values in ``rows[lo - first:hi - first]``, which have the ids ``row_id[lo:hi]``, by their masks."""
-    zero = rows.dtype.type(0)
+    zero, per_member = rows.dtype.type(0), num_heads // stream.shape[0]
+    together = min(share, per_member)  # heads whose values are side by side, and of one member
     for u in range(lo, hi):
-        key = _mix64(stream ^ (np.uint64(row_id[u]) * _GOLDEN64))
-        low, high = np.uint32(key), np.uint32(key >> np.uint64(32))
-        for p in range(rows.shape[1] // max(width, 1)):
-            at = np.uint64(p * width)
-            for c in range(share * channels):
-                column = np.uint32(np.uint32(p * share * channels + c) * _GOLDEN32)
+        for h in range(0, num_heads, together):
+            m, own = h // per_member, np.uint32(h % per_member * channels)
+            key = _mix64(stream[m] ^ (np.uint64(row_id[u]) * _GOLDEN64))
+            low, high = np.uint32(key), np.uint32(key >> np.uint64(32))
+            at = np.uint64(h // share * width + h % share * channels)
+            for c in range(together * channels):
+                column = np.uint32(np.uint32(own + np.uint32(c)) * _GOLDEN32)
                 bits = _mix32(np.uint32(low + column) ^ high)
-                rows[u - first, at + np.uint64(c)] *= scale if bits >= below else zero
+                rows[u - first, at + np.uint64(c)] *= scale[m] if bits >= below[m] else zero
 
 
 @numba.extending.intrinsic
@@ -271,9 +273,12 @@ def _subtract_share_of_sum(lo, hi, ptr, heads, attention, dlogits):
 @compiled
 def drop_edges(start, end, stream, below, scale, attention, weights):
     """Attention after dropout, of the edges ``start:end``."""
+    zero, per_member = attention.dtype.type(0), attention.shape[1] // stream.shape[0]
     for e in range(start, end):
-        for h in range(attention.shape[1]):
-            weights[e, h] = attention[e, h] * scale if _is_kept(stream, e, h, below) else attention.dtype.type(0)
+        for m in range(stream.shape[0]):
+            for q in range(per_member):
+                h = m * per_member + q
+                weights[e, h] = attention[e, h] * scale[m] if _is_kept(stream[m], e, q, below[m]) else zero
 
 
 @compiled
@@ -371,7 +376,7 @@ def forward(
         else:
             _constant_attention(node_ptr[start], node_ptr[end], group_ptr, within, attention)
             _constant_attention(start, end, target_ptr, across, attention)
-        if below:
+        if below.shape[0]:
             first, last = group_ptr[node_ptr[start]], group_ptr[node_ptr[end]]
             drop_edges(first, last, stream, below, scale, attention, weights)
         _sum_values(
@@ -497,16 +502,18 @@ def _query_grads(
 @compiled
 def _times_attention(start, end, stream, below, scale, attention, grad_attention, dlogits):
     """Turn dot products into ``a * da`` for the edges ``start:end``."""
-    if below == 0 and grad_attention.shape[0] == 0:
+    if below.shape[0] == 0 and grad_attention.shape[0] == 0:
         flat, weights = dlogits[start:end].reshape(-1), attention[start:end].reshape(-1)
         for n in range(flat.shape[0]):
             flat[n] *= weights[n]
         return
+    zero, per_member = dlogits.dtype.type(0), dlogits.shape[1] // max(stream.shape[0], 1)
     for e in range(start, end):
         for h in range(dlogits.shape[1]):
             dot = dlogits[e, h]
-            if below:
-                dot *= scale if _is_kept(stream, e, h, below) else dlogits.dtype.type(0)
+            if below.shape[0]:
+                m = h // per_member
+                dot *= scale[m] if _is_kept(stream[m], e, h % per_member, below[m]) else zero
             if grad_attention.shape[0]:
                 dot += grad_attention[e, h]
             dlogits[e, h] = attention[e, h] * dot
@@ -643,3 +650,23 @@ def keys_by_source(
                     at = np.uint64(p * key_width + first_key + q * channels + a)
                     dkeys[u - first, at] = sums[p * share + q, a]
                     sums[p * share + q, a] = 0
+
+
+@compiled
+def gather_back(lo, hi, out, first, second, first_back, second_back, both):
+    """For each entry ``lo:hi`` of a table the sum of what the at most two rows that read it bring."""
+    zero = out.dtype.type(0)
+    for t in range(lo, hi):
+        u, v = first_back[t], second_back[t] if both else -1
+        if u >= 0 and v >= 0:
+            for c in range(out.shape[1]):
+                out[t, c] = first[u, c] + second[v, c]
+        elif u >= 0:
+            for c in range(out.shape[1]):
+                out[t, c] = first[u, c]
+        elif v >= 0:
+            for c in range(out.shape[1]):
+                out[t, c] = second[v, c]
+        else:
+            for c in range(out.shape[1]):
+                out[t, c] = zero

@@ -174,8 +174,10 @@ def table_backward(
                 values_by_source(
                     a, b, a, by_source, source_ptr, target, weights, grad, together, dtable, share, columns
                 )  # fmt: skip
-                if below:
-                    mask_rows(a, b, a, dtable, share, columns, channels, row_id, stream, below, scale)
+                if below.shape[0]:
+                    mask_rows(
+                        a, b, a, dtable, weights.shape[1], share, columns, channels, row_id, stream, below, scale
+                    )  # fmt: skip
             if attends and (summed or not additive):
                 keys_by_source(
                     a, b, a, by_source, source_ptr, group, group_row, queries, additive, dlogits, dtable,

@@ -34,7 +34,6 @@ from rgat.ops.triton_segments import (
     find_long,
     long_part,
     mask,
-    mask_key,
     segment_sum,
     short_segments,
     tile_heads,
@@ -110,7 +109,8 @@ def _constant_kernel(
 def _attention_grad_kernel(
     out, grad, values, grad_attention, target, source_row, row_id, feature_state, edge_state, size,
     feature_threshold, feature_scale, edge_threshold, edge_scale,
-    H: tl.constexpr, D: tl.constexpr, BE: tl.constexpr, HP: tl.constexpr, DP: tl.constexpr, ACC: tl.constexpr,
+    H: tl.constexpr, D: tl.constexpr, MEMBERS: tl.constexpr, BE: tl.constexpr, HP: tl.constexpr, DP: tl.constexpr,
+    ACC: tl.constexpr,
 ):  # fmt: skip
     edge = tl.program_id(0).to(tl.int64) * BE + tl.arange(0, BE)
     live = edge < size
@@ -120,11 +120,12 @@ def _attention_grad_kernel(
     value = tl.load(values + (row.to(tl.int64) * (H * D))[None, :, None] + column, inside, 0.0).to(ACC)
     i = tl.load(target + edge, live, 0)
     received = tl.load(grad + (i.to(tl.int64) * (H * D))[None, :, None] + column, inside, 0.0).to(ACC)
-    value = times_mask(value, feature_state, row_id, row, live, column, feature_threshold, feature_scale, ACC)
+    value = times_mask(value, feature_state, row_id, row, live, head, column, feature_threshold, feature_scale,
+                       H, D, MEMBERS, ACC)  # fmt: skip
     result = tl.sum(received * value, 2)
     if edge_state is not None:
-        low, high = mask_key(edge_state, EDGE_MASK, edge)
-        result *= mask(low[None, :], high[None, :], head[:, None], edge_threshold, edge_scale, ACC)
+        result *= mask(edge_state, EDGE_MASK, edge[None, :], head[:, None], head[:, None], edge_threshold, edge_scale,
+                       1, H, MEMBERS, ACC)  # fmt: skip
     at = (edge * H)[None, :] + head[:, None]
     there = live[None, :] & (head < H)[:, None]
     if grad_attention is not None:
@@ -385,8 +386,9 @@ def attend_backward(
     launch(
         _attention_grad_kernel, (blocks(num_edges, rows), blocks(num_heads, heads), 1),
         (scores, grad, values, grad_attention, edges.target, edges.source_row, edges.row_id, on_features.state,
-         on_edges.state), (num_edges, *on_features[1:], *on_edges[1:]), H=num_heads,
-        D=channels, BE=rows, HP=heads, DP=padded, ACC=accumulate(scores.dtype)[1],
+         on_edges.state), (num_edges, *on_features[1:3], *on_edges[1:3]), H=num_heads,
+        D=channels, MEMBERS=max(on_features.members, on_edges.members), BE=rows, HP=heads, DP=padded,
+        ACC=accumulate(scores.dtype)[1],
     )  # fmt: skip
     _softmax(scores, attention, edges, across, negative_slope)
 

@@ -43,11 +43,14 @@ class Dropout(NamedTuple):
     state: Tensor | None
     threshold: int
     scale: int  # the bits of a float64: Triton would round a float argument to float32
+    members: int = 1  # of a stack, whose state holds thresholds and scales too
 
     @staticmethod
     def of(state: Tensor | None, rate: float) -> Dropout:
         if state is None or rate == 0:
             return NO_DROPOUT
+        if state.dim() == 2:
+            return Dropout(state.contiguous(), 0, 0, state.shape[0])
         return Dropout(state, drop_below(rate), struct.unpack("<q", struct.pack("<d", 1 / (1 - rate)))[0])
 
 
@@ -62,19 +65,22 @@ def _mix64(value):
 
 
 @triton.jit
-def mask_key(state, kind: tl.constexpr, ids):
-    """The two halves of the 64-bit key of each id, as ``keep_mask`` draws it."""
+def mask(
+    state, kind: tl.constexpr, ids, head, column, threshold, scale, WIDTH: tl.constexpr, H: tl.constexpr,
+    MEMBERS: tl.constexpr, ACC: tl.constexpr,
+):  # fmt: skip
+    """``1 / (1 - rate)`` where an element is kept, else 0, as ``scaled_mask`` draws it; ``WIDTH`` columns per head."""
     golden = tl.full([], 0x9E3779B97F4A7C15, tl.uint64)
+    if MEMBERS > 1:
+        member = tl.minimum(head // (H // MEMBERS), MEMBERS - 1)
+        column -= member * (H // MEMBERS * WIDTH)
+        state += member * 6
+        threshold = tl.load(state + (2 + 2 * kind))
+        scale = tl.load(state + (3 + 2 * kind))
     seed = tl.load(state).to(tl.uint64) + golden * kind
     stream = _mix64(_mix64(seed) + tl.load(state + 1).to(tl.uint64) * golden)
     key = _mix64(stream ^ (ids.to(tl.uint64) * golden))
-    return key.to(tl.uint32), (key >> 32).to(tl.uint32)
-
-
-@triton.jit
-def mask(low, high, column, threshold, scale, ACC: tl.constexpr):
-    """``1 / (1 - rate)`` where an element is kept, else 0."""
-    bits = (low + column.to(tl.uint32) * 0x9E3779B9) ^ high
+    bits = (key.to(tl.uint32) + column.to(tl.uint32) * 0x9E3779B9) ^ (key >> 32).to(tl.uint32)
     bits = (bits ^ (bits >> 16)) * 0x85EBCA6B
     bits = (bits ^ (bits >> 13)) * 0xC2B2AE35
     bits = bits ^ (bits >> 16)
@@ -134,11 +140,14 @@ def columns(HP: tl.constexpr, DP: tl.constexpr, H: tl.constexpr, D: tl.constexpr
 
 
 @triton.jit
-def times_mask(total, state, row_id, row, live, column, threshold, scale, ACC: tl.constexpr):
+def times_mask(
+    total, state, row_id, row, live, head, column, threshold, scale, H: tl.constexpr, D: tl.constexpr,
+    MEMBERS: tl.constexpr, ACC: tl.constexpr,
+):  # fmt: skip
     """``total`` ``[heads, rows, channels]`` times the feature mask of its rows."""
     if state is not None:
-        low, high = mask_key(state, FEATURE_MASK, tl.load(row_id + row, live, 0))
-        total *= mask(low[None, :, None], high[None, :, None], column, threshold, scale, ACC)
+        ids = tl.load(row_id + row, live, 0)[None, :, None]
+        total *= mask(state, FEATURE_MASK, ids, head[:, None, None], column, threshold, scale, D, H, MEMBERS, ACC)
     return total
 
 
@@ -146,7 +155,8 @@ def times_mask(total, state, row_id, row, live, column, threshold, scale, ACC: t
 def _add_messages(
     total, also_total, position, live, head, column, inside, values, weight, also, index, by, row_id,
     feature_state, feature_threshold, feature_scale, edge_state, edge_threshold, edge_scale, H: tl.constexpr,
-    D: tl.constexpr, BY_POSITION: tl.constexpr, PER_CHANNEL: tl.constexpr, ACC: tl.constexpr,
+    D: tl.constexpr, MEMBERS: tl.constexpr, BY_POSITION: tl.constexpr, PER_CHANNEL: tl.constexpr,
+    ACC: tl.constexpr,
 ):  # fmt: skip
     """Add what some positions bring to their sums ``[heads, positions, channels]`` and ``[heads, positions]``."""
     edge = position
@@ -157,7 +167,8 @@ def _add_messages(
         row = tl.load(index + (position if BY_POSITION else edge), live, 0)
     at = (row.to(tl.int64) * (H * D))[None, :, None] + column
     result = tl.load(values + at, live[None, :, None] & inside, 0.0).to(ACC)
-    result = times_mask(result, feature_state, row_id, row, live, column, feature_threshold, feature_scale, ACC)
+    result = times_mask(result, feature_state, row_id, row, live, head, column, feature_threshold, feature_scale,
+                        H, D, MEMBERS, ACC)  # fmt: skip
     at = (edge.to(tl.int64) * H)[None, :] + head[:, None]
     there = live[None, :] & (head < H)[:, None]
     if PER_CHANNEL:
@@ -166,8 +177,8 @@ def _add_messages(
     elif weight is not None:
         factor = tl.load(weight + at, there, 0.0)
         if edge_state is not None:
-            low, high = mask_key(edge_state, EDGE_MASK, edge)
-            factor *= mask(low[None, :], high[None, :], head[:, None], edge_threshold, edge_scale, ACC)
+            factor *= mask(edge_state, EDGE_MASK, edge[None, :], head[:, None], head[:, None], edge_threshold,
+                           edge_scale, 1, H, MEMBERS, ACC)  # fmt: skip
         result *= factor[:, :, None]
     if also is not None:
         also_total += tl.load(also + at, there, 0.0)
@@ -179,8 +190,8 @@ def _segment_sum_kernel(
     out, also_out, part, values, weight, also, bias, index, ptr, of, by, out_row, row_id, feature_state, row_state,
     edge_state, places, size, num_segments, num_parts, feature_threshold, feature_scale, edge_threshold, edge_scale,
     JOIN: tl.constexpr, BY_POSITION: tl.constexpr, PER_CHANNEL: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
-    T: tl.constexpr, K: tl.constexpr, SIZE: tl.constexpr, BE: tl.constexpr, HP: tl.constexpr,
-    DP: tl.constexpr, ACC: tl.constexpr,
+    MEMBERS: tl.constexpr, T: tl.constexpr, K: tl.constexpr, SIZE: tl.constexpr, BE: tl.constexpr,
+    HP: tl.constexpr, DP: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     """Sums of the short segments and of parts of the long ones; with ``JOIN``, in a second launch, of these parts."""
     number = tl.program_id(0).to(tl.int64)
@@ -206,14 +217,14 @@ def _segment_sum_kernel(
                     total, also_total = _add_messages(
                         total, also_total, position, position < end, head, column, inside, values, weight,
                         also, index, by, row_id, feature_state, feature_threshold, feature_scale, edge_state,
-                        edge_threshold, edge_scale, H, D, BY_POSITION, PER_CHANNEL, ACC,
+                        edge_threshold, edge_scale, H, D, MEMBERS, BY_POSITION, PER_CHANNEL, ACC,
                     )  # fmt: skip
             joined = tl.sum(total, 1)[:, None, :]
             also_joined = tl.sum(also_total, 1)
             if JOIN:
                 row = whole + tl.arange(0, 1)
-                joined = times_mask(joined, row_state, row_id, row, row >= 0, column, feature_threshold,
-                                     feature_scale, ACC)  # fmt: skip
+                joined = times_mask(joined, row_state, row_id, row, row >= 0, head, column, feature_threshold,
+                                    feature_scale, H, D, MEMBERS, ACC)  # fmt: skip
                 if also is not None:
                     tl.store(also_out + whole.to(tl.int64) * H + head, also_joined, head < H)
                 if out_row is not None:
@@ -234,9 +245,10 @@ def _segment_sum_kernel(
                 total, also_total = _add_messages(
                     total, also_total, position, position < last, head, column, inside, values, weight, also, index,
                     by, row_id, feature_state, feature_threshold, feature_scale, edge_state, edge_threshold,
-                    edge_scale, H, D, BY_POSITION, PER_CHANNEL, ACC,
+                    edge_scale, H, D, MEMBERS, BY_POSITION, PER_CHANNEL, ACC,
                 )  # fmt: skip
-        total = times_mask(total, row_state, row_id, segment, live, column, feature_threshold, feature_scale, ACC)
+        total = times_mask(total, row_state, row_id, segment, live, head, column, feature_threshold, feature_scale,
+                           H, D, MEMBERS, ACC)  # fmt: skip
         if also is not None:
             at = (segment.to(tl.int64) * H)[None, :] + head[:, None]
             tl.store(also_out + at, also_total, live[None, :] & (head < H)[:, None])
@@ -332,8 +344,9 @@ def segment_sum(
         if grid > 0:
             launch(
                 _segment_sum_kernel, (grid, blocks(num_heads, heads), 1), tensors,
-                (num_edges, num_segments, num_parts, *features[1:], *on_edges[1:]),
+                (num_edges, num_segments, num_parts, *features[1:3], *on_edges[1:3]),
                 warps, JOIN=join, BY_POSITION=by_position,
-                PER_CHANNEL=flat and weight is not None, H=num_heads, D=channels, T=together, K=ahead, SIZE=found.chunk,
+                PER_CHANNEL=flat and weight is not None, H=num_heads, D=channels,
+                MEMBERS=max(features.members, on_edges.members), T=together, K=ahead, SIZE=found.chunk,
                 BE=min(rows, 64), HP=heads, DP=padded, ACC=acc,
             )  # fmt: skip

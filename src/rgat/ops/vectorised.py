@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rgat.graph import Rows, Structure
 from rgat.ops.attention import Attention
-from rgat.ops.dropout import EDGES, FEATURES, keep_mask
+from rgat.ops.dropout import EDGES, FEATURES, scaled_mask
 from rgat.ops.folding import fold_heads
 
 
@@ -116,7 +116,7 @@ def _masks(s: Structure, state: Tensor | None, values: Tensor, how: Attention) -
     def scaled(kind: int, ids: Tensor, columns: int, rate: float) -> Tensor | None:
         if state is None or rate == 0:
             return None
-        return keep_mask(state, kind, ids, columns, rate).to(values.dtype) / (1 - rate)
+        return scaled_mask(state, kind, ids, columns, rate, values.dtype)
 
     num_heads, channels = values.shape[1:]
     row_id = s.sources.keys(s.target_ptr.shape[0] - 1)
@@ -317,3 +317,10 @@ def _apart(beside: Tensor, heads: int) -> Tensor:
     """``[R, 1, F, H * D] -> [R, H, F, D]``."""
     relations, _, inputs, columns = beside.shape
     return beside.reshape(relations, inputs, heads, columns // heads).transpose(1, 2)
+
+
+def gather_back(grads: list[Tensor], backs: list[Tensor]) -> Tensor:
+    """The gradient of the table of ``rows.look_up``."""
+    nothing = grads[0].new_zeros(1, *grads[0].shape[1:])  # what entries that no row reads are given
+    terms = [torch.cat([nothing, grad]).index_select(0, back + 1) for grad, back in zip(grads, backs, strict=True)]
+    return terms[0] if len(terms) == 1 else terms[0] + terms[1]

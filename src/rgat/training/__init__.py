@@ -1,20 +1,29 @@
-"""Training: loss, metric, loop."""
+"""Training: loss, metric, loop, checkpoints, many models at once."""
 
-from rgat.training.loop import Epoch, Result, Settings, fit
+from rgat.training.checkpoint import has_checkpoint, load_checkpoint, save_checkpoint
+from rgat.training.loop import fit
 from rgat.training.loss import balanced_class_weights, l2_penalty, multi_task_cross_entropy, node_cross_entropy
+from rgat.training.many import Job, fit_many, plan_stacks
 from rgat.training.metric import accuracy, mean_roc_auc, roc_auc, roc_auc_per_task
+from rgat.training.run import Epoch, Result, Settings
 
 __all__ = [
     "Epoch",
+    "Job",
     "Result",
     "Settings",
     "accuracy",
     "balanced_class_weights",
     "fit",
+    "fit_many",
+    "has_checkpoint",
     "l2_penalty",
+    "load_checkpoint",
     "mean_roc_auc",
     "multi_task_cross_entropy",
     "node_cross_entropy",
+    "plan_stacks",
     "roc_auc",
     "roc_auc_per_task",
+    "save_checkpoint",
 ]

@@ -1,134 +1,308 @@
-"""The training loop: Adam, early stopping on validation data, the best epoch kept."""
+"""The training loop: Adam, early stopping on validation data, the best epoch kept; for one model or a stack."""
 
 from __future__ import annotations
 
-import copy
+import dataclasses
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from rgat.data import GraphData, NodeData
 from rgat.data.records import PARTS
-from rgat.training.loss import l2_penalty
+from rgat.models import Model, Stack
+from rgat.nn.stacked import SHARED
+from rgat.training.adam import make_adam, select_members
+from rgat.training.capture import Captured, why_not_capture
+from rgat.training.checkpoint import has_checkpoint, load_checkpoint, save_checkpoint
+from rgat.training.distributed import parallel, processes, separate_masks
+from rgat.training.loss import l2_penalty, member_l2_penalties
 from rgat.training.progress import epoch_bar
-from rgat.training.task import GraphTask, NodeTask, Task
+from rgat.training.run import Epoch, Result, Run, Settings
+from rgat.training.task import GraphTask, NodeTask, Score, Task
 
-
-@dataclass(frozen=True)
-class Settings:
-    """How to train.
-
-    Attributes:
-        learning_rate: of Adam.
-        max_epochs: stop after so many epochs at the latest.
-        patience: stop when validation has not improved for so many epochs.
-        batch_size: graphs per step; nodes of one graph are always learned from together.
-        kernel_l2: coefficient of the squared kernels ``W``, one per relational layer.
-        attention_l2: coefficient of the squared attention kernels, one per relational layer.
-        autocast: run the model in bfloat16 where that is safe.
-    """
-
-    learning_rate: float = 0.01
-    max_epochs: int = 200
-    patience: int = 30
-    batch_size: int = 64
-    kernel_l2: tuple[float, float] = (0.0, 0.0)
-    attention_l2: tuple[float, float] = (0.0, 0.0)
-    autocast: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("learning_rate", "max_epochs", "patience", "batch_size"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"`{name}` must be above 0, got {getattr(self, name)}")
-        for name in ("kernel_l2", "attention_l2"):
-            values = getattr(self, name)
-            if len(values) != 2 or not all(value >= 0 for value in values):
-                raise ValueError(f"`{name}` must be two numbers of at least 0, one per relational layer, got {values}")
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """One point of the learning curve."""
-
-    epoch: int
-    train_loss: float  # mean over the steps, penalty included
-    valid_loss: float
-    valid_metric: float
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a training run found. Scores are those of the best epoch by validation; selection never sees the others.
-
-    ``scores`` and ``constant_scores`` hold the metric of each part, with attention and with constant attention. A best
-    epoch of 0 says that training diverged at once; the model is then as it was before.
-    """
-
-    metric: str
-    best_epoch: int
-    scores: dict[str, float]
-    constant_scores: dict[str, float]
-    curve: list[Epoch] = field(repr=False)
-    seconds: float
+Data = NodeData | GraphData
 
 
 def fit(
-    model: nn.Module,
-    data: NodeData | GraphData,
+    model: Model,
+    data: Data,
     settings: Settings | None = None,
     seed: int = 0,
     on_epoch: Callable[[Epoch], None] | None = None,
     progress: bool = False,
+    checkpoint: str | Path | None = None,
+    checkpoint_seconds: float = 30.0,
 ) -> Result:
     """Train ``model`` on ``data`` in place and leave it at its best epoch by validation.
 
+    In a process that `torchrun` started, several processes train one model.
+
     Args:
         model: a ``NodeClassifier`` or ``GraphClassifier`` that fits the data; its parameters and the seed of its
-            dropout were drawn when it was built.
+            dropout were drawn when it was built. Training runs where it is.
         data: what to learn from.
         settings: how.
         seed: of the order of the batches.
         on_epoch: called after every epoch.
         progress: show a progress bar.
+        checkpoint: a folder for checkpoints. If it holds one of this very run, training goes on from there, on the CPU
+            to the same numbers bit for bit.
+        checkpoint_seconds: write one so often; one is written at the end in any case.
     """
     settings = settings or Settings()
-    task: Task = NodeTask(data) if isinstance(data, NodeData) else GraphTask(data, settings.batch_size)
-    generator = torch.Generator().manual_seed(seed)
-    optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate)
-    autocast = torch.autocast(next(model.parameters()).device.type, dtype=torch.bfloat16, enabled=settings.autocast)
-    started = time.perf_counter()
-    curve: list[Epoch] = []
-    best_value, best_epoch, best_state = (math.inf, math.inf), 0, copy.deepcopy(model.state_dict())
-    with epoch_bar(settings.max_epochs, progress) as advance:
-        for epoch in range(1, settings.max_epochs + 1):
-            model.train()
-            losses = []
-            for ids in task.batches(generator):
-                with autocast:
-                    loss = task.loss(model, ids)
-                loss = loss + l2_penalty(model, settings.kernel_l2, settings.attention_l2)
-                optimizer.zero_grad()
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
-                losses.append(loss.detach())
-            model.eval()
-            with torch.no_grad(), autocast:
-                valid_loss, valid_metric = task.evaluate(model, "valid")
-            curve.append(Epoch(epoch, float(torch.stack(losses).mean()), valid_loss, valid_metric))
-            value = task.watched(valid_loss, valid_metric)
-            if value < best_value:  # false for NaN: a diverged epoch is never the best
-                best_value, best_epoch, best_state = value, epoch, copy.deepcopy(model.state_dict())
-            advance(f"validation {task.metric} {valid_metric:.3f}, best epoch {best_epoch}")
-            if on_epoch is not None:
-                on_epoch(curve[-1])
-            if epoch - best_epoch >= settings.patience:
-                break
-    model.load_state_dict(best_state)
-    model.eval()
-    with torch.no_grad(), autocast:
-        scores, constant = ({p: task.evaluate(model, p, flag)[1] for p in PARTS} for flag in (False, True))
-    return Result(task.metric, best_epoch, scores, constant, curve, time.perf_counter() - started)
+    task = make_task([data], settings, _device(model))
+    with parallel(model) as called:
+        training = Training(called, model, task, [Run(settings)], seed)
+        writer = None if checkpoint is None else _Writer(Path(checkpoint), checkpoint_seconds, training, data, seed)
+        separate_masks(model)
+        with epoch_bar(settings.max_epochs, progress and processes().rank == 0) as advance:
+            run = training.runs[0]
+            for ((_, epoch),) in training.epochs():
+                advance(f"{_shown(task, epoch)}, best epoch {run.best_epoch}")
+                if on_epoch is not None:
+                    on_epoch(epoch)
+                if writer is not None:
+                    writer.write(run.is_finished)
+        training.restore()
+    return training.results(model, training.runs, "alone")[0]
+
+
+def _shown(task: Task, epoch: Epoch) -> str:
+    if math.isnan(epoch.valid_metric):
+        return f"training loss {epoch.train_loss:.3f}"
+    return f"validation {task.metric} {epoch.valid_metric:.3f}"
+
+
+def _device(model: nn.Module) -> torch.device:
+    return next(model.parameters()).device
+
+
+def make_task(datas: Sequence[Data], settings: Settings, device: torch.device) -> Task:
+    """The data of the members of a stack, or of one model, as the loop sees them."""
+    selects, first = settings.patience is not None, datas[0]
+    if isinstance(first, GraphData):
+        return GraphTask(first, settings.batch_size, device, selects)
+    return NodeTask([data for data in datas if isinstance(data, NodeData)], device, selects)
+
+
+class Training:
+    """The state of a training: everything that has to be written down to go on with it later.
+
+    Args:
+        called: what computes logits and gradients: the model, or a wrapper of it.
+        model: a model, or a stack.
+        task: the data of its members.
+        runs: one per member.
+        seed: of the order of the batches.
+    """
+
+    def __init__(self, called: nn.Module, model: Model | Stack, task: Task, runs: list[Run], seed: int) -> None:
+        self.called, self.model, self.task, self.runs = called, model, task, runs
+        self.members = list(range(len(runs)))  # those still in training
+        self.generator = torch.Generator().manual_seed(seed)
+        self.layers: nn.Module = model.model if isinstance(model, Stack) else model
+        self.optimizer = make_adam(model.parameters(), [run.settings.learning_rate for run in runs])
+        self.best = {name: tensor.detach().clone() for name, tensor in self.layers.state_dict().items()}
+        self.finished: dict[int, dict[str, Tensor]] = {}  # the best state of members that have left the stack
+        self.started = time.perf_counter()
+        self.device = _device(model)
+        self.autocast = torch.autocast(
+            self.device.type, torch.bfloat16, runs[0].settings.autocast, cache_enabled=self.device.type != "cuda"
+        )
+        self.why_not_capture = why_not_capture(task, self.device)
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Set up what depends on which members are still there."""
+        settings = [self.runs[member].settings for member in self.members]
+        like = next(self.model.parameters())
+        kernel, attention = (
+            torch.tensor([getattr(one, name) for one in settings], dtype=like.dtype, device=like.device)
+            for name in ("kernel_l2", "attention_l2")
+        )
+        self.l2 = (kernel, attention) if bool(kernel.any() or attention.any()) else None
+        self.step: Callable[[Tensor], Tensor] = self._step
+        self.validate: Callable[[], list[Score]] = lambda: self.task.evaluate(self.called, ["valid"])[0]
+        if self.why_not_capture is None and isinstance(self.task, NodeTask):
+            task = self.task
+            step = Captured(lambda: self._step(torch.empty(0)))
+            logits = Captured(lambda: task.logits(self.called))
+            self.step = lambda ids: step().clone()
+            self.validate = lambda: task.scores(logits(), ["valid"])[0]
+
+    def _step(self, ids: Tensor) -> Tensor:
+        """One step of Adam; returns the loss of each member, ``[S]``."""
+        with self.autocast:
+            losses = self.task.losses(self.called, ids)
+        if self.l2 is not None:
+            losses = losses + self._penalties()
+        self.optimizer.zero_grad()
+        losses.sum().backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        return losses.detach()
+
+    def _penalties(self) -> Tensor:
+        if isinstance(self.model, Stack):
+            assert self.l2 is not None
+            return member_l2_penalties(self.layers, *self.l2)
+        settings = self.runs[0].settings
+        return l2_penalty(self.layers, settings.kernel_l2, settings.attention_l2)
+
+    def epochs(self) -> Iterator[list[tuple[int, Epoch]]]:
+        """Train until all members are finished; after every epoch yield the new point of each member's curve."""
+        self._let_go()  # a run that was taken up may be finished
+        while self.members:
+            self.called.train()
+            losses = torch.stack([self.step(ids) for ids in self.task.batches(self.generator)]).mean(0)
+            train_losses = processes().average(losses).tolist()
+            self.called.eval()
+            scores: list[Score] = [(math.nan, math.nan)] * len(self.members)
+            if self.runs[0].settings.patience is not None:
+                with torch.no_grad(), self.autocast:
+                    scores = self.validate()
+            points, improved = [], []
+            for place, (member, loss, score) in enumerate(zip(self.members, train_losses, scores, strict=True)):
+                run = self.runs[member]
+                points.append((member, Epoch(len(run.curve) + 1, loss, *score)))
+                if run.record(points[-1][1], self.task.watched(score)):
+                    improved.append(place)
+            self._keep_best(improved)
+            yield points
+            self._let_go()
+
+    def _keep_best(self, places: list[int]) -> None:
+        state = self.layers.state_dict()
+        if len(places) == len(self.members):
+            for name, tensor in state.items():
+                self.best[name].copy_(tensor)
+            return
+        for name, tensor in state.items():
+            for place in places if not _is_shared(name) else ():
+                self.best[name][place].copy_(tensor[place])
+
+    def _let_go(self) -> None:
+        """Take finished members out of the stack: they change no more, and cost nothing."""
+        staying = [place for place, member in enumerate(self.members) if not self.runs[member].is_finished]
+        if len(staying) == len(self.members):
+            return
+        for place, member in enumerate(self.members):
+            if place not in staying:
+                self.finished[member] = {
+                    name: tensor if _is_shared(name) or not isinstance(self.model, Stack) else tensor[place].clone()
+                    for name, tensor in self.best.items()
+                }
+        self.members = [self.members[place] for place in staying]
+        if self.members and isinstance(self.model, Stack):
+            self.optimizer.zero_grad()
+            self.model.select(staying)
+            self.task.select(staying)
+            select_members(self.optimizer, staying)
+            self.best = {name: t if _is_shared(name) else t[staying] for name, t in self.best.items()}
+            self._prepare()
+
+    def restore(self) -> None:
+        """Put a single model back to its best epoch."""
+        self.layers.load_state_dict(self.best)
+        self.layers.eval()
+
+    def results(self, model: Model | Stack, runs: Sequence[Run], how: str) -> list[Result]:
+        """Scores of models at their best epochs."""
+        capture = (
+            "captured in a CUDA graph" if self.why_not_capture is None else f"not captured: {self.why_not_capture}"
+        )
+        with torch.no_grad(), self.autocast:
+            scores = [self.task.evaluate(model, PARTS, constant) for constant in (False, True)]
+        seconds = time.perf_counter() - self.started
+        results = []
+        for place, run in enumerate(runs):
+            found, constant = (
+                {part: own[place][1] for part, own in zip(PARTS, values, strict=True)} for values in scores
+            )
+            results.append(
+                Result(self.task.metric, run.best_epoch, found, constant, run.curve, seconds, f"{how}; steps {capture}")
+            )
+        return results
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All tensors of a single model's training, by name."""
+        found = {"generator": self.generator.get_state()}
+        for name, tensor in self.layers.state_dict().items():
+            found |= {f"model.{name}": tensor, f"best.{name}": self.best[name]}
+        for name, parameter in self.layers.named_parameters():
+            found |= {f"adam.{name}.{key}": value for key, value in self.optimizer.state[parameter].items()}
+        return found
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Go on from these tensors."""
+        self.generator.set_state(tensors["generator"])
+        states: list[dict[str, Tensor]] = [{}, {}]
+        for state, prefix in zip(states, ("model.", "best."), strict=True):
+            state |= {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+        self.layers.load_state_dict(states[0])
+        self.best = {name: tensor.to(self.device) for name, tensor in states[1].items()}
+        for name, parameter in self.layers.named_parameters():
+            keys = ("step", "exp_avg", "exp_avg_sq")
+            self.optimizer.state[parameter] = {key: tensors[f"adam.{name}.{key}"].to(self.device) for key in keys}
+
+
+def _is_shared(name: str) -> bool:
+    return name.rpartition(".")[2] == SHARED
+
+
+class _Writer:
+    """Writes checkpoints of a training, and takes up the one that is there."""
+
+    def __init__(self, folder: Path, seconds: float, training: Training, data: Data, seed: int) -> None:
+        self.folder, self.seconds, self.training = folder, seconds, training
+        settings = dataclasses.asdict(training.runs[0].settings)
+        self.identity = {"data": str(data), "model": str(training.layers), "seed": seed, "settings": _plain(settings)}
+        self.written = time.monotonic()
+        if has_checkpoint(folder):
+            self._take_up()
+
+    def _take_up(self) -> None:
+        tensors, record = load_checkpoint(self.folder)
+        for name, mine in self.identity.items():
+            theirs = record.get(name)
+            if isinstance(mine, dict) and isinstance(theirs, dict):  # a run may be made longer
+                mine, theirs = ({key: v for key, v in one.items() if key != "max_epochs"} for one in (mine, theirs))
+            if mine != theirs:
+                raise ValueError(
+                    f"the checkpoint in {self.folder} must be of this run, but its `{name}` is {theirs!r}, "
+                    f"not {mine!r}; choose another folder"
+                )
+        run = self.training.runs[0]
+        self.training.load(tensors)
+        run.best_epoch = record["best_epoch"]
+        run.curve = [Epoch(number, *map(float, rest)) for number, *rest in record["curve"]]
+        if run.best_epoch:
+            run.best_value = tuple(record["best_value"])
+
+    def write(self, is_last: bool) -> None:
+        """Write a checkpoint if it is time, or the last one."""
+        now = time.monotonic()
+        if processes().rank > 0 or (now - self.written < self.seconds and not is_last):
+            return
+        self.written, run = now, self.training.runs[0]
+        record = {
+            **self.identity,
+            "epoch": len(run.curve),
+            "best_epoch": run.best_epoch,
+            "best_value": list(run.best_value) if run.best_epoch else None,
+            "curve": [[_json_number(value) for value in dataclasses.astuple(epoch)] for epoch in run.curve],
+        }
+        save_checkpoint(self.folder, self.training.tensors(), record)
+
+
+def _json_number(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)
+
+
+def _plain(settings: dict[str, Any]) -> dict[str, Any]:
+    """As it will be read from JSON."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,20 @@ def node_cross_entropy(logits: Tensor, labels: Tensor, nodes: Tensor, reduction:
     check_word("reduction", reduction, ("mean", "sum"))
     total = cross_entropy(logits[nodes], labels[nodes], reduction="sum")
     return total / max(len(nodes), 1) if reduction == "mean" else total
+
+
+def member_cross_entropy(logits: Tensor, labels: Tensor, nodes: Tensor, known: Tensor) -> Tensor:
+    """The mean cross-entropy of each member of a stack, ``[S]``.
+
+    Args:
+        logits: ``[S, N, classes]``.
+        labels: ``[S, N]``.
+        nodes: ``[S, n]`` ids of the labelled nodes, filled up with any others.
+        known: ``[S, n]``, 1 where a node counts, 0 where it fills up.
+    """
+    nll = -torch.log_softmax(logits.gather(1, nodes.unsqueeze(-1).expand(-1, -1, logits.shape[2])), dim=-1)
+    nll = nll.gather(-1, labels.gather(1, nodes).clamp(min=0).unsqueeze(-1)).squeeze(-1)
+    return torch.where(known > 0, nll, 0).sum(1) / known.sum(1).clamp(min=1)
 
 
 def multi_task_cross_entropy(
@@ -69,9 +84,26 @@ def l2_penalty(model: nn.Module, kernel: Sequence[float], attention: Sequence[fl
         attention: coefficients of the attention kernels, one per layer; of no effect on an RGCN, which has none.
     """
     penalty = next(model.parameters()).new_zeros(())
-    for layer, coefficients in zip((model.conv1, model.conv2), zip(kernel, attention, strict=True), strict=True):
-        for part, coefficient in zip(("kernel", "attention_kernel"), coefficients, strict=True):
-            if coefficient and hasattr(layer, part):
-                for parameter in getattr(layer, part).parameters():
+    for parts, layer in zip(zip(kernel, attention, strict=True), (model.conv1, model.conv2), strict=True):
+        for coefficient, parameters in zip(parts, _kernel_parameters(layer), strict=True):
+            if coefficient:
+                for parameter in parameters:
                     penalty = penalty + coefficient * parameter.square().sum()
     return penalty
+
+
+def member_l2_penalties(model: nn.Module, kernel: Tensor, attention: Tensor) -> Tensor:
+    """The penalty of each member of a stack, ``[S]``; coefficients are ``[S, 2]``, one per member and layer."""
+    penalties = kernel.new_zeros(len(kernel))
+    for number, layer in enumerate((model.conv1, model.conv2)):
+        for coefficients, parameters in zip((kernel, attention), _kernel_parameters(layer), strict=True):
+            for parameter in parameters:
+                squares = parameter.square().sum(dim=tuple(range(1, parameter.dim())))
+                penalties = penalties + coefficients[:, number] * squares
+    return penalties
+
+
+def _kernel_parameters(layer: Any) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """The parameters of ``W``, and those of the attention kernels."""
+    attention = getattr(layer, "attention_kernel", None)
+    return list(layer.kernel.parameters()), [] if attention is None else list(attention.parameters())

@@ -1,103 +1,191 @@
-"""What one step of training is, for nodes of one graph and for many graphs: batches, loss, scores."""
+"""What one step of training is, for nodes of one graph and for many graphs: batches, losses, scores.
+
+Everything has an axis ``S`` in front, that of the members of a stack; a model alone is one member.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from rgat.data import GraphData, NodeData
 from rgat.data.records import PARTS
-from rgat.training.loss import balanced_class_weights, multi_task_cross_entropy, node_cross_entropy
-from rgat.training.metric import accuracy, mean_roc_auc
+from rgat.graph import RelationalGraph
+from rgat.models import Stack
+from rgat.training.distributed import processes
+from rgat.training.loss import balanced_class_weights, member_cross_entropy, multi_task_cross_entropy
+from rgat.training.metric import mean_roc_auc
+
+Score = tuple[float, float]  # loss and metric
 
 
 class Task(Protocol):
-    """A data set as the training loop sees it."""
+    """Data as the training loop sees it."""
 
     metric: str
 
     def batches(self, generator: torch.Generator) -> Iterator[Tensor]:
         """Ids of the training examples of each step of an epoch."""
 
-    def loss(self, model: nn.Module, ids: Tensor) -> Tensor:
-        """The loss of one step."""
+    def losses(self, model: nn.Module, ids: Tensor) -> Tensor:
+        """The loss of each member in one step, ``[S]``."""
 
-    def evaluate(self, model: nn.Module, part: str, constant_attention: bool = False) -> tuple[float, float]:
-        """Loss and metric of the train, valid or test part."""
+    def evaluate(self, model: nn.Module, parts: Sequence[str], constant_attention: bool = False) -> list[list[Score]]:
+        """For each of the parts the loss and metric of each member."""
 
-    def watched(self, loss: float, metric: float) -> tuple[float, float]:
+    def watched(self, score: Score) -> tuple[float, float]:
         """What early stopping makes small; the second number decides ties."""
 
+    def select(self, members: list[int]) -> None:
+        """Keep some members only."""
 
-def _check_parts(data: NodeData | GraphData) -> None:
-    for part in ("train", "valid"):
+
+def _check_parts(data: NodeData | GraphData, selects: bool) -> None:
+    for part in ("train", "valid") if selects else ("train",):
         if not len(getattr(data, part)):
             raise ValueError(f"{data.name} must have examples to learn from and to select on, got an empty {part} part")
 
 
+def _members(model: nn.Module, logits: Tensor) -> Tensor:
+    return logits if isinstance(model, Stack) else logits.unsqueeze(0)
+
+
+class _Part(NamedTuple):
+    """The nodes of one part of each member's split, filled up to the longest, and which of them count."""
+
+    nodes: Tensor  # [S, n]
+    known: Tensor  # [S, n], 1 or 0
+
+
 class NodeTask:
-    """Full-batch node classification; early stopping watches the validation loss."""
+    """Full-batch node classification; early stopping watches the validation loss.
+
+    Members share graph and features; labels and splits are their own.
+    """
 
     metric = "accuracy"
 
-    def __init__(self, data: NodeData) -> None:
-        _check_parts(data)
-        if data.x is not None and data.x.isnan().any():
-            raise ValueError(f"node features of {data.name} must not contain NaN; clean them first")
-        self.data = data
-        self.graph = copy.copy(data.graph.prepare())
+    def __init__(self, datas: Sequence[NodeData], device: torch.device, selects: bool = True) -> None:
+        for data in datas:
+            _check_parts(data, selects)
+        first = datas[0]
+        if first.x is not None and first.x.isnan().any():
+            raise ValueError(f"node features of {first.name} must not contain NaN; clean them first")
+        if processes().number > 1:
+            raise ValueError(
+                f"nodes of one graph are learned from together, by one process, got {processes().number} for "
+                f"{first.name}; only graph classification can be shared out"
+            )
+        self.x = None if first.x is None else first.x.to(device)
+        self.graph = copy.copy(first.graph.prepare())
+        if device != self.graph.device:
+            self.graph = self.graph.to(device)
         self.graph.validate = False  # checked when it was made; a diverged model must end its run, not the program
+        labels = [data.labels for data in datas]
+        same = all(one is labels[0] for one in labels)
+        self.labels = (labels[0].expand(len(datas), -1) if same else torch.stack(labels)).to(device)
+        self.parts = {part: _padded([getattr(data, part) for data in datas], device) for part in PARTS}
 
     def batches(self, generator: torch.Generator) -> Iterator[Tensor]:
-        yield self.data.train
+        yield self.parts["train"].nodes
 
-    def loss(self, model: nn.Module, ids: Tensor) -> Tensor:
-        return node_cross_entropy(model(self.data.x, self.graph), self.data.labels, ids)
+    def losses(self, model: nn.Module, ids: Tensor) -> Tensor:
+        logits = _members(model, model(self.x, self.graph))
+        return member_cross_entropy(logits, self.labels, *self.parts["train"])
 
-    def evaluate(self, model: nn.Module, part: str, constant_attention: bool = False) -> tuple[float, float]:
-        ids = getattr(self.data, part)
-        logits = model(self.data.x, self.graph, constant_attention=constant_attention).float()
-        loss = float(node_cross_entropy(logits, self.data.labels, ids))
-        return loss, accuracy(logits[ids], self.data.labels[ids])
+    def evaluate(self, model: nn.Module, parts: Sequence[str], constant_attention: bool = False) -> list[list[Score]]:
+        return self.scores(self.logits(model, constant_attention), parts)
 
-    def watched(self, loss: float, metric: float) -> tuple[float, float]:
-        return loss, -metric
+    def logits(self, model: nn.Module, constant_attention: bool = False) -> Tensor:
+        """Those of all nodes, ``[S, N, classes]``."""
+        logits: Tensor = model(self.x, self.graph, constant_attention=constant_attention)
+        return _members(model, logits).float()
+
+    def scores(self, logits: Tensor, parts: Sequence[str]) -> list[list[Score]]:
+        """For each of the parts the loss and accuracy of each member."""
+        found, right = [], logits.argmax(-1) == self.labels
+        for nodes, known in (self.parts[part] for part in parts):
+            losses = member_cross_entropy(logits, self.labels, nodes, known)
+            accuracy = (right.gather(1, nodes) & (known > 0)).sum(1).double() / known.sum(1)  # NaN without nodes
+            found.append(list(zip(losses.tolist(), accuracy.tolist(), strict=True)))
+        return found
+
+    def watched(self, score: Score) -> tuple[float, float]:
+        return score[0], -score[1]
+
+    def select(self, members: list[int]) -> None:
+        self.labels = self.labels[members]
+        self.parts = {name: _Part(*(tensor[members] for tensor in part)) for name, part in self.parts.items()}
+
+
+def _padded(ids: Sequence[Tensor], device: torch.device) -> _Part:
+    sizes = torch.tensor([len(own) for own in ids])
+    known = (torch.arange(int(sizes.max())) < sizes.unsqueeze(1)).long()
+    nodes = torch.nn.utils.rnn.pad_sequence([own.long() for own in ids], batch_first=True)
+    return _Part(nodes.to(device), known.to(device))
 
 
 class GraphTask:
     """Mini-batch multi-task graph classification; early stopping watches the mean ROC-AUC.
 
-    Class weights come from the training part alone.
+    Members share data and the order of the batches. Class weights come from the training part alone. With several
+    processes each has its share of every batch and of every evaluation.
     """
 
     metric = "mean ROC-AUC"
 
-    def __init__(self, data: GraphData, batch_size: int) -> None:
-        _check_parts(data)
+    def __init__(self, data: GraphData, batch_size: int, device: torch.device, selects: bool = True) -> None:
+        _check_parts(data, selects)
         labels = data.labels[data.valid]
-        if not ((labels == 0).any(0) & (labels == 1).any(0)).any():
+        if selects and not ((labels == 0).any(0) & (labels == 1).any(0)).any():
             raise ValueError(f"some task of {data.name} must have both classes among its validation graphs, got none")
         self.data = data
         self.batch_size = batch_size
-        self.class_weights = balanced_class_weights(data.labels[data.train])
-        self.parts = {part: data.graphs.batch(getattr(data, part)) for part in PARTS}
+        self.device = device
+        self.processes = processes()
+        self.class_weights = balanced_class_weights(data.labels[data.train]).to(device)
+        self._prepared: dict[str, tuple[Tensor, RelationalGraph]] = {}  # this process's share of each part
 
     def batches(self, generator: torch.Generator) -> Iterator[Tensor]:
         order = torch.randperm(len(self.data.train), generator=generator)
         yield from torch.split(self.data.train[order], self.batch_size)
 
-    def loss(self, model: nn.Module, ids: Tensor) -> Tensor:
-        logits = model(*self.data.graphs.batch(ids))
-        return multi_task_cross_entropy(logits, self.data.labels[ids], self.class_weights)
+    def _batch(self, ids: Tensor) -> tuple[Tensor, RelationalGraph]:
+        x, graph = self.data.graphs.batch(ids)
+        return (x, graph) if self.device.type == "cpu" else (x.to(self.device), graph.to(self.device))
 
-    def evaluate(self, model: nn.Module, part: str, constant_attention: bool = False) -> tuple[float, float]:
-        labels = self.data.labels[getattr(self.data, part)]
-        logits = model(*self.parts[part], constant_attention=constant_attention).float()
-        return float(multi_task_cross_entropy(logits, labels, self.class_weights)), mean_roc_auc(logits, labels)
+    def losses(self, model: nn.Module, ids: Tensor) -> Tensor:
+        own = self.processes.share(ids)
+        labels = self.data.labels[own].to(self.device)
+        logits = _members(model, model(*self._batch(own)))
+        # Gradients will be averaged over the processes.
+        scale = self.processes.number
+        parts = [multi_task_cross_entropy(one, labels, self.class_weights, len(ids)) * scale for one in logits]
+        return torch.stack(parts)
 
-    def watched(self, loss: float, metric: float) -> tuple[float, float]:
-        return -metric, loss
+    def evaluate(self, model: nn.Module, parts: Sequence[str], constant_attention: bool = False) -> list[list[Score]]:
+        found = []
+        for part in parts:
+            ids = getattr(self.data, part)
+            if part not in self._prepared:
+                self._prepared[part] = self._batch(self.processes.share(ids))
+            own = _members(model, model(*self._prepared[part], constant_attention=constant_attention)).float()
+            logits = self.processes.gather(own.transpose(0, 1).contiguous(), len(ids))  # [G, S, tasks, classes]
+            labels = self.data.labels[ids].to(self.device)
+            found.append(
+                [
+                    (float(multi_task_cross_entropy(one, labels, self.class_weights)), mean_roc_auc(one, labels))
+                    for one in logits.transpose(0, 1)
+                ]
+            )
+        return found
+
+    def watched(self, score: Score) -> tuple[float, float]:
+        return -score[1], score[0]
+
+    def select(self, members: list[int]) -> None:
+        """Nothing here is a member's own."""

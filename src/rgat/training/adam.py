@@ -1,0 +1,55 @@
+"""Adam, fused where PyTorch has it fused, for one model or for a stack with a learning rate for each member."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rgat.nn.stacked import take_members
+
+
+def make_adam(parameters: Iterable[nn.Parameter], learning_rates: Sequence[float]) -> torch.optim.Adam:
+    """An optimiser for parameters that, with several rates, have an axis of members in front."""
+    parameters = list(parameters)
+    on_gpu = parameters[0].is_cuda
+    if len(set(learning_rates)) == 1:
+        return torch.optim.Adam(parameters, lr=learning_rates[0], fused=True, capturable=on_gpu)
+    return MemberAdam(parameters, torch.tensor(learning_rates, dtype=parameters[0].dtype, device=parameters[0].device))
+
+
+class MemberAdam(torch.optim.Adam):
+    """Adam is elementwise, so a member's learning rate is a scale of its part of the step."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter], rates: Tensor) -> None:
+        super().__init__(parameters, capturable=parameters[0].is_cuda)
+        self.rates = rates  # [S]
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Take one step."""
+        group = self.param_groups[0]
+        (beta1, beta2), eps = group["betas"], group["eps"]
+        for p in group["params"]:
+            state = self.state[p]
+            if not state:
+                state["step"] = torch.zeros((), device=p.device)
+                state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(p), torch.zeros_like(p)
+            step = state["step"].add_(1).double()
+            mean, square = state["exp_avg"], state["exp_avg_sq"]
+            mean.lerp_(p.grad, 1 - beta1)
+            square.mul_(beta2).addcmul_(p.grad, p.grad, value=1 - beta2)
+            size = (self.rates / (1 - beta1**step)).to(p.dtype).view(-1, *[1] * (p.dim() - 1))
+            root = (square.sqrt() / (1 - beta2**step).sqrt().to(p.dtype)).add_(eps)
+            p.sub_(mean * size / root)
+
+
+def select_members(optimizer: torch.optim.Adam, members: list[int]) -> None:
+    """Forget all members of a stack but some."""
+    for state in optimizer.state.values():
+        for name in ("exp_avg", "exp_avg_sq"):
+            state[name] = take_members(state[name], members)
+    if isinstance(optimizer, MemberAdam):
+        optimizer.rates = optimizer.rates[members]

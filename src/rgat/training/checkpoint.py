@@ -1,0 +1,131 @@
+"""Checkpoints: tensors in a safetensors file, everything else in JSON, so that reading one never runs anybody's code.
+
+A folder holds ``checkpoint.json`` and the file of tensors that it names; a trained model is kept in the same way. New
+tensors are written beside the old ones; renaming the new JSON into place is what replaces the checkpoint, so at every
+moment a whole one is there. The JSON holds the hashes of the tensors and of itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torch import Tensor
+
+FORMAT = 1
+NAME = "checkpoint"
+
+
+def save_checkpoint(
+    folder: str | Path, tensors: Mapping[str, Tensor], record: Mapping[str, Any], name: str = NAME
+) -> None:
+    """Replace the checkpoint in ``folder``, which is made if need be.
+
+    Args:
+        folder: where.
+        tensors: by name; on any device.
+        record: anything that JSON can hold.
+        name: of the checkpoint in the folder.
+    """
+    folder, packed = Path(folder), _safetensors()
+    data = packed.save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+    digest = hashlib.sha256(data).hexdigest()
+    file = f"{name}-{digest[:16]}.safetensors"
+    body = {"format": FORMAT, "tensors": file, "tensors_sha256": digest, **record}
+    text = json.dumps(body | {"sha256": _hash(body)}, indent=1, allow_nan=False)
+    with _clear_errors(folder, name):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(folder / file, data)
+        write_whole(folder / f"{name}.json", text.encode())
+        for old in folder.glob(f"{name}-*.safetensors"):
+            if old.name != file:
+                old.unlink()
+
+
+def load_checkpoint(folder: str | Path, name: str = NAME) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the record of the checkpoint in ``folder``; refuses one that is not whole or not ours."""
+    folder, packed = Path(folder), _safetensors()
+    path = folder / f"{name}.json"
+    text = _read(path)
+    try:
+        record = json.loads(text)
+    except ValueError as error:
+        raise _refusal(path, f"it is no JSON ({error})") from error
+    if not isinstance(record, dict) or "format" not in record or "tensors" not in record:
+        raise _refusal(path, "it is no checkpoint of rgat")
+    if record["format"] != FORMAT:
+        raise _refusal(path, f"it has format {record['format']!r}, and this version reads {FORMAT}")
+    if record.pop("sha256", None) != _hash(record):
+        raise _refusal(path, "it was changed since it was written")
+    file = folder / Path(record["tensors"]).name
+    data = _read(file)
+    if hashlib.sha256(data).hexdigest() != record["tensors_sha256"]:
+        raise _refusal(file, "it was cut off or changed since it was written")
+    try:
+        return packed.load(data), record
+    except Exception as error:
+        raise _refusal(file, f"it is no safetensors file ({error})") from error
+
+
+def has_checkpoint(folder: str | Path, name: str = NAME) -> bool:
+    """Whether there is one."""
+    return (Path(folder) / f"{name}.json").exists()
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file under a temporary name, to the disk, and rename it: it is there whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _hash(record: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise _refusal(path, str(error.strerror)) from error
+
+
+def _refusal(path: Path, reason: str) -> ValueError:
+    return ValueError(f"{path} must be part of a whole checkpoint, but {reason}; train anew into another folder")
+
+
+@contextmanager
+def _clear_errors(folder: Path, name: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        there = "; the last checkpoint there is intact" if has_checkpoint(folder, name) else ""
+        raise ValueError(
+            f"a checkpoint must be written to {folder}, which failed: {error.strerror}{there}; "
+            "make room or choose another folder"
+        ) from error
+
+
+def _safetensors() -> ModuleType:
+    try:
+        import safetensors.torch
+    except ImportError as error:
+        raise ImportError("checkpoints need safetensors; install it with `pip install safetensors`") from error
+    return safetensors.torch

@@ -1,0 +1,177 @@
+"""Many models trained together: seeds, folds and settings of one architecture as stacks, where that is faster."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from rgat.data import GraphData, NodeData
+from rgat.models import Model, difference, stack
+from rgat.training.loop import Data, Training, fit, make_task
+from rgat.training.progress import epoch_bar
+from rgat.training.run import Epoch, Result, Run, Settings
+
+# On a CPU a step of a small graph is mostly Python, which a stack pays once; a large one is bound by memory, and a
+# stack's no longer fits the caches. In numbers that a layer moves; measured by `benchmarks/training.py`.
+WORTH_STACKING = 200_000
+MEMORY_SHARE = 0.5  # of what is free
+
+
+class Job(NamedTuple):
+    """One model to train."""
+
+    model: Model
+    data: Data
+    settings: Settings
+    seed: int
+
+
+def fit_many(
+    models: Sequence[Model],
+    data: Data | Sequence[Data],
+    settings: Settings | Sequence[Settings] | None = None,
+    seeds: int | Sequence[int] = 0,
+    on_epoch: Callable[[int, Epoch], None] | None = None,
+    progress: bool = False,
+    stacked: bool | None = None,
+) -> list[Result]:
+    """Train models in place, each as :func:`fit` would alone; ``how`` of each result says whether it was stacked.
+
+    Models of one architecture are trained as stacks on the same graph (folds are data sets that share theirs) or, for
+    graph classification, on the same graphs in the same order, which the seed decides. A member whose training is over
+    leaves its stack.
+
+    Args:
+        models: on one device.
+        data: for all models, or for each.
+        settings: likewise.
+        seeds: of the order of the batches, likewise.
+        on_epoch: called with the number of the model after every epoch of it.
+        progress: show a progress bar for each stack.
+        stacked: False trains one by one, True stacks whatever can be; by default what is faster and fits in memory.
+    """
+    columns = {"data": data, "settings": settings or Settings(), "seeds": seeds}
+    each = [_one_each(name, given, len(models)) for name, given in columns.items()]
+    jobs = [Job(*row) for row in zip(models, *each, strict=True)]
+    results: dict[int, Result] = {}
+    for numbers, how in plan_stacks(jobs, stacked):
+        if len(numbers) == 1:
+            (k,) = numbers
+            alone = fit(*jobs[k], None if on_epoch is None else functools.partial(on_epoch, k), progress)
+            results[k] = dataclasses.replace(alone, how=alone.how.replace("alone", how, 1))
+        else:
+            found = _fit_stack([jobs[k] for k in numbers], numbers, how, on_epoch, progress)
+            results |= dict(zip(numbers, found, strict=True))
+    return [results[k] for k in range(len(jobs))]
+
+
+def _one_each(name: str, given: Any, count: int) -> Sequence[Any]:
+    if not isinstance(given, Sequence):
+        return [given] * count
+    if len(given) != count:
+        raise ValueError(f"`{name}` must be one for all models or one for each of the {count}, got {len(given)}")
+    return given
+
+
+def plan_stacks(jobs: Sequence[Job], stacked: bool | None = None) -> list[tuple[list[int], str]]:
+    """Which jobs are done together, and why."""
+    if stacked is False:
+        return [([k], "alone, as asked for") for k in range(len(jobs))]
+    groups: list[list[int]] = []
+    reasons: dict[int, str] = {}
+    for k, job in enumerate(jobs):
+        for group in groups:
+            reason = _why_not_together(jobs[group[0]], job)
+            if reason is None:
+                group.append(k)
+                break
+            reasons[group[0]] = reasons[k] = reason
+        else:
+            groups.append([k])
+    plan: list[tuple[list[int], str]] = []
+    for group in groups:
+        first = jobs[group[0]]
+        slow = None if stacked or len(group) == 1 else _why_slower(first)
+        size = 1 if slow else max(1, _members_that_fit(first))
+        bound = f" ({size} fit in memory)" if size < len(group) else ""
+        for start in range(0, len(group), size):
+            part = group[start : start + size]
+            if len(part) > 1:
+                plan.append((part, f"in a stack of {len(part)}{bound}"))
+            else:
+                plan.append((part, f"alone: {slow or reasons.get(part[0]) or 'nothing to stack it with'}{bound}"))
+    return plan
+
+
+def _why_not_together(first: Job, other: Job) -> str | None:
+    """Why two jobs cannot be done in one stack; None if they can."""
+    if isinstance(first.data, NodeData) and isinstance(other.data, NodeData):
+        if first.data.graph is not other.data.graph or first.data.x is not other.data.x:
+            return "others have another graph"
+    elif first.data is not other.data:
+        return "others have other graphs"
+    elif first.seed != other.seed or first.settings.batch_size != other.settings.batch_size:
+        return "others have other batches, which follow from seed and batch size"
+    if first.settings.autocast != other.settings.autocast:
+        return "others have another precision"
+    if (first.settings.patience is None) != (other.settings.patience is None):
+        return "others are selected in another way"
+    reason = difference(first.model, other.model)
+    return None if reason is None else f"others have another architecture: {reason}"
+
+
+def _why_slower(job: Job) -> str | None:
+    """Why a stack would take longer than its members one by one; None if it would not."""
+    size = _numbers_moved(job)
+    if next(job.model.parameters()).is_cuda or size <= WORTH_STACKING:
+        return None
+    return f"a step moves {size:,} numbers, more than caches hold, and a stack's would be no faster"
+
+
+def _numbers_moved(job: Job) -> int:
+    """How many numbers the first layer moves for edges and nodes in a step."""
+    width = job.model.conv1.heads * job.model.conv1.out_channels
+    if isinstance(job.data, GraphData):
+        store, batch = job.data.graphs, job.settings.batch_size
+        return width * batch * (len(store.edge_type) + len(store.x)) // max(len(store), 1)
+    return width * (job.data.graph.num_edges + job.data.graph.num_nodes)
+
+
+def _members_that_fit(job: Job) -> int:
+    """How many members a stack may have: parameters, gradients, Adam's two moments, the best epoch, and activations."""
+    parameters = sum(p.numel() * p.element_size() for p in job.model.parameters())
+    activations = 12 * 4 * _numbers_moved(job)  # values, queries and outputs of two layers, and their gradients
+    if next(job.model.parameters()).is_cuda:
+        free, _ = torch.cuda.mem_get_info()
+    else:
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return int(MEMORY_SHARE * free / (6 * parameters + activations))
+
+
+def _fit_stack(
+    jobs: Sequence[Job],
+    numbers: Sequence[int],
+    how: str,
+    on_epoch: Callable[[int, Epoch], None] | None,
+    progress: bool,
+) -> list[Result]:
+    models, datas, settings, seeds = (list(column) for column in zip(*jobs, strict=True))
+    device = next(models[0].parameters()).device
+    together = stack(models)
+    training = Training(together, together, make_task(datas, settings[0], device), [Run(s) for s in settings], seeds[0])
+    with epoch_bar(max(one.max_epochs for one in settings), progress) as advance:
+        for points in training.epochs():
+            advance(f"{len(points)} of {len(models)} models in training")
+            if on_epoch is not None:
+                for member, epoch in points:
+                    on_epoch(numbers[member], epoch)
+    for member, model in enumerate(models):
+        model.load_state_dict(training.finished[member])
+        model.eval()
+    training.task = make_task(datas, settings[0], device)  # members have left the other
+    return training.results(stack(models), training.runs, how)
