@@ -305,7 +305,7 @@ def _is_trusted(features: Tensor) -> bool:
     """Looking at values waits for the device: there, each input is looked at once, and what a model computed never."""
     if not features.is_cuda or features.is_inference():
         return False
-    return features.grad_fn is not None or _looked_at.get(features) == features._version
+    return features.grad_fn is not None or _looked_at.get(features) == features._version  # type: ignore[no-untyped-call]
 
 
 def _may_look_at_values() -> bool:
