@@ -71,7 +71,8 @@ class RelationalGraph:
         edge_attr: optional ``[E, edge_dim]`` edge features.
         batch: optional ``[N]`` graph id of each node, for several graphs in one.
         num_graphs: number of graphs of the batch; by default up to the last one that has a node.
-        validate: check ids here, and features for NaN here and in every eager call of a layer.
+        validate: check ids here, and features for NaN here and in every eager call of a layer (on a GPU the first one
+            with these features).
 
     Attributes:
         plans: what eager calls of layers found out about this graph: how layers of some sizes are best computed on it,

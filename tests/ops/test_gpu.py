@@ -108,6 +108,40 @@ def test_a_compiled_two_layer_model_agrees_and_is_no_slower():
     print(f"two layers: eager {1e3 * eager:.2f} ms, compiled {1e3 * after:.2f} ms")
 
 
+def test_nan_is_found_once_per_input_and_not_in_what_was_computed():
+    graph, conv = random_graph(30, 100, 4).to("cuda"), RGATConv(8, 4, 4).cuda()
+    x = torch.randn(30, 8, device="cuda")
+    conv(x, graph)
+    x[3, 2] = torch.nan  # another version of the tensor
+    for _ in range(2):
+        with pytest.raises(ValueError, match="`x` must not contain NaN"):
+            conv(x, graph)
+    weight = torch.ones(8, device="cuda", requires_grad=True)
+    assert conv(x * weight, graph).isnan().any()
+
+
+def test_tables_kept_per_graph_change_no_bit():
+    graph = random_graph(500, 9000, 3)
+    hub = torch.stack([torch.randint(400, (700,)), torch.zeros(700, dtype=torch.long)])  # a long segment both ways
+    edges = torch.cat([graph.edge_index, hub, hub.flip(0)], dim=1)
+    relation = torch.cat([graph.edge_type, torch.zeros(1400, dtype=torch.long)])
+    graph = RelationalGraph(edges, relation, num_nodes=500, num_relations=3).to("cuda").prepare()
+    for options in ({}, {"scope": "across", "score": "multiplicative", "attention_channels": 1}):
+        conv, x = RGATConv(16, 8, 3, heads=2, **options).cuda(), torch.randn(500, 16, device="cuda")
+        first, *others = [step(conv, x, graph) for _ in range(5)]  # tables are made on the way
+        for other in others:
+            assert all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+def test_misaligned_inputs():
+    graph = random_graph(40, 300, 5).to("cuda")
+    conv = RGATConv(16, 16, 5, heads=4).cuda()
+    flat = torch.randn(40 * 16 + 1, device="cuda")
+    for memory in (flat[1:], flat[:-1]):  # not a multiple of 16 bytes, and one; both after the other was compiled
+        x = memory.view(40, 16)
+        assert_close(conv(x, graph), conv(x.clone(), graph), 1e-6)
+
+
 def test_half_precision_layers():
     graph = random_graph(300, 4000, 5).to("cuda")
     for dtype in (torch.bfloat16, torch.float16):

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
 
 from rgat import ops
 from rgat.checks import check_count
@@ -173,32 +174,24 @@ class RelationalConv(nn.Module):
         x = _as_autocast(x)
         bias = None if bias is None else bias.to(x.dtype)
         s = graph.complete_structure if plan.alternative == "dense" else graph.structure
-        uses_bases = isinstance(self.kernel, BasisKernel) and plan.alternative.startswith("basis")
-        weight = query_weight = queries = keys = None
+        if not (isinstance(self.kernel, BasisKernel) and plan.alternative.startswith("basis")):
+            inputs = (x, self._kernels(), attention_kernels, edge_logits)
+            return ops.convolve(*inputs, s, how, state, plan.aggregated, bias)
+        queries = keys = None
         if attention_kernels is not None:
             weight, query_weight = ops.fold(self._kernels(), attention_kernels)
-            if uses_bases:
-                key_weight = weight[..., self.heads * self.out_channels :]
-                queries = self._project_scores(x, query_weight, s.targets)
-                keys = self._project_scores(x, key_weight, s.sources)
-            query_weight = query_weight.to(x.dtype)
-        elif not uses_bases:
-            weight = ops.fold_heads(self._kernels())
-        if isinstance(self.kernel, BasisKernel) and uses_bases:
-            scores = (queries, keys, edge_logits)
-            bases, coefficients = self.kernel.bases.to(x.dtype), self.kernel.coefficients.to(x.dtype)
-            if plan.alternative == "basis":
-                table = torch.einsum("nf,bfd->nbd", x, bases).unsqueeze(1)
-                out, attention = ops.attend(ops.spread(table, coefficients, s.sources), *scores, s, how, state)
-            else:
-                sums, attention = ops.sum_inputs(x, *scores, s, how, state)
-                table = ops.collect(sums, coefficients, s.targets, graph.num_nodes)  # [N, H, B, F]
-                out = torch.einsum("nhbf,bfd->nhd", table, bases)
-            return out if bias is None else out + bias.view(out.shape[1:]), attention
-        assert weight is not None
-        return ops.convolve(
-            x.unsqueeze(1), weight.to(x.dtype), query_weight, edge_logits, s, how, state, plan.aggregated, bias
-        )
+            queries = self._project_scores(x, query_weight, s.targets)
+            keys = self._project_scores(x, weight[..., self.heads * self.out_channels :], s.sources)
+        scores = (queries, keys, edge_logits)
+        bases, coefficients = self.kernel.bases.to(x.dtype), self.kernel.coefficients.to(x.dtype)
+        if plan.alternative == "basis":
+            table = torch.einsum("nf,bfd->nbd", x, bases).unsqueeze(1)
+            out, attention = ops.attend(ops.spread(table, coefficients, s.sources), *scores, s, how, state)
+        else:
+            sums, attention = ops.sum_inputs(x, *scores, s, how, state)
+            table = ops.collect(sums, coefficients, s.targets, graph.num_nodes)  # [N, H, B, F]
+            out = torch.einsum("nhbf,bfd->nhd", table, bases)
+        return out if bias is None else out + bias.view(out.shape[1:]), attention
 
     def _project_scores(self, x: Tensor, weight: Tensor, rows: Rows) -> Tensor:
         """Queries or keys ``[U, H, A]`` with folded kernels ``[R, 1, F, H * A]``."""
@@ -316,11 +309,25 @@ def check_features(name: str, features: Tensor, graph: RelationalGraph) -> None:
     """Raise unless ``features`` are numbers."""
     if not features.is_floating_point():
         raise TypeError(f"`{name}` must be floating point, got {features.dtype}; convert it with `.float()`")
+    if not graph.validate or not _may_look_at_values() or _is_trusted(features):
+        return
     # A sum shows at once that there is no NaN; only if it does not, each number is looked at.
-    if graph.validate and _may_look_at_values() and features.sum().isnan() and features.isnan().any():
+    if features.sum().isnan() and features.isnan().any():
         raise ValueError(
             f"`{name}` must not contain NaN; clean the features first, or build the graph with `validate=False`"
         )
+    if features.is_cuda and not features.is_inference():
+        _looked_at[features] = features._version
+
+
+_looked_at = WeakIdKeyDictionary()  # features on a GPU without NaN: their version then
+
+
+def _is_trusted(features: Tensor) -> bool:
+    """Looking at values waits for the device: there, each input is looked at once, and what a model computed never."""
+    if not features.is_cuda or features.is_inference():
+        return False
+    return features.grad_fn is not None or _looked_at.get(features) == features._version  # type: ignore[no-untyped-call]
 
 
 def _may_look_at_values() -> bool:

@@ -125,17 +125,11 @@ class StackedConv(Stacked[RelationalConv]):
         if dense is None:
             out = self._attend(index, scores, edge_logits, graph)
         else:
-            weight, query_weight = self._fold(scores, own)
             dense = dense.to(torch.get_autocast_dtype(dense.device.type)) if _autocasts(dense) else dense
-            out, _ = ops.convolve(
-                dense if own else dense.unsqueeze(1),
-                weight.to(dense.dtype),
-                None if query_weight is None else query_weight.to(dense.dtype),
-                edge_logits,
-                graph.structure,
-                self._attention,
-                self._next_dropout_state(),
-            )
+            kernels, attention = (None if k is None else k.flatten(1, 2) for k in (_compose(self.kernel), scores))
+            assert kernels is not None
+            structure, how = graph.structure, self._attention
+            out, _ = ops.convolve(dense, kernels, attention, edge_logits, structure, how, self._next_dropout_state())
         return self._merge(out.view(len(out), self.members, like.heads, out.shape[2]))
 
     def _one_by_one(self, x: Tensor | None, graph: RelationalGraph, constant_attention: bool) -> Tensor:
@@ -148,32 +142,18 @@ class StackedConv(Stacked[RelationalConv]):
             outputs.append(functional_call(like, tensors, (own, graph), options))
         return torch.stack(outputs, dim=1)
 
-    def _attention_kernels(self) -> tuple[Tensor, Tensor]:
-        """``Q`` and ``K`` of all members, ``[R, S, H, D, A]``."""
-        query, key = _compose(self.attention_kernel).chunk(2, dim=3)
-        return query, key
+    def _attention_kernels(self) -> Tensor:
+        """``[Q; K]`` of all members, ``[R, S, H, 2 D, A]``."""
+        return _compose(self.attention_kernel)
 
     def _edge_kernels(self) -> Tensor | None:
         kernel: Tensor | None = getattr(self, "edge_kernel", None)
         return None if kernel is None else kernel.transpose(0, 1).flatten(1, 2)  # [R, S * H, edge_dim]
 
-    def _fold(self, scores: tuple[Tensor, Tensor] | None, own: bool) -> tuple[Tensor, Tensor | None]:
-        """The matrices of source and target rows: those of each member, or of all of them side by side."""
-        axis = 0 if own else 1
-        kernels, *attention = (kernel.flatten(axis, axis + 1) for kernel in (_compose(self.kernel), *(scores or ())))
-        made = ops.fold(kernels, torch.cat(attention, dim=2)) if attention else (ops.fold_heads(kernels),)
-        weight, query_weight = (
-            # [R * S, 1, F, M] -> [R, S, F, M]
-            matrix.view(-1, self.members, *matrix.shape[2:]) if own and matrix is not None else matrix
-            for matrix in (*made, None)[:2]
-        )
-        assert weight is not None
-        return weight, query_weight
-
     def _attend(
         self,
         index: Tensor | None,
-        scores: tuple[Tensor, Tensor] | None,
+        scores: Tensor | None,
         edge_logits: Tensor | None,
         graph: RelationalGraph,
     ) -> Tensor:
@@ -186,7 +166,7 @@ class StackedConv(Stacked[RelationalConv]):
         else:
             g, targets = self._values(index, [s.sources, s.targets], graph)
             with torch.autocast(g.device.type, enabled=False):
-                query_kernel, key_kernel = (kernel.flatten(1, 2) for kernel in scores)
+                query_kernel, key_kernel = scores.flatten(1, 2).chunk(2, dim=2)
                 queries = ops.project(targets, query_kernel, s.targets, one_to_one=True)
                 keys = ops.project(g, key_kernel, s.sources, one_to_one=True)
         out, _ = ops.attend(g, queries, keys, edge_logits, s, self._attention, self._next_dropout_state())

@@ -54,7 +54,7 @@ def requested_backend() -> str:
 def active_backend(device: torch.device | str = "cpu", word: str | None = None) -> str:
     """The backend that a layer called now, with tensors on ``device``, would use; or one called with ``word``."""
     word = word or _requested or _check(os.environ.get("RGAT_BACKEND", "auto"), "RGAT_BACKEND")
-    kind = torch.device(device).type
+    kind = (torch.device(device) if isinstance(device, str) else device).type
     if word == "auto":
         return next((best for best, where in _DEVICES.items() if where == kind and why_not(best) is None), "torch")
     if _DEVICES.get(word, kind) != kind:
@@ -66,7 +66,12 @@ def active_backend(device: torch.device | str = "cpu", word: str | None = None) 
 
 def implementation(device: torch.device, word: str | None = None) -> ModuleType:
     """The module whose functions carry out the operations on ``device``."""
-    return importlib.import_module(f"rgat.ops.{_MODULES[active_backend(device, word)]}")
+    return _module(_MODULES[active_backend(device, word)])
+
+
+@functools.cache  # the import system takes longer to find what is there
+def _module(name: str) -> ModuleType:
+    return importlib.import_module(f"rgat.ops.{name}")
 
 
 @contextmanager

@@ -7,6 +7,8 @@ of a millisecond of Python. In eager mode on ordinary tensors the same function 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from types import ModuleType
 from typing import Any, NoReturn
 
 import torch
@@ -77,3 +79,20 @@ def _is_traced(tensors: list[Tensor]) -> bool:
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0:
         return True
     return any(type(tensor) not in (Tensor, nn.Parameter, nn.Buffer) for tensor in tensors)
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """The dtype that is computed in: sums of half-precision numbers are made in single precision."""
+    return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+
+
+def widen(tensors: tuple[Tensor | None, ...], module: ModuleType | None = None) -> list[Any]:
+    """The tensors contiguous, and in the dtype that is computed in unless the backend takes half precision itself."""
+    takes_half = getattr(module, "TAKES_HALF", False)
+    return [None if t is None else (t if takes_half else t.to(wide(t.dtype))).contiguous() for t in tensors]
+
+
+def as_given(tensor: Tensor) -> AbstractContextManager[None]:
+    """Inside an operator the dtypes are settled; autocast must not change them again."""
+    device = tensor.device.type
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()

@@ -14,9 +14,9 @@ dropout masks, per edge and head::
     additive: dquery = sum over the group's edges: dlogit;       dkey = sum over the row's edges: dlogit
     multiplicative: dquery = sum ...: dlogit * key[source row];  dkey = sum ...: dlogit * query[group]
 
-``convolve``: ``attend`` to values that are projections of ``x``, as one operation, so that a backend may choose for
-each relation whether it multiplies the inputs or their weighted sums by the kernel, and need not keep gradients of
-values.
+``convolve``: ``attend`` to values that are projections of ``x``, as one operation from the layer's kernels to its
+output, so that a backend may choose for each relation whether it multiplies the inputs or their weighted sums by the
+kernel, and need not keep gradients of values.
 
 No implementation forms a weight per edge, a tensor of edges times channels per head on a compiled backend, or one of
 all nodes times all relations.
@@ -25,34 +25,15 @@ all nodes times all relations.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from types import ModuleType
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from rgat.graph import Rows, Structure
 from rgat.ops.attention import Attention
 from rgat.ops.dispatch import implementation
-from rgat.ops.operator import forbid_double_backward, operator
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    """The dtype that is computed in: sums of half-precision numbers are made in single precision."""
-    return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
-
-
-def widen(tensors: tuple[Tensor | None, ...], module: ModuleType | None = None) -> list[Any]:
-    """The tensors contiguous, and in the dtype that is computed in unless the backend takes half precision itself."""
-    takes_half = getattr(module, "TAKES_HALF", False)
-    return [None if t is None else (t if takes_half else t.to(_wide(t.dtype))).contiguous() for t in tensors]
-
-
-def as_given(tensor: Tensor) -> AbstractContextManager[None]:
-    """Inside an operator the dtypes are settled; autocast must not change them again."""
-    device = tensor.device.type
-    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
+from rgat.ops.folding import fold_kernels, fold_kernels_backward
+from rgat.ops.operator import as_given, forbid_double_backward, operator, wide, widen
 
 
 def _node(rows: Rows, index: Tensor | None, one_to_one: bool) -> Tensor | None:
@@ -154,7 +135,7 @@ def _(
     s = Structure.from_leaves(structure)
     heads = values.shape[1]
     out = values.new_empty(s.target_ptr.shape[0] - 1, heads, values.shape[2])
-    return out, values.new_empty(s.target.shape[0], heads, dtype=_wide(values.dtype))
+    return out, values.new_empty(s.target.shape[0], heads, dtype=wide(values.dtype))
 
 
 @operator("rgat::attend_backward")
@@ -183,7 +164,7 @@ def _attend_grads(
     return _like_inputs(grads, (values, queries, keys, edge_logits))  # type: ignore[return-value]
 
 
-def _like_inputs(grads: tuple[Tensor, ...], inputs: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
+def _like_inputs(grads: tuple[Any, ...], inputs: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
     """The gradients in the dtypes of their inputs; new and empty for inputs that are not given."""
     first = grads[0]
     return tuple(
@@ -238,8 +219,8 @@ def _if_any(flags: list[bool]) -> list[bool]:
 @operator("rgat::convolve")
 def _convolve(
     x: Tensor,
-    weight: Tensor,
-    query_weight: Tensor | None,
+    kernels: Tensor,
+    attention_kernels: Tensor | None,
     edge_logits: Tensor | None,
     bias: Tensor | None,
     structure: list[Tensor],
@@ -250,51 +231,59 @@ def _convolve(
     feature_dropout: float,
     edge_dropout: float,
     backend: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return also what backward needs: queries, and on a GPU values and keys.
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return also what backward needs: queries, on a GPU values and keys, and the folded kernels of all.
 
-    Elsewhere one table of both, and sums of inputs where they are aggregated first.
+    Elsewhere one table of values and keys, and sums of inputs where they are aggregated first.
     """
     how = Attention(across, negative_slope, feature_dropout, edge_dropout, backend)
     module = implementation(x.device, backend)
     with as_given(x):
-        *tensors, bias = widen((x, weight, query_weight, edge_logits, bias), module)
+        rows = x if x.dim() == 3 else x.unsqueeze(1)
+        weight, query_weight = fold_kernels(module, kernels, attention_kernels, x.dtype, rows.shape[1])
+        *tensors, bias = widen((rows, weight, query_weight, edge_logits, bias), module)
         arguments = (*tensors, _if_any(aggregated), Structure.from_leaves(structure), how, state)
         if getattr(module, "TAKES_BIAS", False):
             out, *saved = module.convolve(*arguments, bias)
         else:
             out, *saved = module.convolve(*arguments)
             out = out if bias is None else out.add_(bias.view(out.shape[1:]))
-    return out.to(x.dtype), *saved
+    if query_weight is None:  # then the folded kernels may be the kernels themselves, which an operator must not return
+        weight, query_weight = x.new_empty(0), x.new_empty(0)
+    return out.to(x.dtype), *saved, weight, query_weight
 
 
 @_convolve.register_fake
 def _(
     x: Tensor,
-    weight: Tensor,
-    query_weight: Tensor | None,
+    kernels: Tensor,
+    attention_kernels: Tensor | None,
     edge_logits: Tensor | None,
     bias: Tensor | None,
     structure: list[Tensor],
     state: Tensor | None,
     aggregated: list[bool],
-    across: list[bool],
     *_: Any,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    s, heads, dtype = Structure.from_leaves(structure), len(across), _wide(x.dtype)
-    width = _query_channels(query_weight, heads)
-    channels = weight.shape[1] * weight.shape[3] // heads - width
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    s, dtype = Structure.from_leaves(structure), wide(x.dtype)
+    relations, heads, inputs, channels = kernels.shape
+    width = 0 if attention_kernels is None else attention_kernels.shape[3]
     out = x.new_empty(s.target_ptr.shape[0] - 1, heads, channels)
     attention = x.new_empty(s.target.shape[0], heads, dtype=dtype)
-    rows, batch = s.sources.node.shape[0], weight.shape[1]
-    queries = attention.new_empty(0 if query_weight is None else s.targets.node.shape[0], heads, width)
+    rows, others = s.sources.node.shape[0], s.targets.node.shape[0]
+    queries = attention.new_empty(others if width else 0, heads, width)
+    folded = (x.new_empty(0), x.new_empty(0))
+    batch = x.shape[1] if x.dim() == 3 else 1
+    share = heads // batch
+    if width:
+        sizes = (relations, batch, inputs)
+        folded = (x.new_empty(*sizes, share * (channels + width)), x.new_empty(*sizes, share * width))
     if x.device.type == "cuda":
-        share, queries = heads // batch, queries.to(x.dtype)
         values, keys = x.new_empty(rows, batch, share * channels), x.new_empty(rows, batch, share * width)
-        return out, attention, queries, values, keys
-    table = x.new_empty(rows, batch, weight.shape[3], dtype=dtype)
-    sums = x.new_empty(s.targets.node.shape[0] if any(aggregated) else 0, heads, x.shape[2], dtype=dtype)
-    return out, attention, queries, table, sums
+        return out, attention, queries.to(x.dtype), values, keys, *folded
+    table = x.new_empty(rows, batch, share * (channels + width), dtype=dtype)
+    sums = x.new_empty(others if any(aggregated) else 0, heads, inputs, dtype=dtype)
+    return out, attention, queries, table, sums, *folded
 
 
 @operator("rgat::convolve_backward")
@@ -305,9 +294,11 @@ def _convolve_grads(
     queries: Tensor,
     table: Tensor,
     sums: Tensor,
-    x: Tensor,
     weight: Tensor,
-    query_weight: Tensor | None,
+    query_weight: Tensor,
+    x: Tensor,
+    kernels: Tensor,
+    attention_kernels: Tensor | None,
     edge_logits: Tensor | None,
     structure: list[Tensor],
     state: Tensor | None,
@@ -319,18 +310,27 @@ def _convolve_grads(
     backend: str,
     with_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return the gradients of inputs, kernels, attention kernels, edge logits and bias; empty where there is none."""
     how = Attention(across, negative_slope, feature_dropout, edge_dropout, backend)
     module = implementation(x.device, backend)
     with as_given(x):
-        tensors = widen(
-            (grad, grad_attention, attention, queries, table, sums, x, weight, query_weight, edge_logits), module
-        )
+        folded: tuple[Tensor, Tensor | None] = (weight, query_weight)
+        if attention_kernels is None:
+            folded = fold_kernels(module, kernels, None, x.dtype, x.shape[1] if x.dim() == 3 else 1)
+        made = (attention, queries, table, sums)
+        rows = x if x.dim() == 3 else x.unsqueeze(1)
+        tensors = widen((grad, grad_attention, *made, rows, *folded, edge_logits), module)
         dbias = grad.new_empty(0)
         if with_bias:
-            rows = tensors[0].flatten(1)
-            dbias = module.sum_rows(rows) if getattr(module, "TAKES_BIAS", False) else rows.sum(0)
-        grads = module.convolve_backward(*tensors, _if_any(aggregated), Structure.from_leaves(structure), how, state)
-    return *_like_inputs(grads, (x, weight, query_weight, edge_logits)), dbias.to(x.dtype)  # type: ignore[return-value]
+            received = tensors[0].flatten(1)
+            dbias = module.sum_rows(received) if getattr(module, "TAKES_BIAS", False) else received.sum(0)
+        dx, dweight, dquery_weight, dlogits = module.convolve_backward(
+            *tensors, _if_any(aggregated), Structure.from_leaves(structure), how, state
+        )
+        dkernels, dattention = fold_kernels_backward(module, dweight, dquery_weight, kernels, attention_kernels)
+    grads = (dx.view(x.shape), dkernels, dattention, dlogits)
+    inputs = (x, kernels, attention_kernels, edge_logits)
+    return *_like_inputs(grads, inputs), dbias.to(x.dtype)  # type: ignore[return-value]
 
 
 @_convolve_grads.register_fake
@@ -341,37 +341,33 @@ def _(
     queries: Tensor,
     table: Tensor,
     sums: Tensor,
-    x: Tensor,
     weight: Tensor,
-    query_weight: Tensor | None,
+    query_weight: Tensor,
+    x: Tensor,
+    kernels: Tensor,
+    attention_kernels: Tensor | None,
     edge_logits: Tensor | None,
     *others: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     dbias = x.new_empty(grad.shape[1] * grad.shape[2] if others[-1] else 0)
-    return *_fake_grads((x, weight, query_weight, edge_logits), attention), dbias  # type: ignore[return-value]
-
-
-def _query_channels(query_weight: Tensor | None, heads: int) -> int:
-    return 0 if query_weight is None else query_weight.shape[1] * query_weight.shape[3] // heads
+    return *_fake_grads((x, kernels, attention_kernels, edge_logits), attention), dbias  # type: ignore[return-value]
 
 
 def _convolve_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    x, weight, query_weight, edge_logits, _, structure, state, *ctx.settings = inputs
+    x, kernels, attention_kernels, edge_logits, _, structure, state, *ctx.settings = inputs
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(x, weight, query_weight, edge_logits, *output[1:], state, *structure)
+    ctx.save_for_backward(x, kernels, attention_kernels, edge_logits, state, *output[1:], *structure)
 
 
 def _convolve_backward(ctx: Any, grad: Tensor | None, grad_attention: Tensor | None, *_: Any) -> tuple[Any, ...]:
-    x, weight, query_weight, edge_logits, attention, queries, table, sums, state, *structure = ctx.saved_tensors
-    inputs = (x, weight, query_weight, edge_logits)
+    x, kernels, attention_kernels, edge_logits, state, *others = ctx.saved_tensors
+    inputs, made, structure = (x, kernels, attention_kernels, edge_logits), others[:6], others[6:]
     if grad is None:
-        heads = attention.shape[1]
-        channels = weight.shape[1] * weight.shape[3] // heads - _query_channels(query_weight, heads)
-        grad = x.new_zeros(Structure.from_leaves(structure).target_ptr.shape[0] - 1, heads, channels)
-    saved = (attention, queries, table, sums)
+        num_nodes = Structure.from_leaves(structure).target_ptr.shape[0] - 1
+        grad = x.new_zeros(num_nodes, kernels.shape[1], kernels.shape[3])
     with_bias = ctx.needs_input_grad[4]
     *grads, dbias = _convolve_grads(
-        grad.contiguous(), grad_attention, *saved, *inputs, structure, state, *ctx.settings, with_bias
+        grad.contiguous(), grad_attention, *made, *inputs, structure, state, *ctx.settings, with_bias
     )
     return (*_given(grads, inputs), dbias if with_bias else None, [None] * len(structure), *[None] * 7)
 
@@ -413,7 +409,7 @@ def _(
 ) -> tuple[Tensor, Tensor]:
     s, heads = Structure.from_leaves(structure), len(across)
     sums = x.new_empty(s.targets.node.shape[0], heads, x.shape[1])
-    return sums, x.new_empty(s.target.shape[0], heads, dtype=_wide(x.dtype))
+    return sums, x.new_empty(s.target.shape[0], heads, dtype=wide(x.dtype))
 
 
 @operator("rgat::sum_inputs_backward")
@@ -495,9 +491,9 @@ def attend(
 
 
 def convolve(
-    x: Tensor,  # [N, P, F]
-    weight: Tensor,  # [R, P, F, M], for each entry of the batch axis the values of its heads, then their keys
-    query_weight: Tensor | None,  # [R, P, F, M'], their queries; None: constant attention, and no keys
+    x: Tensor,  # [N, F], or [N, P, F]: a batch, each entry with its own share of the heads
+    kernels: Tensor,  # [R, H, F, D], of the values
+    attention_kernels: Tensor | None,  # [R, H, 2 D, A], of queries and then keys, from values; None: constant attention
     edge_logits: Tensor | None,
     structure: Structure,
     attention: Attention,
@@ -505,9 +501,9 @@ def convolve(
     aggregated: tuple[bool, ...] = (),  # per relation: sum the inputs first, then project; empty: none
     bias: Tensor | None = None,  # [H * D], added to each node's outputs
 ) -> tuple[Tensor, Tensor]:
-    """``attend`` with values, keys and queries that are projections of ``x``; ``aggregated`` needs ``P == 1``."""
+    """``attend`` with values, keys and queries that are projections of ``x``; ``aggregated`` is not for batches."""
     flags = list(aggregated) or [False]
-    inputs = (x, weight, query_weight, edge_logits, bias)
+    inputs = (x, kernels, attention_kernels, edge_logits, bias)
     out, weights, *_ = _convolve(*inputs, structure.leaves(), state, flags, *attention)
     return out, weights
 

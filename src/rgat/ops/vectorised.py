@@ -12,7 +12,7 @@ from torch import Tensor
 from rgat.graph import Rows, Structure
 from rgat.ops.attention import Attention
 from rgat.ops.dropout import EDGES, FEATURES, scaled_mask
-from rgat.ops.folding import fold_heads
+from rgat.ops.folding import fold_heads, unfold_heads
 
 
 def _relation_slices(ptr: Tensor) -> list[tuple[int, slice]]:
@@ -308,15 +308,9 @@ def fold_backward(dweight: Tensor, dquery: Tensor, kernels: Tensor, attention: T
     """The gradients of kernels and attention kernels."""
     heads, channels = kernels.shape[1], kernels.shape[3]
     dvalues, dkeys = dweight[..., : heads * channels], dweight[..., heads * channels :]
-    dkernels, *scores = (_apart(part, heads) for part in (dvalues, dquery, dkeys))
+    dkernels, *scores = (unfold_heads(part, heads) for part in (dvalues, dquery, dkeys))
     dscores = torch.cat(scores, dim=3)
     return dkernels + dscores @ attention, dscores.transpose(2, 3) @ kernels
-
-
-def _apart(beside: Tensor, heads: int) -> Tensor:
-    """``[R, 1, F, H * D] -> [R, H, F, D]``."""
-    relations, _, inputs, columns = beside.shape
-    return beside.reshape(relations, inputs, heads, columns // heads).transpose(1, 2)
 
 
 def gather_back(grads: list[Tensor], backs: list[Tensor]) -> Tensor:
