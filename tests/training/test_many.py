@@ -2,6 +2,7 @@ import dataclasses
 
 import pytest
 import torch
+from helpers import labelled_graph
 
 from rgat.data import load
 from rgat.data.splits import stratified_folds
@@ -38,7 +39,7 @@ def eight_models(data, **options):
 
 @pytest.mark.parametrize("options", [{"batch_norm": True, "heads": 2}, {"num_bases": 3, "score": "multiplicative"}])
 def test_eight_members_of_different_seeds_rates_and_folds_train_as_they_would_alone(options):
-    data = load("institute")
+    data = labelled_graph()
     datas = folds(data, 4) * 2
     together, alone = (eight_models(data, hidden_channels=8, **options) for _ in range(2))
     results = fit_many(together, datas, EIGHT)
