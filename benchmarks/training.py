@@ -12,6 +12,7 @@ memory: resident bytes over 2,000 epochs of a small graph.
 """
 
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -46,6 +47,8 @@ def prepare(path):
         tensors |= {f"{name}.{field}": getattr(data, field) for field in ("labels", *PARTS)}
     tensors["aifb.sizes"] = torch.tensor([aifb.graph.num_nodes, aifb.graph.num_relations, len(aifb.classes)])
     tensors["tox21.sizes"] = torch.tensor([tox21.graphs.num_relations, len(tox21.tasks)])
+    tensors["tox21.x"] = tensors["tox21.x"].to(torch.int8)  # atom features are small whole numbers
+    assert torch.equal(tensors["tox21.x"].float(), tox21.graphs.x)
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
 
 
@@ -59,6 +62,7 @@ def load(name, prepared):
     parts = [tensors[part] for part in PARTS]
     sizes = tensors["sizes"].tolist()
     if name == "tox21":
+        tensors["x"] = tensors["x"].float()
         store = GraphStore(*(tensors[field] for field in STORE), num_relations=sizes[0])
         return GraphData(name, store, tensors["labels"], tuple(map(str, range(sizes[1]))), *parts, (), ())
     graph = RelationalGraph(tensors["edge_index"], tensors["edge_type"], num_nodes=sizes[0], num_relations=sizes[1])
@@ -98,8 +102,8 @@ def measure_seeds(options):
             list(pool.map(_train_seeds, [[0]] * workers, [1] * workers, [options.prepared] * workers))  # imports
             started = time.perf_counter()
             shares = [list(seeds[k::workers]) for k in range(workers)]
-            how = list(pool.map(_train_seeds, shares, [epochs] * workers, [options.prepared] * workers))[0]
-            return {"what": what, "seconds": time.perf_counter() - started, "processes": workers, "how": how}
+            hows = list(pool.map(_train_seeds, shares, [epochs] * workers, [options.prepared] * workers))
+            return {"what": what, "seconds": time.perf_counter() - started, "processes": workers, "how": hows[0]}
     data, found = load("aifb", options.prepared), {"what": what}
     for word, rates in (("no dropout", {}), ("dropout", DROPOUT)):
         for name, count in (("with compilation", 5), ("seconds", epochs)):
@@ -130,7 +134,7 @@ def measure_tox21(options):
     model = build_model(data, hidden_channels=64, heads=4).to(options.device)
     stamps = [time.perf_counter()]
     fit(model, data, settings, on_epoch=lambda epoch: stamps.append(time.perf_counter()))
-    seconds = [after - before for before, after in zip(stamps[1:], stamps[2:], strict=False)]
+    seconds = [after - before for before, after in itertools.pairwise(stamps[1:])]
     return {"graphs": len(data.train), "best s": min(seconds), "median s": statistics.median(seconds)}
 
 

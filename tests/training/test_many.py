@@ -2,6 +2,7 @@ import dataclasses
 
 import pytest
 import torch
+from helpers import labelled_graph
 
 from rgat.data import load
 from rgat.data.splits import stratified_folds
@@ -11,9 +12,7 @@ from rgat.training import Job, Settings, fit, fit_many, plan_stacks
 from rgat.training import many as module
 
 EIGHT = [
-    Settings(
-        learning_rate=0.01 * (1 + k % 3), max_epochs=30 - k % 2, patience=(3, 30)[k % 2], kernel_l2=(1e-3 * k, 5e-4)
-    )
+    Settings(learning_rate=0.01 * (1 + k % 3), max_epochs=30, patience=(3, 30)[k % 2], kernel_l2=(1e-3 * k, 5e-4))
     for k in range(8)
 ]
 
@@ -38,7 +37,7 @@ def eight_models(data, **options):
 
 @pytest.mark.parametrize("options", [{"batch_norm": True, "heads": 2}, {"num_bases": 3, "score": "multiplicative"}])
 def test_eight_members_of_different_seeds_rates_and_folds_train_as_they_would_alone(options):
-    data = load("institute")
+    data = labelled_graph()
     datas = folds(data, 4) * 2
     together, alone = (eight_models(data, hidden_channels=8, **options) for _ in range(2))
     results = fit_many(together, datas, EIGHT)
@@ -55,7 +54,7 @@ def test_eight_members_of_different_seeds_rates_and_folds_train_as_they_would_al
             assert (together[k].state_dict()[name] - tensor).abs().max() <= 1e-8, name
         assert result.how.startswith("in a stack of 8; ")
         lengths.add(len(result.curve))
-    assert min(lengths) < 29 < max(lengths), "some member must stop early"
+    assert min(lengths) < max(lengths) == 30, "some member must stop early, and some not"
 
 
 def test_a_finished_member_changes_no_more():
