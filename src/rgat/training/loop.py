@@ -25,7 +25,8 @@ class Settings:
     Attributes:
         learning_rate: of Adam.
         max_epochs: stop after so many epochs at the latest.
-        patience: stop when validation has not improved for so many epochs.
+        patience: stop when validation has not improved for so many epochs; None trains for ``max_epochs`` epochs, looks
+            at no validation data (there may be none), and keeps the last.
         batch_size: graphs per step; nodes of one graph are always learned from together.
         kernel_l2: coefficient of the squared kernels ``W``, one per relational layer.
         attention_l2: coefficient of the squared attention kernels, one per relational layer.
@@ -34,7 +35,7 @@ class Settings:
 
     learning_rate: float = 0.01
     max_epochs: int = 200
-    patience: int = 30
+    patience: int | None = 30
     batch_size: int = 64
     kernel_l2: tuple[float, float] = (0.0, 0.0)
     attention_l2: tuple[float, float] = (0.0, 0.0)
@@ -42,7 +43,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "max_epochs", "patience", "batch_size"):
-            if not getattr(self, name) > 0:
+            if getattr(self, name) is not None and not getattr(self, name) > 0:
                 raise ValueError(f"`{name}` must be above 0, got {getattr(self, name)}")
         for name in ("kernel_l2", "attention_l2"):
             values = getattr(self, name)
@@ -96,7 +97,8 @@ def fit(
         progress: show a progress bar.
     """
     settings = settings or Settings()
-    task: Task = NodeTask(data) if isinstance(data, NodeData) else GraphTask(data, settings.batch_size)
+    selects = settings.patience is not None
+    task: Task = NodeTask(data, selects) if isinstance(data, NodeData) else GraphTask(data, settings.batch_size, selects)
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate)
     autocast = torch.autocast(next(model.parameters()).device.type, dtype=torch.bfloat16, enabled=settings.autocast)
@@ -116,16 +118,20 @@ def fit(
                 optimizer.step()
                 losses.append(loss.detach())
             model.eval()
-            with torch.no_grad(), autocast:
-                valid_loss, valid_metric = task.evaluate(model, "valid")
-            curve.append(Epoch(epoch, float(torch.stack(losses).mean()), valid_loss, valid_metric))
-            value = task.watched(valid_loss, valid_metric)
-            if value < best_value:  # false for NaN: a diverged epoch is never the best
+            train_loss = float(torch.stack(losses).mean())
+            valid_loss = valid_metric = math.nan
+            value = (float(-epoch), 0.0)  # without validation each epoch is better than the one before
+            if selects:
+                with torch.no_grad(), autocast:
+                    valid_loss, valid_metric = task.evaluate(model, "valid")
+                value = task.watched(valid_loss, valid_metric)
+            curve.append(Epoch(epoch, train_loss, valid_loss, valid_metric))
+            if math.isfinite(train_loss) and value < best_value:  # a diverged epoch is never the best
                 best_value, best_epoch, best_state = value, epoch, copy.deepcopy(model.state_dict())
             advance(f"validation {task.metric} {valid_metric:.3f}, best epoch {best_epoch}")
             if on_epoch is not None:
                 on_epoch(curve[-1])
-            if epoch - best_epoch >= settings.patience:
+            if settings.patience is not None and epoch - best_epoch >= settings.patience:
                 break
     model.load_state_dict(best_state)
     model.eval()

@@ -33,8 +33,8 @@ class Task(Protocol):
         """What early stopping makes small; the second number decides ties."""
 
 
-def _check_parts(data: NodeData | GraphData) -> None:
-    for part in ("train", "valid"):
+def _check_parts(data: NodeData | GraphData, selects: bool) -> None:
+    for part in ("train", "valid") if selects else ("train",):
         if not len(getattr(data, part)):
             raise ValueError(f"{data.name} must have examples to learn from and to select on, got an empty {part} part")
 
@@ -44,8 +44,8 @@ class NodeTask:
 
     metric = "accuracy"
 
-    def __init__(self, data: NodeData) -> None:
-        _check_parts(data)
+    def __init__(self, data: NodeData, selects: bool = True) -> None:
+        _check_parts(data, selects)
         if data.x is not None and data.x.isnan().any():
             raise ValueError(f"node features of {data.name} must not contain NaN; clean them first")
         self.data = data
@@ -76,10 +76,10 @@ class GraphTask:
 
     metric = "mean ROC-AUC"
 
-    def __init__(self, data: GraphData, batch_size: int) -> None:
-        _check_parts(data)
+    def __init__(self, data: GraphData, batch_size: int, selects: bool = True) -> None:
+        _check_parts(data, selects)
         labels = data.labels[data.valid]
-        if not ((labels == 0).any(0) & (labels == 1).any(0)).any():
+        if selects and not ((labels == 0).any(0) & (labels == 1).any(0)).any():
             raise ValueError(f"some task of {data.name} must have both classes among its validation graphs, got none")
         self.data = data
         self.batch_size = batch_size
