@@ -10,7 +10,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import lru_cache
@@ -75,8 +75,13 @@ class _Processes:
         lost = 0
         while left:
             pool = self._open()
-            futures = {pool.submit(_work_here, unit): name for name, unit in left.items()}
+            futures: dict[Future[Record], str] = {}
             broken = False
+            try:
+                for name, unit in left.items():
+                    futures[pool.submit(_work_here, unit)] = name
+            except BrokenProcessPool:
+                broken = True
             for future in as_completed(futures):
                 try:
                     record = future.result()
@@ -188,5 +193,5 @@ def _ray() -> Any:
     try:
         import ray
     except ImportError as error:
-        raise ImportError('the executor "ray" needs Ray; install it with `pip install \'rgat[ray]\'`') from error
+        raise ImportError("the executor \"ray\" needs Ray; install it with `pip install 'rgat[ray]'`") from error
     return ray

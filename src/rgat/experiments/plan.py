@@ -1,4 +1,4 @@
-"""What is asked of the protocol: which data and models, how many trials, seeds and folds; from options or a TOML file."""
+"""What is asked of the protocol: which data and models, how many trials, seeds, folds; by options or a TOML file."""
 
 from __future__ import annotations
 
@@ -114,6 +114,10 @@ def make_plan(task: str, asked: Mapping[str, Any]) -> Plan:
         named |= {"trials": 0, "folds": 0}
     defaults = named | {"search_seed": 0, "max_epochs": MAX_EPOCHS[task], "patience": PATIENCE}
     given = {"models": tuple(VARIANTS), "task": task} | defaults | given
+    for name, kind in (("models", (list, tuple)), ("fixed", dict), ("selected", dict), ("setting", str)):
+        if name in given and not isinstance(given[name], kind):
+            words = {"models": "a list of names", "setting": "a name"}.get(name, "a table")
+            raise ValueError(f"`{name}` must be {words}, got {given[name]!r}")
     given["models"] = tuple(dict.fromkeys(given["models"]))
     _check(task, given)
     if any(given[key] != value for key, value in defaults.items()) or "selected" in given:
@@ -124,6 +128,8 @@ def make_plan(task: str, asked: Mapping[str, Any]) -> Plan:
 def _check(task: str, given: dict[str, Any]) -> None:
     for model in given["models"]:
         check_word("model", model, tuple(VARIANTS))
+    if not given["models"]:
+        raise ValueError("`models` must name at least one model, got none; leave it out for all five")
     least = 0 if "selected" in given else 1
     for name, lowest in (("trials", least), ("folds", least), ("seeds", 1), ("max_epochs", 1), ("patience", 1)):
         check_count(name, given[name], lowest)
@@ -135,16 +141,12 @@ def _check(task: str, given: dict[str, Any]) -> None:
     known = {name for model in given["models"] for name in priors_of(task, model)}
     for name in given.get("fixed", {}):
         check_word("key in [fixed]", name, sorted(known))
-    for name in given.get("selected", {}):
-        check_word("key in [config]", name, sorted(known | {*_protocol_options(task), *_variant_options()}))
-
-
-def _protocol_options(task: str) -> tuple[str, ...]:
-    return ("max_epochs", "patience", *(("batch_size",) if task == "graph" else ()))
-
-
-def _variant_options() -> set[str]:
-    return {name for options in VARIANTS.values() for name in options}
+    limits = ("max_epochs", "patience", "batch_size")
+    for name, value in given.get("selected", {}).items():
+        check_word("key in [config]", name, sorted({*known, *limits, *(o for v in VARIANTS.values() for o in v)}))
+        for model in given["models"]:
+            if VARIANTS[model].get(name, value) != value:
+                raise ValueError(f'`{name}` in [config] must be "{VARIANTS[model][name]}" for {model}, got "{value}"')
 
 
 def searched(plan: Plan, model: str) -> dict[str, Prior]:

@@ -59,18 +59,20 @@ def decode(content: bytes) -> Division:
     if about.get("version") != VERSION:
         raise ValueError(f"prepared data must have version {VERSION}, got {about.get('version')}; write them anew")
     tensors = {name: _widen(tensor) for name, tensor in tensors.items()}
-    found = {name: tuple(value) if isinstance(value, list) else value for name, value in about.items()} | tensors
+    found: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in about.items()
+    } | tensors
     data: NodeData | GraphData
     if "node_ptr" in found:
         data = GraphData(graphs=GraphStore(**_fields(GraphStore, found)), **_fields(GraphData, found))
     else:
-        edges = {name: found.get(name) for name in ("edge_attr", "num_nodes", "num_relations")}
-        graph = RelationalGraph(found["edge_index"], found["edge_type"], **edges)
+        sizes = {name: found[name] for name in ("num_nodes", "num_relations")}
+        graph = RelationalGraph(found["edge_index"], found["edge_type"], edge_attr=found.get("edge_attr"), **sizes)
         data = NodeData(graph=graph, **{"x": None} | _fields(NodeData, found))
     num_folds = sum(name.startswith("fold.") for name in tensors) // 2
     folds = [(tensors[f"fold.{n}.train"], tensors[f"fold.{n}.valid"]) for n in range(num_folds)]
     splits = {seed: tuple(tensors[f"split.{seed}.{part}"] for part in PARTS) for seed in found["splits"]}
-    return Division(data, folds, splits)  # type: ignore[arg-type]
+    return Division(data, folds, splits)
 
 
 def _fields(record: Any, found: dict[str, Any]) -> dict[str, Any]:

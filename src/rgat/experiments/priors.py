@@ -96,7 +96,7 @@ class LogUniform:
         return FloatDistribution(self.low, self.high, log=True)
 
     def __str__(self) -> str:
-        return f"LogUniform({self.low:.0e}, {self.high:.0e})"
+        return f"LogUniform({self.low:.0e}, {self.high:.0e})".replace("e-0", "e-")
 
 
 class Row(NamedTuple):
@@ -142,7 +142,7 @@ PRIORS: dict[str, dict[str, Row]] = {
 
 
 def priors_of(task: str, model: str) -> dict[str, Prior]:
-    """The priors of a model for "node" or "graph" tasks, by option; for an RGCN without those of heads and attention."""
+    """The priors of a model for "node" or "graph" tasks, by option; an RGCN has none of heads and attention."""
     rows = PRIORS[task].items()
     return {name: row.prior for name, row in rows if not (row.of_attention and model == "RGCN")}
 

@@ -18,9 +18,11 @@ from rgat.experiments.division import Division, divide
 from rgat.experiments.executors import open_executor
 from rgat.experiments.plan import Plan, asked_for, complete_config, make_plan, searched, trial_config
 from rgat.experiments.portable import encode
+from rgat.experiments.priors import draw_options
 from rgat.experiments.records import Record, open_experiment, read_experiment, record_name, write_record
 from rgat.experiments.search import FROM_PRIOR, ROUND, propose, retrain_epochs, select, write_studies
-from rgat.experiments.units import Unit
+from rgat.experiments.units import Unit, read_config
+from rgat.experiments.variants import build_model
 from rgat.training.task import GraphTask, NodeTask
 
 STUDIES = "studies.sqlite3"
@@ -68,16 +70,32 @@ def open_protocol(asked: dict[str, Any], out: Path) -> Experiment:
         raise ValueError("`data` must name a data set, got nothing; `rgat data list` shows those there are")
     division = divide(load(asked["data"]))
     plan = make_plan(division.task, asked)
+    _check_options(plan, division)
     hashes = division.data.provenance.get("sha256") or {"prepared": hashlib.sha256(encode(division)).hexdigest()}
     folder = out / plan.data
     open_experiment(folder, describe(plan, division) | {"data_hashes": hashes})
     return Experiment(plan, division, folder, hashes)
 
 
+def _check_options(plan: Plan, division: Division) -> None:
+    """What a file fixes must make models, before hours are spent."""
+    for model in plan.models if plan.fixed or plan.selected else ():
+        drawn = draw_options(searched(plan, model), plan.search_seed, 0)
+        config = trial_config(plan, model, drawn) if plan.selected is None else complete_config(plan, model)
+        try:
+            build_model(division.data, **read_config(config)[0])
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"the options that are given for {model} must make a model, got an error: {error}"
+            ) from error
+
+
 def describe(plan: Plan, division: Division) -> dict[str, Any]:
     """What the folder of an experiment says of it."""
     data = division.data
-    tests = {"" if seed is None else str(seed): data.labels[parts[2]].tolist() for seed, parts in division.splits.items()}
+    tests = {
+        "" if seed is None else str(seed): data.labels[parts[2]].tolist() for seed, parts in division.splits.items()
+    }
     description = asked_for(plan) | {"test_labels": tests}
     if isinstance(data, NodeData):
         train, _, test = division.splits[None]
@@ -200,7 +218,8 @@ def run_protocol(
                 report()
     if experiment.plan.trials:
         _write_studies(experiment, records)
-    return sorted(records, key=record_name)
+    models = experiment.plan.models
+    return sorted(records, key=lambda record: (models.index(record["model"]), record_name(record)))
 
 
 def _write_studies(experiment: Experiment, records: Sequence[Record]) -> None:

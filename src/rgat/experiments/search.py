@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,9 @@ ROUND = 10  # trials
 FROM_PRIOR = 20  # so many trials are drawn straight from the prior, to begin with
 
 
-def propose(priors: dict[str, Prior], search_seed: int, number: int, finished: Sequence[Record]) -> list[dict[str, Any]]:
+def propose(
+    priors: dict[str, Prior], search_seed: int, number: int, finished: Sequence[Record]
+) -> list[dict[str, Any]]:
     """The options of the ten trials of round ``number``.
 
     Args:
@@ -69,12 +71,12 @@ def select(trials: Sequence[Record]) -> Record:
 
 def retrain_epochs(trial: Record) -> int:
     """Epochs of the retrain: the median of the folds' best epochs, rounded up."""
-    epochs = sorted(fold["best_epoch"] for fold in trial["folds"])
+    epochs: list[int] = sorted(fold["best_epoch"] for fold in trial["folds"])
     middle = (epochs[(len(epochs) - 1) // 2] + epochs[len(epochs) // 2]) / 2
     return math.ceil(middle)
 
 
-def write_studies(path: Path, studies: dict[str, tuple[dict[str, Prior], Sequence[Record]]]) -> None:
+def write_studies(path: Path, studies: Mapping[str, tuple[dict[str, Prior], Sequence[Record]]]) -> None:
     """An Optuna SQLite file for those who like its dashboard, made from records; nothing reads it back."""
     optuna = _optuna()
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """Units of work: a search trial or a final run, described in full by plain values; and the records they become.
 
-A unit is what its record will be before the work is done. It can travel as JSON, and its record depends on it and on the
-data alone: not on the worker, nor on the number of threads.
+A unit is what its record will be before the work is done. It can travel as JSON, and its record depends on it and on
+the data alone: not on the worker, nor on the number of threads.
 """
 
 from __future__ import annotations
@@ -35,9 +35,7 @@ PER_LAYER = ("kernel_l2", "attention_l2")  # in a flat configuration as kernel_l
 def read_config(config: dict[str, Any]) -> tuple[dict[str, Any], Settings]:
     """Options of the model and settings of training, from one flat configuration."""
     options = dict(config)
-    settings = {
-        field.name: options.pop(field.name) for field in dataclasses.fields(Settings) if field.name in options
-    }
+    settings = {field.name: options.pop(field.name) for field in dataclasses.fields(Settings) if field.name in options}
     for name in PER_LAYER:
         settings[name] = tuple(options.pop(f"{name}_{layer}", 0.0) for layer in (1, 2))
     return options, Settings(**settings)
@@ -91,7 +89,7 @@ def fold_seed(trial: int, fold: int) -> int:
 
 def _run_trial(unit: Unit, division: Division, device: str) -> dict[str, Any]:
     """Train on each fold; the objective is the mean of the validation metric at the folds' best epochs."""
-    folds = []
+    folds: list[dict[str, Any]] = []
     for number in unit["folds"]:
         data = _place(division.fold(number), device)
         _, result = _train(unit["config"], data, fold_seed(unit["trial"], number), device)

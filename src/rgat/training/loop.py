@@ -98,7 +98,9 @@ def fit(
     """
     settings = settings or Settings()
     selects = settings.patience is not None
-    task: Task = NodeTask(data, selects) if isinstance(data, NodeData) else GraphTask(data, settings.batch_size, selects)
+    task: Task = (
+        NodeTask(data, selects) if isinstance(data, NodeData) else GraphTask(data, settings.batch_size, selects)
+    )
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate)
     autocast = torch.autocast(next(model.parameters()).device.type, dtype=torch.bfloat16, enabled=settings.autocast)
