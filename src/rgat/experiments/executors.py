@@ -25,6 +25,9 @@ from rgat.experiments.units import Unit, train_many
 EXECUTORS = ("local", "processes", "ray")
 RETRIES = 3  # workers lost in a row without anything done between, or with Ray by one unit
 ANSWER_SECONDS = 3.0  # for an address to answer
+# The first words of HTTP/2, which gRPC and so Ray speaks: a greeting and an empty frame of settings, type 4; the answer
+# is such a frame too.
+HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 Execute = Callable[[Sequence[Unit]], Iterator[Record]]
 
@@ -172,14 +175,18 @@ def _connect(ray: Any, address: str | None, workers: int | None) -> None:
 
 
 def _check_answer(address: str) -> None:
-    """Ray itself waits for minutes where nobody listens."""
+    """Ray itself waits for minutes where nobody listens, or somebody else; so say hello first, as its protocol does."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
         raise ValueError(f'`address` must be "auto" or a host and port such as "10.0.0.1:6379", got "{address}"')
     try:
-        socket.create_connection((host, int(port)), ANSWER_SECONDS).close()
-    except OSError as error:
+        with socket.create_connection((host, int(port)), ANSWER_SECONDS) as connection:
+            connection.sendall(HELLO)
+            answer = connection.recv(9)
+    except (OSError, OverflowError) as error:
         raise ValueError(_nobody(address, str(error))) from error
+    if answer[3:4] != HELLO[-6:-5]:
+        raise ValueError(_nobody(address, "something else listens there"))
 
 
 def _nobody(address: str, why: str) -> str:
