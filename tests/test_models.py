@@ -7,7 +7,7 @@ from helpers import random_graph
 from torch.export import Dim
 from torch.utils import _pytree as pytree
 
-from rgat import RelationalGraph
+from rgat import RelationalGraph, ops
 from rgat.data import load
 from rgat.experiments.variants import build_model
 from rgat.models import GraphClassifier, NodeClassifier
@@ -213,3 +213,12 @@ def test_models_train_under_bf16_autocast(name):
     for result in results:
         assert result.curve[-1].train_loss < 0.6 * result.curve[0].train_loss
     assert results[0].curve[-1] != results[1].curve[-1]  # autocast is noticed
+
+
+@pytest.mark.parametrize("name", ["reference", "torch", "numba"])
+@pytest.mark.parametrize("options", FAMILIES)
+def test_a_batch_without_graphs_has_no_logits(name, options):
+    data = load("molecules")
+    model = GraphClassifier(data.in_channels, 6, 5, hidden_channels=16, **options).eval()
+    with ops.backend(name), torch.no_grad():
+        assert model(*data.graphs.batch(data.test[:0])).shape == (0, 6, 2)
