@@ -362,3 +362,12 @@ def test_what_is_no_model_and_features_of_other_members_are_refused():
         stack([RGATConv(F, 3, R)])
     with pytest.raises(ValueError, match=re.escape("`x` must have one entry per member, [N, 2, F], got [9, 3, 5]")):
         stack([NodeClassifier(F, 3, R)] * 2)(torch.randn(N, 3, F), random_graph(N, 60, R))
+
+
+@pytest.mark.parametrize("name", ["reference", "torch", "numba"])
+@pytest.mark.parametrize("options", FAMILIES)
+def test_a_batch_without_graphs_has_no_logits(name, options):
+    data = load("molecules")
+    model = GraphClassifier(data.in_channels, 6, 5, hidden_channels=16, **options).eval()
+    with ops.backend(name), torch.no_grad():
+        assert model(*data.graphs.batch(data.test[:0])).shape == (0, 6, 2)

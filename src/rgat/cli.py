@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import platform
+import shlex
 import statistics
 import sys
 from pathlib import Path
@@ -261,6 +262,167 @@ def data_fetch(name: Annotated[str, typer.Argument(help="A benchmark, as `rgat d
     for file, path in files.items():
         checked = "SHA-256 verified" if BENCHMARKS[name].files[file] else "no published SHA-256 to compare with"
         console.print(f"{path} ({checked})", highlight=False, soft_wrap=True)
+
+
+DataName = Annotated[str | None, typer.Argument(metavar="DATA", help="A data set, as `rgat data list` shows them.")]
+Models = Annotated[
+    list[str] | None, typer.Option(help="A model of the paper's tables; repeat, or join by commas. Default: all five.")
+]
+BudgetName = Annotated[
+    str | None, typer.Option(help="How much: smoke, small (50 trials per model; the default) or paper (200 trials).")
+]
+Trials = Annotated[int | None, typer.Option(help="Trials of each model's search, in place of the budget's.")]
+Seeds = Annotated[int | None, typer.Option(help="Final runs of each model, per split, in place of the budget's.")]
+Folds = Annotated[int | None, typer.Option(help="Folds of the search: of five for nodes, of ten for graphs.")]
+SearchSeed = Annotated[int | None, typer.Option(help="Seed of the search's draws.  [default: 0]")]
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="A TOML file; options given here win over it.")]
+Out = Annotated[Path, typer.Option(help="Where records go: into a folder named after the data set.")]
+ExecutorName = Annotated[str, typer.Option(help="Who works: local (this process), processes, or ray.")]
+Workers = Annotated[int | None, typer.Option(help="Processes; by default one per core.")]
+Address = Annotated[str | None, typer.Option(help="Of a Ray cluster, host:port; without one Ray is started here.")]
+Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+Propose = Annotated[bool, typer.Option("--propose", help="Only write the next units of work for another machine.")]
+
+
+@app.command()
+def search(
+    data: DataName = None,
+    models: Models = None,
+    budget: BudgetName = None,
+    trials: Trials = None,
+    folds: Folds = None,
+    search_seed: SearchSeed = None,
+    config: ConfigFile = None,
+    out: Out = Path("runs"),
+    executor: ExecutorName = "processes",
+    workers: Workers = None,
+    address: Address = None,
+    device: Device = "cpu",
+    propose: Propose = False,
+    priors: Annotated[bool, typer.Option("--priors", help="Only print what the search draws from.")] = False,
+) -> None:
+    """Search hyper-parameters with the paper's priors, by cross-validation inside the training data; resumable.
+
+    \b
+    Examples:
+      rgat search aifb --priors                         the paper's table of priors
+      rgat search institute --budget smoke              three trials of each model on built-in data
+      rgat search aifb --models RGCN --trials 50        one model
+    """
+    if priors:
+        _print_priors(data)
+        return
+    asked = {"data": data, "models": models, "budget": budget, "trials": trials, "folds": folds}
+    how = {"executor": executor, "workers": workers, "address": address, "device": device}
+    _protocol(asked | {"search_seed": search_seed}, config, out, propose, search_only=True, **how)
+
+
+@app.command()
+def reproduce(
+    data: DataName = None,
+    models: Models = None,
+    budget: BudgetName = None,
+    trials: Trials = None,
+    seeds: Seeds = None,
+    folds: Folds = None,
+    search_seed: SearchSeed = None,
+    config: ConfigFile = None,
+    out: Out = Path("runs"),
+    executor: ExecutorName = "processes",
+    workers: Workers = None,
+    address: Address = None,
+    device: Device = "cpu",
+    propose: Propose = False,
+    configs: Annotated[Path | None, typer.Option(help="Write the selected settings there, a TOML per model.")] = None,
+) -> None:
+    """Run the paper's protocol: search, select, retrain, evaluate. Call it again after any interruption: it goes on.
+
+    \b
+    Examples:
+      rgat reproduce institute --budget smoke           a minute, on built-in data
+      rgat reproduce aifb --budget small                50 trials and 200 seeds of each of the five models
+      rgat reproduce tox21-distinct --models "multiplicative ARGAT" --trials 20
+      rgat reproduce mutag --executor ray --address 10.0.0.1:6379
+      rgat reproduce --config configs/aifb/rgcn.toml    200 seeds of a setting selected before
+    """
+    asked = {"data": data, "models": models, "budget": budget, "trials": trials, "seeds": seeds, "folds": folds}
+    asked["search_seed"] = search_seed
+    how = {"executor": executor, "workers": workers, "address": address, "device": device}
+    records = _protocol(asked, config, out, propose, search_only=False, **how)
+    if records and configs is not None:
+        from rgat.experiments.summary import write_configs
+
+        for path in write_configs(records, configs, shlex.join(["rgat", *sys.argv[1:]])):
+            console.print(f"{path}", highlight=False, soft_wrap=True)
+
+
+def _protocol(
+    asked: dict[str, Any],
+    config: Path | None,
+    out: Path,
+    propose: bool,
+    search_only: bool,
+    **how: Any,
+) -> list[dict[str, Any]]:
+    from rgat.experiments.plan import read_plan
+    from rgat.experiments.protocol import open_protocol, run_protocol, write_units
+
+    if asked["models"]:
+        asked["models"] = [name.strip() for names in asked["models"] for name in names.split(",")]
+    wanted = {key: value for key, value in asked.items() if value is not None}
+    experiment = open_protocol((read_plan(config) if config else {}) | wanted, out)
+    if propose:
+        count = write_units(experiment, search_only)
+        console.print(f"{count} units to do in {experiment.folder}", highlight=False, soft_wrap=True)
+        return []
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("records,"), TimeRemainingColumn(), TextColumn("left"))
+    with Progress(TextColumn(experiment.plan.data), *columns, console=console, transient=True) as progress:
+        bar = progress.add_task("", total=None)
+        show = lambda done, total: progress.update(bar, completed=done, total=total)
+        records = run_protocol(experiment, search_only, on_progress=show, **how)
+    console.print(_search_table(records) if search_only else _result_table(records), highlight=False)
+    console.print(f"Records are in {experiment.folder}.", highlight=False, soft_wrap=True)
+    return records
+
+
+def _print_priors(data: str | None) -> None:
+    from rgat.data import GraphData, load
+    from rgat.experiments.priors import PRIORS
+
+    if data is None:
+        raise ValueError("`DATA` must name a data set, got nothing; `rgat data list` shows those there are")
+    table = Table(box=None, pad_edge=False)
+    for column in ("hyper-parameter", "prior", "option", "RGCN"):
+        table.add_column(column)
+    for option, row in PRIORS["graph" if isinstance(load(data), GraphData) else "node"].items():
+        table.add_row(row.words, str(row.prior), option, "-" if row.of_attention else "yes")
+    console.print(table, highlight=False)
+
+
+def _search_table(records: list[dict[str, Any]]) -> Table:
+    from rgat.experiments.search import select
+
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    for column in ("model", "trials", "not done", "best", "trial"):
+        table.add_column(column, justify="left" if column == "model" else "right")
+    for model in dict.fromkeys(record["model"] for record in records):
+        trials = [record for record in records if record["model"] == model and record["kind"] == "trial"]
+        best = select(trials)
+        lost = sum(record["status"] != "done" for record in trials)
+        table.add_row(model, str(len(trials)), str(lost), f"{100 * best['objective']:.1f}", str(best["trial"]))
+    return table
+
+
+def _result_table(records: list[dict[str, Any]]) -> Table:
+    from rgat.experiments.summary import summarise
+
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    for column in ("model", "runs", "test", "constant", "paper"):
+        table.add_column(column, justify="left" if column == "model" else "right", no_wrap=True)
+    for row in summarise(records):
+        shown = [f"{100 * s.mean:.1f} ±{100 * s.spread:.1f}" if s else "-" for s in (row.test, row.constant, row.paper)]
+        table.add_row(row.model, f"{row.runs}" + (f" ({row.lost} lost)" if row.lost else ""), *shown)
+    return table
 
 
 @app.command()

@@ -1,4 +1,5 @@
 import dataclasses
+import math
 import sys
 
 import pytest
@@ -43,6 +44,27 @@ def test_the_model_is_left_at_its_best_epoch_by_validation():
     for part, value in result.scores.items():
         assert value == pytest.approx(right[getattr(data, part)].double().mean().item())
     assert result.constant_scores.keys() == result.scores.keys() == {"train", "valid", "test"}
+
+
+@pytest.mark.parametrize("name", ["institute", "molecules"])
+def test_without_patience_all_epochs_are_run_and_validation_data_are_not_seen(name):
+    data = load(name)
+    bare = dataclasses.replace(data, valid=data.valid[:0])
+    states = []
+    for varied in (data, bare):
+        model = build_model(data, hidden_channels=8)
+        result = fit(model, varied, Settings(max_epochs=4, patience=None))
+        states.append(list(model.state_dict().values()))
+        assert result.best_epoch == len(result.curve) == 4
+        assert all(math.isnan(epoch.valid_loss) and math.isnan(epoch.valid_metric) for epoch in result.curve)
+        assert not math.isnan(result.scores["test"])
+    assert all(torch.equal(a, b) for a, b in zip(*states, strict=True))
+
+
+def test_without_patience_a_diverged_run_shows_in_its_best_epoch():
+    data = load("institute")
+    result = fit(build_model(data), data, Settings(max_epochs=5, patience=None, learning_rate=1e30))
+    assert result.best_epoch < 5
 
 
 def only_attention_before_the_end(evaluate, seen):
@@ -114,6 +136,7 @@ def test_penalties_are_noticed():
     ("change", "message"),
     [
         ({"learning_rate": 0.0}, "`learning_rate` must be above 0, got 0.0"),
+        ({"patience": 0}, "`patience` must be above 0, got 0"),
         ({"max_epochs": -1}, "`max_epochs` must be above 0, got -1"),
         ({"kernel_l2": (1.0,)}, "`kernel_l2` must be two numbers of at least 0"),
         ({"attention_l2": (1.0, -1.0)}, "`attention_l2` must be two numbers of at least 0"),

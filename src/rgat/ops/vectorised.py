@@ -195,7 +195,8 @@ def _split(table: Tensor, heads: int, key_channels: int) -> tuple[Tensor, Tensor
     """The values ``[U, H, D]`` and keys ``[U, H, A]`` in a table ``[U, P, M]``."""
     keys = heads // table.shape[1] * key_channels
     values, rest = table[..., : table.shape[2] - keys], table[..., table.shape[2] - keys :]
-    return values.reshape(len(table), heads, -1), rest.reshape(len(table), heads, key_channels)
+    channels = values.shape[1] * values.shape[2] // heads
+    return values.reshape(len(table), heads, channels), rest.reshape(len(table), heads, key_channels)
 
 
 def convolve(

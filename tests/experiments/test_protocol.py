@@ -1,0 +1,285 @@
+"""Search, select, retrain, evaluate: the same records with any executor, after any interruption, on any machine."""
+
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import threading
+import time
+
+import pytest
+import torch
+
+from rgat.experiments import records as record_files
+from rgat.experiments import work as worker
+from rgat.experiments.executors import open_executor
+from rgat.experiments.plan import make_plan, read_plan
+from rgat.experiments.protocol import next_units, open_protocol, run_protocol, write_units
+from rgat.experiments.records import unpack_array
+from rgat.experiments.search import select
+from rgat.experiments.summary import PAPER, summarise, write_configs
+from rgat.experiments.units import read_config, train_many
+from rgat.training import roc_auc_per_task
+
+ASKED = {"trials": 3, "seeds": 2, "folds": 2, "max_epochs": 3, "patience": 2}
+NODES = ASKED | {"data": "institute", "models": ["RGCN", "multiplicative ARGAT"]}
+GRAPHS = ASKED | {"data": "molecules", "models": ["additive WIRGAT"], "trials": 1, "seeds": 1, "folds": 1}
+
+
+@pytest.fixture(autouse=True)
+def _plain_backend(monkeypatch):
+    """Workers have nothing to compile."""
+    monkeypatch.setenv("RGAT_BACKEND", "torch")
+
+
+def untimed(found):
+    return [{key: value for key, value in record.items() if key != "seconds"} for record in found]
+
+
+@pytest.fixture(scope="module")
+def node_run(tmp_path_factory):
+    os.environ["RGAT_BACKEND"] = "torch"
+    experiment = open_protocol(NODES, tmp_path_factory.mktemp("nodes"))
+    progress = []
+    found = run_protocol(experiment, on_progress=lambda *counts: progress.append(counts))
+    os.environ.pop("RGAT_BACKEND")
+    return experiment, found, progress
+
+
+@pytest.fixture(scope="module")
+def graph_run(tmp_path_factory):
+    os.environ["RGAT_BACKEND"] = "torch"
+    experiment = open_protocol(GRAPHS, tmp_path_factory.mktemp("graphs"))
+    found = run_protocol(experiment)
+    os.environ.pop("RGAT_BACKEND")
+    return experiment, found
+
+
+def test_nodes_are_searched_by_folds_and_retrained_without_validation(node_run):
+    _, found, progress = node_run
+    assert [record["kind"] for record in found] == (["run"] * 2 + ["trial"] * 3) * 2
+    assert progress == [(done, 10) for done in range(11)]
+    for model in NODES["models"]:
+        trials = [r for r in found if r["model"] == model and r["kind"] == "trial"]
+        runs = [r for r in found if r["model"] == model and r["kind"] == "run"]
+        best = select(trials)
+        for trial in trials:
+            assert [len(fold["curve"]["valid_loss"]) <= 3 for fold in trial["folds"]] == [True, True]
+            mean = sum(fold["valid_metric"] for fold in trial["folds"]) / 2
+            assert trial["objective"] == pytest.approx(mean)
+            assert not {"scores", "constant_scores", "outputs"} & trial.keys()
+        for run in runs:
+            assert run["config"] | {"max_epochs": 3, "patience": 2} == best["config"]
+            assert run["config"]["patience"] is None
+            assert run["best_epoch"] == run["config"]["max_epochs"] == len(run["curve"]["train_loss"])
+            assert f"trial {best['trial']} of 3" in run["selected_on"]
+            assert (run["constant_scores"] is None) == (model == "RGCN")
+            assert run["scores"]["valid"] is None
+
+
+def test_outputs_give_the_score_again(node_run, graph_run):
+    experiment, found, _ = node_run
+    labels = experiment.division.data.labels[experiment.division.data.test].numpy()
+    for run in [record for record in found if record["kind"] == "run"]:
+        logits = unpack_array(run["outputs"]["test"])
+        assert (logits.argmax(1) == labels).mean() == pytest.approx(run["scores"]["test"], abs=0.02)
+    description = json.loads((experiment.folder / "experiment.json").read_text())
+    assert description["test_labels"][""] == labels.tolist()
+    assert description["majority"] == (labels == labels_mode(experiment)).mean()
+
+    experiment, found = graph_run
+    run = next(record for record in found if record["kind"] == "run")
+    test = experiment.division.splits[run["split"]][2]
+    again = roc_auc_per_task(torch.tensor(unpack_array(run["outputs"]["test"])), experiment.division.data.labels[test])
+    stored = [run["task_scores"]["test"][task] for task in experiment.division.data.tasks]
+    assert [value is None for value in stored] == [value != value for value in again]
+    assert [v for v in stored if v is not None] == pytest.approx([v for v in again if v == v], abs=0.02)
+
+
+def labels_mode(experiment):
+    division = experiment.division
+    return int(division.data.labels[division.splits[None][0]].bincount().argmax())
+
+
+def test_graphs_are_run_on_three_splits_with_early_stopping(graph_run):
+    _, found = graph_run
+    runs = [record for record in found if record["kind"] == "run"]
+    assert [(run["split"], run["seed"]) for run in runs] == [(122, 0), (123, 0), (124, 0)]
+    trial = next(record for record in found if record["kind"] == "trial")
+    for run in runs:
+        assert run["config"] == trial["config"]
+        assert run["config"]["batch_size"] == 64
+        assert set(run["task_scores"]) == {"train", "valid", "test"} == set(run["constant_task_scores"])
+
+
+def test_a_second_call_finds_nothing_to_do_and_a_lost_record_is_made_again(node_run, tmp_path):
+    experiment, found, _ = node_run
+    assert next_units(experiment, found) == []
+    shutil.copytree(experiment.folder, tmp_path / "institute")
+    again = open_protocol(NODES, tmp_path)
+    for name in ("rgcn/trial-0001.json", "multiplicative-argat/run-0001.json"):
+        (again.folder / "records" / name).unlink()
+    assert len(next_units(again, again.records())) == 2
+    assert untimed(run_protocol(again)) == untimed(found)
+
+
+def test_processes_give_the_records_of_one_process_even_if_one_is_killed(node_run):
+    experiment, found, _ = node_run
+    trials = [record for record in found if record["kind"] == "trial"]
+    units = next_units(experiment, []) + next_units(experiment, trials)
+    with open_executor("processes", experiment.division, workers=2) as execute:
+        made = []
+        for record in execute(units):
+            made.append(json.loads(record_files._dump({"format": 1, **record})))
+            if len(made) == 2:
+                os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
+    order = [record_files.record_name(record) for record in found]
+    made.sort(key=lambda record: order.index(record_files.record_name(record)))
+    assert untimed(made) == untimed(found)
+
+
+def test_workers_that_always_die_end_the_work_with_a_sentence(node_run):
+    experiment, _, _ = node_run
+    over = threading.Event()
+
+    def kill():
+        while not over.is_set():
+            for child in multiprocessing.active_children():
+                child.kill()
+            time.sleep(0.05)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        refused = pytest.raises(ValueError, match="workers must live to end their work, got 4 that died in a row")
+        with open_executor("processes", experiment.division, workers=1) as execute, refused:
+            list(execute(next_units(experiment, [])))
+    finally:
+        over.set()
+        killer.join()
+
+
+def test_units_travel_as_json_and_return_as_records(node_run, tmp_path, capsys):
+    _, found, _ = node_run
+    experiment = open_protocol(NODES, tmp_path)
+    assert write_units(experiment, search_only=True) == 6
+    worker.main([str(experiment.folder)])
+    assert capsys.readouterr().out.count("done") == 6
+    assert worker.work(experiment.folder) == 0
+    assert write_units(experiment, search_only=True) == 0
+    assert write_units(experiment) == 4
+    elsewhere = tmp_path / "elsewhere"
+    assert worker.work(experiment.folder, elsewhere) == 4
+    shutil.copytree(elsewhere / "records", experiment.folder / "records", dirs_exist_ok=True)
+    assert untimed(run_protocol(experiment)) == untimed(found)
+    with pytest.raises(SystemExit, match="2"):
+        worker.main([str(tmp_path / "nowhere")])
+    assert "must hold units.json and data.safetensors" in capsys.readouterr().err
+
+
+def test_a_search_alone_never_looks_at_the_test_part(tmp_path, monkeypatch):
+    experiment = open_protocol(NODES | {"models": ["RGCN"], "trials": 1}, tmp_path)
+    monkeypatch.setattr(type(experiment.division), "split", None)
+    counts = []
+    found = run_protocol(experiment, search_only=True, on_progress=lambda *c: counts.append(c))
+    assert [record["kind"] for record in found] == ["trial"]
+    assert counts[-1] == (1, 1)
+
+
+def test_a_failed_or_diverged_unit_is_recorded_and_the_others_go_on(node_run):
+    experiment, found, _ = node_run
+    first, second, third = next_units(experiment, [])[:3]
+    first["config"] |= {"hidden_channels": 0}
+    second["config"] |= {"learning_rate": 1e30, "batch_norm": False}
+    made = list(train_many([first, second, third], experiment.division))
+    assert [record["status"] for record in made] == ["failed", "diverged", "done"]
+    assert "ValueError: `hidden_channels` must be" in made[0]["error"]
+    assert made[0]["objective"] is None
+    run = next(record for record in found if record["kind"] == "run")
+    (broken,) = train_many(
+        [run | {"config": run["config"] | {"learning_rate": 1e30, "max_epochs": 4}}], experiment.division
+    )
+    assert broken["status"] == "diverged"
+    assert broken["scores"] is None
+
+
+def test_a_search_whose_trials_all_fail_ends_and_says_why(tmp_path, monkeypatch):
+    experiment = open_protocol(NODES | {"models": ["RGCN"], "trials": 12}, tmp_path)
+    monkeypatch.setattr("rgat.experiments.units.build_model", None)
+    with pytest.raises(ValueError, match="some trial of RGCN must end well to be selected, got 10 that failed"):
+        run_protocol(experiment)
+
+
+def test_damaged_records_and_other_experiments_are_named_and_nothing_is_lost(node_run, tmp_path):
+    experiment, found, _ = node_run
+    shutil.copytree(experiment.folder, tmp_path / "institute")
+    with pytest.raises(ValueError, match="with other seeds; give another folder"):
+        open_protocol(NODES | {"seeds": 5}, tmp_path)
+    path = tmp_path / "institute/records/rgcn/run-0000.json"
+    path.write_text(path.read_text()[:40])
+    again = open_protocol(NODES, tmp_path)
+    with pytest.raises(ValueError, match=r"got 1 damaged: records/rgcn/run-0000.json .* delete what is damaged"):
+        run_protocol(again)
+    path.unlink()
+    assert untimed(run_protocol(again)) == untimed(found)
+
+
+def test_a_setting_stands_beside_the_faithful_rows_and_keeps_its_options(tmp_path):
+    asked = NODES | {"models": ["RGCN"], "trials": 1, "seeds": 1, "setting": "wide"}
+    found = run_protocol(open_protocol(asked | {"fixed": {"hidden_channels": 24}}, tmp_path))
+    assert {record["config"]["hidden_channels"] for record in found} == {24}
+    assert (tmp_path / "institute/records/rgcn+wide/run-0000.json").exists()
+    with pytest.raises(ValueError, match=r"all records of the setting wide .* must have hidden_channels = 32, got 24"):
+        run_protocol(open_protocol(asked | {"fixed": {"hidden_channels": 32}}, tmp_path))
+    with pytest.raises(ValueError, match="the options that are given for RGCN must make a model, got an error"):
+        open_protocol(asked | {"fixed": {"hidden_channels": -1}}, tmp_path)
+
+
+def test_selected_settings_are_written_and_run_again(node_run, tmp_path):
+    _, found, _ = node_run
+    paths = write_configs(found, tmp_path / "configs", "rgat reproduce institute")
+    assert [path.name for path in paths] == ["rgcn.toml", "multiplicative-argat.toml"]
+    for path, row in zip(paths, summarise(found), strict=True):
+        again = run_protocol(open_protocol(read_plan(path), tmp_path / path.stem))
+        assert [record["kind"] for record in again] == ["run", "run"]
+        assert summarise(again) == [row]
+    assert "[paper]" not in paths[0].read_text()
+
+
+def test_the_papers_numbers_stand_beside_ours():
+    assert [len(rows) for rows in PAPER.values()] == [5, 5, 5, 5]
+    run = {"kind": "run", "data": "aifb", "model": "additive WIRGAT", "seed": 0, "config": {}, "selected_on": ""}
+    scores = {"scores": {"test": 0.9}, "constant_scores": {"test": 0.8}}
+    (row,) = summarise([run | {"status": "done"} | scores, run | {"status": "failed"} | dict.fromkeys(scores)])
+    assert (row.runs, row.lost, row.test.mean, row.constant.mean, row.paper.mean) == (1, 1, 0.9, 0.8, 0.9683)
+    (row,) = summarise([run | {"status": "diverged"} | dict.fromkeys(scores)])
+    assert row.test is None
+
+
+def test_a_flat_configuration_is_options_and_settings():
+    options, settings = read_config({"heads": 2, "kernel_l2_1": 0.5, "learning_rate": 0.1, "patience": None})
+    assert options == {"heads": 2}
+    assert settings.kernel_l2 == (0.5, 0.0)
+    assert (settings.learning_rate, settings.patience) == (0.1, None)
+
+
+def test_who_works_and_where_is_checked(node_run, tmp_path):
+    experiment, _, _ = node_run
+    division = experiment.division
+    for arguments, message in (
+        ({"executor": "slurm"}, '`executor` must be "local", "processes" or "ray"'),
+        ({"executor": "processes", "workers": 0}, "`workers` must be an integer of at least 1"),
+        ({"executor": "local", "address": "x:1"}, '`address` must be left out with the executor "local"'),
+    ):
+        with pytest.raises(ValueError, match=message), open_executor(division=division, **arguments):
+            pass
+    with pytest.raises(ValueError, match="`data` must name a data set"):
+        open_protocol({}, tmp_path)
+    assert make_plan("graph", {"data": "molecules"}).task == "graph"
+
+
+def test_graphs_are_trained_on_the_cpu(graph_run):
+    experiment, _ = graph_run
+    with pytest.raises(ValueError, match='`device` must be "cpu" for sets of graphs'):
+        list(train_many([], experiment.division, "cuda"))
