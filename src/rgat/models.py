@@ -238,7 +238,11 @@ def stack(models: Sequence[Model]) -> Stack:
 
 
 def difference(first: Model, other: Model) -> str | None:
-    """How two models differ in what a stack shares; None: not at all."""
+    """How two models differ in what a stack shares, or why there is no stack of them; None: not at all."""
+    if not isinstance(first, NodeClassifier | GraphClassifier):
+        return f"a {type(first).__name__}, of which there are no stacks"
+    if getattr(first.conv1, "score", None) == "dynamic":
+        return 'the score "dynamic", of which there are no stacks'
     if type(first) is not type(other):
         return f"a {type(first).__name__} and a {type(other).__name__}"
     states = [model.state_dict() for model in (first, other)]

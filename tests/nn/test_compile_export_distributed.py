@@ -20,6 +20,7 @@ LAYERS = {
     "mixed-edges-projection": lambda: RGATConv(
         F, 3, R, heads=2, scope=["within", "across"], edge_dim=2, head_merge="projection", num_attention_bases=2
     ),
+    "dynamic": lambda: RGATConv(F, 3, R, heads=2, score="dynamic"),
     "dropout": lambda: RGATConv(F, 3, R, feature_dropout=0.5, edge_dropout=0.5),
     "rgcn": lambda: RGCNConv(F, 3, R, feature_dropout=0.2),
 }

@@ -11,7 +11,10 @@ from rgat.nn import RGATConv, RGCNConv
 N, R, F, D = 9, 4, 5, 3
 OPTIONS = {
     "scope": ["within", "across", "mixed"],
-    "score": [("additive", None), ("multiplicative", None), ("multiplicative", 1), ("multiplicative", 5)],
+    "score": [
+        *[("additive", None), ("multiplicative", None), ("multiplicative", 1), ("multiplicative", 5)],
+        *[("dynamic", None), ("dynamic", 4)],
+    ],
     "heads": [1, 2, 3],
     "head_merge": ["concat", "mean", "sum", "projection"],
     "num_bases": [None, 2],
@@ -77,7 +80,7 @@ def label(row):
     return "-".join(str(value) for value in row.values())
 
 
-@pytest.mark.parametrize(("rows", "options", "size"), [(ROWS, OPTIONS, 27), (RGCN_ROWS, RGCN_OPTIONS, 11)])
+@pytest.mark.parametrize(("rows", "options", "size"), [(ROWS, OPTIONS, 34), (RGCN_ROWS, RGCN_OPTIONS, 11)])
 def test_the_table_covers_every_pair_of_options(rows, options, size):
     assert len(rows) == size
     pairs = 0

@@ -11,7 +11,7 @@ from rgat import RelationalGraph, ops
 from rgat.nn import GraphGather, RGATConv, RGCNConv
 
 N, R, F, D = 9, 4, 5, 3
-VARIANTS = [(scope, score) for scope in ("within", "across") for score in ("additive", "multiplicative")]
+VARIANTS = [(scope, score) for scope in ("within", "across") for score in ("additive", "multiplicative", "dynamic")]
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_attention_sums_to_one_per_group(graph, x, scope, score):
     torch.testing.assert_close(sums[present], torch.ones_like(sums[present]))
 
 
-@pytest.mark.parametrize("score", ["additive", "multiplicative"])
+@pytest.mark.parametrize("score", ["additive", "multiplicative", "dynamic"])
 def test_one_relation_makes_both_scopes_equal(x, score):
     graph = random_graph(N, 40, 1)
     within = RGATConv(F, D, 1, heads=2, score=score).double()
@@ -93,6 +93,8 @@ def test_permuting_relations_with_their_kernels_changes_nothing(graph, x):
         conv.kernel.weight.data = conv.kernel.weight.data[order]
         if isinstance(conv, RGATConv):
             conv.attention_kernel.weight.data = conv.attention_kernel.weight.data[order]
+            if conv.score_kernel is not None:
+                conv.score_kernel.data = conv.score_kernel.data[order]
         torch.testing.assert_close(conv(x, renamed), expected)
 
 
@@ -173,6 +175,9 @@ def test_every_option_is_noticed(graph, x):
         {"scope": ["within", "across"]},
         {"score": "multiplicative"},
         {"score": "multiplicative", "attention_channels": 2},
+        {"score": "dynamic"},
+        {"score": "dynamic", "attention_channels": 2},
+        {"score": "dynamic", "negative_slope": 0.7},
         {"num_bases": 2},
         {"num_attention_bases": 2},
         {"edge_dim": 2},
@@ -186,6 +191,33 @@ def test_every_option_is_noticed(graph, x):
         for b in range(a):
             assert relative_change(outputs[a], outputs[b]) > 1e-6, (a, b)
     assert output(head_merge="mean").shape == (N, D)
+
+
+def test_only_the_dynamic_score_lets_each_node_prefer_a_neighbour_of_its_own():
+    """Two nodes, both with both as neighbours, each of which attends to itself: no ranking that both share."""
+    graph = RelationalGraph(
+        torch.tensor([[0, 1, 0, 1], [0, 0, 1, 1]]), torch.zeros(4, dtype=torch.long), num_nodes=2, num_relations=1
+    )
+    conv = RGATConv(2, 2, 1, score="dynamic").double()
+    with torch.no_grad():
+        conv.kernel.weight.copy_(torch.eye(2))
+        conv.attention_kernel.weight.copy_(torch.cat([torch.eye(2), -torch.eye(2)]))
+        conv.score_kernel.fill_(-10.0)  # logit -10 * sum of LeakyReLU(x_i - x_j): 0 for itself, -8 for the other
+    _, (_, attention) = conv(torch.eye(2).double(), graph, return_attention_weights=True)
+    assert attention.flatten().tolist() == pytest.approx([1, 0, 0, 1], abs=1e-3)
+    _, (_, additive) = RGATConv(2, 2, 1).double()(torch.eye(2).double(), graph, return_attention_weights=True)
+    first, second = additive.view(2, 2)
+    assert first.argmax() == second.argmax()
+
+
+def test_a_dynamic_layer_refuses_plans_that_fold(graph, x):
+    conv = RGATConv(F, D, R, score="dynamic").double()
+    assert conv.plan(graph).alternative == "unfolded"
+    with pytest.raises(ValueError, match='`alternative` must be "unfolded", got "project"'):
+        conv.plan(graph, "project")
+    with pytest.raises(ValueError, match='`alternative` must be "unfolded", got "project"'):
+        conv(x, graph, plan=RGATConv(F, D, R).plan(graph, "project"))
+    torch.testing.assert_close(conv(x, graph, plan=conv.plan(graph)), conv(x, graph))
 
 
 def test_dropout_is_off_in_evaluation_and_new_in_every_training_call(graph, x):
@@ -232,6 +264,7 @@ def test_initial_kernels_have_the_variance_of_glorot():
         check(kernels, 30)
         assert kernels.abs().max() <= (6 / 30) ** 0.5
     check(full.edge_kernels(), 26)
+    check(RGATConv(5, 20, 30, heads=4, score="dynamic").score_kernel, 21)
     assert full.bias.abs().max() == 0
     basis = RGATConv(
         40, 20, 300, heads=8, score="multiplicative", attention_channels=10, num_bases=50, num_attention_bases=50

@@ -9,7 +9,11 @@ from helpers import random_graph
 from rgat.ops import relational_attention
 
 
-def loop_layer(x, W, QK, graph, scope, slope, edge_attr, u):
+def dot(a, b):
+    return sum(x * y for x, y in zip(a, b, strict=True))
+
+
+def loop_layer(x, W, QK, graph, scope, slope, edge_attr, u, a):
     """One number at a time: output [N, H, D] and attention [E, H] as nested lists."""
     x, W = x.tolist(), W.tolist()
     R, H = len(W), len(W[0])
@@ -31,10 +35,14 @@ def loop_layer(x, W, QK, graph, scope, slope, edge_attr, u):
                 continue
             q = project(value(i, r, h), QK[0][r][h].tolist())
             k = project(value(j, r, h), QK[1][r][h].tolist())
-            z = sum(a * b for a, b in zip(q, k, strict=True)) if slope is None else q[0] + k[0]
+            if a is not None:
+                hidden = [s if s > 0 else slope * s for s in map(sum, zip(q, k, strict=True))]
+                z = dot(a[r][h].tolist(), hidden)
+            else:
+                z = dot(q, k) if slope is None else q[0] + k[0]
             if u is not None:
-                z += sum(a * b for a, b in zip(edge_attr[e].tolist(), u[r][h].tolist(), strict=True))
-            if slope is not None and z < 0:
+                z += dot(edge_attr[e].tolist(), u[r][h].tolist())
+            if slope is not None and a is None and z < 0:
                 z *= slope
             row.append(z)
         logits.append(row)
@@ -56,7 +64,7 @@ def loop_layer(x, W, QK, graph, scope, slope, edge_attr, u):
 
 
 @pytest.mark.parametrize("edge_dim", [None, 2])
-@pytest.mark.parametrize("score", ["additive", "multiplicative", "constant"])
+@pytest.mark.parametrize("score", ["additive", "multiplicative", "dynamic", "constant"])
 @pytest.mark.parametrize("scope", [("within", "within"), ("across", "across"), ("across", "within")])
 def test_reference_equals_a_loop_over_edges(scope, score, edge_dim):
     graph = random_graph(6, 30, 3, edge_dim=edge_dim, seed=3)
@@ -64,11 +72,11 @@ def test_reference_equals_a_loop_over_edges(scope, score, edge_dim):
     x, W = torch.randn(6, F).double(), torch.randn(3, H, F, D).double()
     QK = None if score == "constant" else (torch.randn(3, H, D, A).double(), torch.randn(3, H, D, A).double())
     u = None if edge_dim is None else torch.randn(3, H, edge_dim).double()
-    slope = 0.2 if score == "additive" else None
-    expected, expected_attention = loop_layer(x, W, QK, graph, scope, slope, graph.edge_attr, u)
-    out, attention = relational_attention(
-        x, W, QK, graph, scope=scope, negative_slope=slope, edge_attr=graph.edge_attr, edge_kernels=u
-    )
+    a = torch.randn(3, H, A).double() if score == "dynamic" else None
+    slope = 0.2 if score in ("additive", "dynamic") else None
+    expected, expected_attention = loop_layer(x, W, QK, graph, scope, slope, graph.edge_attr, u, a)
+    options = {"score_kernels": a, "edge_attr": graph.edge_attr, "edge_kernels": u}
+    out, attention = relational_attention(x, W, QK, graph, scope=scope, negative_slope=slope, **options)
     torch.testing.assert_close(out, expected, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(attention, expected_attention, rtol=1e-12, atol=1e-12)
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
 from rgat.checks import check_word
 from rgat.data import GraphData, NodeData, load
 from rgat.data.splits import stratified_folds
 from rgat.experiments.variants import VARIANTS, build_model
-from rgat.models import Model
 from rgat.training import Result, Settings, fit, has_checkpoint, save_checkpoint
 from rgat.training.distributed import joined_processes, processes
 
@@ -22,7 +22,7 @@ VALIDATION_FOLDS = 5  # of nodes that come without a validation part, one fold i
 class Trained(NamedTuple):
     """A trained model, and what it was trained on."""
 
-    model: Model
+    model: nn.Module
     data: NodeData | GraphData
     result: Result
 

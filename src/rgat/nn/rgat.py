@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import leaky_relu
 
 from rgat import ops
 from rgat.checks import check_count, check_word
@@ -15,7 +16,8 @@ from rgat.nn.kernels import BasisKernel, FullKernel, glorot_uniform_
 from rgat.nn.relational import RelationalConv, check_features
 
 SCOPES = ("within", "across")
-SCORES = ("additive", "multiplicative")
+SCORES = ("additive", "multiplicative", "dynamic")
+DYNAMIC_PLANS = ("unfolded",)  # the logit is not linear in queries and keys: neither can be folded into W
 HEAD_MERGES = ("concat", "mean", "sum", "projection")
 
 
@@ -34,10 +36,17 @@ class RGATConv(RelationalConv):
         E_{ij} = \mathrm{LeakyReLU}(q_i + k_j) \ \text{(additive, } A = 1\text{)} \quad\text{or}\quad
         E_{ij} = q_i \cdot k_j \ \text{(multiplicative)},
 
-    plus :math:`e_{ij} \cdot u^{(r,k)}`, before the LeakyReLU, where edges have features :math:`e_{ij}`. Attention
-    :math:`\alpha_{ij}` is the softmax of the logits over all edges of one :math:`(i, r)` ("within") or of one :math:`i`
-    ("across"), and the output is :math:`h'_i = \sum_r \sum_j \alpha_{ij}\, g_j` per head; heads are then merged and a
-    bias is added. A node without incoming edges gets the bias alone. The layer applies no nonlinearity, no
+    plus :math:`e_{ij} \cdot u^{(r,k)}`, before the LeakyReLU, where edges have features :math:`e_{ij}`. A third score
+    is not the paper's: with a learned vector :math:`a^{(r,k)} \in \mathbb{R}^A`, the dynamic logit
+
+    .. math::
+        E_{ij} = a^{(r,k)} \cdot \mathrm{LeakyReLU}(q_i + k_j) + e_{ij} \cdot u^{(r,k)}
+
+    can rank the neighbours differently for each :math:`i`, which the additive one cannot (Brody et al., 2022).
+
+    Attention :math:`\alpha_{ij}` is the softmax of the logits over all edges of one :math:`(i, r)` ("within") or of one
+    :math:`i` ("across"), and the output is :math:`h'_i = \sum_r \sum_j \alpha_{ij}\, g_j` per head; heads are then
+    merged and a bias is added. A node without incoming edges gets the bias alone. The layer applies no nonlinearity, no
     normalisation and no residual: these belong to the model.
 
     Args:
@@ -46,9 +55,9 @@ class RGATConv(RelationalConv):
         num_relations: :math:`R`.
         heads: number of heads :math:`H`.
         scope: "within" or "across", or one of these words per head.
-        score: "additive" or "multiplicative".
+        score: "additive", "multiplicative" or "dynamic".
         attention_channels: :math:`A`; by default 1 for the additive score (which allows nothing else) and
-            ``out_channels`` for the multiplicative one.
+            ``out_channels`` for the others.
         head_merge: "concat", "mean", "sum" or "projection" (a learned :math:`HD \times D` matrix).
         num_bases: number of bases of :math:`W`; None for full kernels.
         num_attention_bases: number of bases of the stacked :math:`[Q; K]`; None for full kernels.
@@ -100,6 +109,9 @@ class RGATConv(RelationalConv):
         else:
             check_count("num_attention_bases", num_attention_bases)
             self.attention_kernel = BasisKernel(*sizes, num_attention_bases)
+        self.score_kernel: nn.Parameter | None = None  # a: [R, H, A]
+        if score == "dynamic":
+            self.score_kernel = nn.Parameter(torch.empty(num_relations, heads, self.attention_channels))
         self.edge_kernel: nn.Parameter | None = None
         if edge_dim is not None:
             check_count("edge_dim", edge_dim)
@@ -115,6 +127,7 @@ class RGATConv(RelationalConv):
     def reset_parameters(self) -> None:
         self.attention_kernel.reset(self.out_channels + self.attention_channels)
         for parameter, fan in (
+            (self.score_kernel, self.attention_channels + 1),
             (self.edge_kernel, (self.edge_dim or 0) + 1),
             (self.projection, (self.heads + 1) * self.out_channels),
         ):
@@ -178,7 +191,8 @@ class RGATConv(RelationalConv):
                     None if constant_attention else self.attention_kernels(),
                     graph,
                     scope=self.scope,
-                    negative_slope=self._slope,
+                    negative_slope=None if self.score == "multiplicative" else self.negative_slope,
+                    score_kernels=self.score_kernel,
                     edge_attr=edge_attr,
                     edge_kernels=self.edge_kernel,
                     dropout_state=state,
@@ -188,6 +202,8 @@ class RGATConv(RelationalConv):
         else:
             if x is not None:
                 plan = plan or self._plan(graph, constant_attention)
+                if self.score == "dynamic" and not constant_attention:
+                    check_word("alternative", plan.alternative, DYNAMIC_PLANS)
             if x is not None and plan is not None and plan.alternative != "unfolded":
                 attention_kernels = edge_logits = None
                 if not constant_attention:
@@ -228,7 +244,25 @@ class RGATConv(RelationalConv):
                 queries = ops.project(targets.to(self._dtype), query_kernel, s.targets, one_to_one=True)
                 keys = ops.project(g.to(self._dtype), key_kernel, s.sources, one_to_one=True)
                 edge_logits = project_edges(edge_attr, self.edge_kernel, s)
+                if self.score_kernel is not None:
+                    edge_logits = self._dynamic_logits(queries, keys, edge_logits, s)
+                    queries, keys = (torch.zeros_like(rows[..., :1]) for rows in (queries, keys))
         return ops.attend(g, queries, keys, edge_logits, s, self._attention, state)
+
+    def _dynamic_logits(self, queries: Tensor, keys: Tensor, edge_logits: Tensor | None, s: Structure) -> Tensor:
+        """``a[r, k] . LeakyReLU(q_i + k_j)`` of the sorted edges, plus what edge features add, ``[E, H]``."""
+        assert self.score_kernel is not None
+        query = queries.index_select(0, s.targets.by_node).index_select(0, s.group)  # [E, H, A]
+        hidden = leaky_relu(query + keys.index_select(0, s.source_row), self.negative_slope)
+        relation = s.sources.relation.index_select(0, s.source_row)
+        logits = (hidden * self.score_kernel.index_select(0, relation)).sum(-1)
+        return logits if edge_logits is None else logits + edge_logits
+
+    def _plan(self, graph: RelationalGraph, constant_attention: bool, alternative: str | None = None) -> ops.Plan:
+        if self.score == "dynamic" and not constant_attention:
+            check_word("alternative", alternative or "unfolded", DYNAMIC_PLANS)
+            return ops.Plan("unfolded", reason=", the one way to compute the dynamic score")
+        return super()._plan(graph, constant_attention, alternative)
 
     @property
     def _attention_width(self) -> int:  # type: ignore[override]

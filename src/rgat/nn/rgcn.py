@@ -32,6 +32,7 @@ class RGCNConv(RelationalConv):
     """
 
     row_ends = ("sources",)
+    _scope = "within"
 
     def __init__(
         self,
@@ -77,13 +78,14 @@ class RGCNConv(RelationalConv):
                     self._kernels(),
                     None,
                     graph,
-                    scope=("within",),
+                    scope=(self._scope,),
                     dropout_state=state,
                     feature_dropout=self.feature_dropout,
                     edge_dropout=self.edge_dropout,
                 )
         else:
-            how = ops.Attention([False], None, self.feature_dropout, self.edge_dropout, ops.requested_backend())
+            across = [self._scope == "across"]
+            how = ops.Attention(across, None, self.feature_dropout, self.edge_dropout, ops.requested_backend())
             if x is None:
                 g = self._values(x, index, graph.structure.sources, graph)
                 out, _ = ops.attend(g, None, None, None, graph.structure, how, state)

@@ -23,7 +23,8 @@ def relational_attention(
     graph: RelationalGraph,
     *,
     scope: Sequence[str],  # one word per head
-    negative_slope: float | None = None,  # of the additive score; None: the multiplicative score
+    negative_slope: float | None = None,  # of the additive and the dynamic score; None: the multiplicative score
+    score_kernels: Tensor | None = None,  # a: [R, H, A], of the dynamic score
     edge_attr: Tensor | None = None,  # [E, edge_dim]
     edge_kernels: Tensor | None = None,  # u: [R, H, edge_dim]
     dropout_state: Tensor | None = None,  # (seed, call number); None: no dropout
@@ -42,10 +43,15 @@ def relational_attention(
         q = torch.einsum("rnkd,rkda->rnka", g, attention_kernels[0])
         k = torch.einsum("rnkd,rkda->rnka", g, attention_kernels[1])
         q_edge, k_edge = q[relation, target], k[relation, source]  # [E, H, A]
-        logits = (q_edge * k_edge).sum(-1) if negative_slope is None else (q_edge + k_edge).squeeze(-1)
+        if negative_slope is None:
+            logits = (q_edge * k_edge).sum(-1)
+        elif score_kernels is None:
+            logits = (q_edge + k_edge).squeeze(-1)
+        else:
+            logits = (score_kernels[relation] * leaky_relu(q_edge + k_edge, negative_slope)).sum(-1)
         if edge_attr is not None and edge_kernels is not None:
             logits = logits + torch.einsum("ec,ekc->ek", edge_attr, edge_kernels[relation])
-        if negative_slope is not None:
+        if negative_slope is not None and score_kernels is None:
             logits = leaky_relu(logits, negative_slope)
 
     within = target * graph.num_relations + relation

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from rgat.data import GraphData, NodeData
 from rgat.data.records import PARTS
-from rgat.models import Model, Stack
+from rgat.models import Stack
 from rgat.nn.stacked import SHARED
 from rgat.training.adam import make_adam, select_members
 from rgat.training.capture import Captured, why_not_capture
@@ -29,7 +29,7 @@ Data = NodeData | GraphData
 
 
 def fit(
-    model: Model,
+    model: nn.Module,
     data: Data,
     settings: Settings | None = None,
     seed: int = 0,
@@ -101,7 +101,7 @@ class Training:
         seed: of the order of the batches.
     """
 
-    def __init__(self, called: nn.Module, model: Model | Stack, task: Task, runs: list[Run], seed: int) -> None:
+    def __init__(self, called: nn.Module, model: nn.Module, task: Task, runs: list[Run], seed: int) -> None:
         self.called, self.model, self.task, self.runs = called, model, task, runs
         self.members = list(range(len(runs)))  # those still in training
         self.generator = torch.Generator().manual_seed(seed)
@@ -210,7 +210,7 @@ class Training:
         self.layers.load_state_dict(self.best)
         self.layers.eval()
 
-    def results(self, model: Model | Stack, runs: Sequence[Run], how: str) -> list[Result]:
+    def results(self, model: nn.Module, runs: Sequence[Run], how: str) -> list[Result]:
         """Scores of models at their best epochs."""
         capture = (
             "captured in a CUDA graph" if self.why_not_capture is None else f"not captured: {self.why_not_capture}"
