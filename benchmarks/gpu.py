@@ -1,6 +1,7 @@
 """Time one layer, forward and backward, on a CUDA device, beside PyTorch Geometric's, in one run.
 
     python benchmarks/gpu.py --out benchmarks/results/gpu.json
+    python benchmarks/gpu.py --show benchmarks/results/gpu.json --plot docs/gpu.svg
     python benchmarks/gpu.py --graphs aifb-like mutag-like
 
 Milliseconds by device events (median), peak memory above the level before the call, the time to move each needed byte
@@ -63,18 +64,17 @@ def step(layer, x, inputs, cotangent):
     return torch.autograd.grad(out, [x, *layer.parameters()], cotangent, allow_unused=True)
 
 
-def device_milliseconds(function, calls):
-    for _ in range(3):
+def device_milliseconds(function, calls, warm_up=3):
+    """Of each call, queued one behind the other as in training: the host may run ahead of the device."""
+    for _ in range(warm_up):
         function()
-    samples = []
-    for _ in range(calls):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(calls)]
+    for start, end in events:
         start.record()
         function()
         end.record()
-        torch.cuda.synchronize()
-        samples.append(start.elapsed_time(end))
-    return samples
+    torch.cuda.synchronize()
+    return [start.elapsed_time(end) for start, end in events]
 
 
 def captured(function):
@@ -141,7 +141,7 @@ def measure(name, word, width, graph, calls, peer=False, backend="auto"):
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        record["samples"] = device_milliseconds(run, calls)
+        record["samples"] = device_milliseconds(run, calls, 3 if peer else 12)  # ours keep tables after some steps
         record["peak_bytes"] = torch.cuda.max_memory_allocated() - before
         if not peer and backend == "auto" and name in SMALL:
             record["captured"] = device_milliseconds(captured(run), calls)
@@ -152,17 +152,45 @@ def measure(name, word, width, graph, calls, peer=False, backend="auto"):
     return record
 
 
-def show(record, floor):
+def show(record):
     line = f"  {record['who']:6s} {record['layer']:30s}"
     if record["samples"] is None:
         print(line + " out of memory", flush=True)
         return
-    line += (
-        f" {statistics.median(record['samples']):9.3f} ms {record['peak_bytes'] / 2**30:7.2f} GiB, floor {floor:.3f} ms"
-    )
+    line += f" {statistics.median(record['samples']):9.3f} ms {record['peak_bytes'] / 2**30:7.2f} GiB"
+    line += f", floor {record['floor']:.3f} ms"
     if "captured" in record:
         line += f", captured {statistics.median(record['captured']):.3f} ms, error {record['disagreement']:.0e}"
     print(line, flush=True)
+
+
+def plot(records, path):
+    """Bars of the median milliseconds of each graph, on a logarithmic scale; none where memory did not suffice."""
+    import matplotlib.pyplot as plt
+
+    looks = {"auto": ("ours", "C0"), "torch": ("ours, plain PyTorch", "C1")}
+    bars = {
+        "attention within relations": ("within additive", "RGATConv within"),
+        "attention across relations": ("across additive", "RGATConv across"),
+        "RGCN": ("RGCN", "RGCNConv", "FastRGCNConv"),
+    }
+    plt.rcParams |= {"svg.hashsalt": "rgat", "svg.fonttype": "none"}
+    figure, axes = plt.subplots(1, len(bars), figsize=(11, 3.2), sharey=True, layout="constrained")
+    graph_names = list(dict.fromkeys(record["graph"] for record in records))
+    for axis, (title, words) in zip(axes, bars.items(), strict=True):
+        shown = [record for record in records if record["layer"] in words and record["samples"]]
+        who = list(dict.fromkeys((record["who"], record["layer"]) for record in shown))
+        for place, key in enumerate(who):
+            here = {r["graph"]: statistics.median(r["samples"]) for r in shown if (r["who"], r["layer"]) == key}
+            peer = key[1].split()[0]
+            label, colour = looks.get(key[0], (f"PyG {peer}", "C3" if peer == "FastRGCNConv" else "C2"))
+            at = [graph_names.index(name) + 0.8 * (place + 0.5) / len(who) - 0.4 for name in here]
+            axis.bar(at, list(here.values()), 0.8 / len(who), label=label, color=colour)
+        axis.set(title=title, yscale="log", xticks=range(len(graph_names)), xticklabels=graph_names)
+        axis.tick_params(axis="x", labelrotation=20)
+        axis.legend(fontsize=7)
+    axes[0].set_ylabel("ms, forward and backward")
+    figure.savefig(path, metadata={"Date": None})
 
 
 def main():
@@ -171,7 +199,18 @@ def main():
     parser.add_argument("--calls", type=int, default=10)
     parser.add_argument("--ours-alone", action="store_true")
     parser.add_argument("--out", help="write all samples to this JSON file")
+    parser.add_argument("--show", help="measure nothing: print the results in this JSON file")
+    parser.add_argument("--plot", help="with --show, draw them into this file")
     arguments = parser.parse_args()
+    if arguments.show:
+        with open(arguments.show, encoding="utf-8") as file:
+            found = json.load(file)
+        for record in found["layers"]:
+            print(f"{record['graph']:10s}", end="")
+            show(record)
+        if arguments.plot:
+            plot(found["layers"], arguments.plot)
+        return
     if not torch.cuda.is_available():
         raise SystemExit("benchmarks/gpu.py needs a CUDA device, and PyTorch sees none")
     rate = bandwidth()
@@ -190,7 +229,8 @@ def main():
         for word, width, peer, backend in jobs:
             calls = arguments.calls if not peer else 3
             record = measure(name, word, width, graph, calls, peer, backend)
-            show(record, 1e3 * needed_bytes(graph, width) / rate)
+            record["floor"] = 1e3 * needed_bytes(graph, width) / rate
+            show(record)
             records.append(record)
     if arguments.out:
         about = {"device": device, "torch": torch.__version__, "python": platform.python_version()}

@@ -87,7 +87,7 @@ def test_a_captured_step_repeats_the_eager_one():
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
-def test_a_compiled_two_layer_model_agrees_and_is_no_slower():
+def test_a_compiled_two_layer_model_agrees_with_eager():
     graph = random_graph(4000, 60_000, 9).to("cuda").prepare()
     model = NodeClassifier(32, 8, 9, hidden_channels=64, heads=4).cuda()
     x = torch.randn(4000, 32, device="cuda")
@@ -128,7 +128,7 @@ def test_tables_kept_per_graph_change_no_bit():
     graph = RelationalGraph(edges, relation, num_nodes=500, num_relations=3).to("cuda").prepare()
     for options in ({}, {"scope": "across", "score": "multiplicative", "attention_channels": 1}):
         conv, x = RGATConv(16, 8, 3, heads=2, **options).cuda(), torch.randn(500, 16, device="cuda")
-        first, *others = [step(conv, x, graph) for _ in range(5)]  # tables are made on the way
+        first, *others = [step(conv, x, graph) for _ in range(14)]  # tables are made on the way
         for other in others:
             assert all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
 

@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+_PATIENCE = 12  # a layer asks for the same table up to three times in a step, a batch is used by a few layers
 LARGE = 1 << 17  # rows or edges; smaller graphs stay in the cache and are bound by launches and waiting
 
 _compiled: dict[tuple[Any, ...], Any] = {}
@@ -54,7 +55,7 @@ def launch(
 def once(tensor: Tensor, what: tuple[Any, ...], make: Callable[[], Any]) -> Any:
     """Something that follows from ``tensor``, made once for as long as its memory lives unchanged; None: not yet.
 
-    Made when it is asked for the third time: a batch that is used once does not pay for it, nor wait. Within a capture
+    Made when it was asked for several times: a batch that is used once does not pay for it, nor wait. Within a capture
     nothing runs, so nothing is made there.
     """
     memory = StorageWeakRef(tensor.untyped_storage())
@@ -66,7 +67,7 @@ def once(tensor: Tensor, what: tuple[Any, ...], make: Callable[[], Any]) -> Any:
     if asked == 0:
         for old in [old for old, (ref, *_) in list(_made.items()) if ref.expired()]:
             _made.pop(old, None)
-    if asked == 2:
+    if asked + 1 == _PATIENCE:
         with torch.inference_mode(False):
             found = make()
         torch.cuda.current_stream(tensor.device).synchronize()  # other streams may use it next
