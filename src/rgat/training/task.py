@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -27,7 +28,7 @@ class Task(Protocol):
         """The loss of one step."""
 
     def evaluate(self, model: nn.Module, part: str, constant_attention: bool = False) -> tuple[float, float]:
-        """Loss and metric of the train, valid or test part."""
+        """Loss and metric of the train, valid or test part; NaN without examples."""
 
     def watched(self, loss: float, metric: float) -> tuple[float, float]:
         """What early stopping makes small; the second number decides ties."""
@@ -60,6 +61,8 @@ class NodeTask:
 
     def evaluate(self, model: nn.Module, part: str, constant_attention: bool = False) -> tuple[float, float]:
         ids = getattr(self.data, part)
+        if not len(ids):
+            return math.nan, math.nan
         logits = model(self.data.x, self.graph, constant_attention=constant_attention).float()
         loss = float(node_cross_entropy(logits, self.data.labels, ids))
         return loss, accuracy(logits[ids], self.data.labels[ids])
@@ -96,6 +99,8 @@ class GraphTask:
 
     def evaluate(self, model: nn.Module, part: str, constant_attention: bool = False) -> tuple[float, float]:
         labels = self.data.labels[getattr(self.data, part)]
+        if not len(labels):
+            return math.nan, math.nan
         logits = model(*self.parts[part], constant_attention=constant_attention).float()
         return float(multi_task_cross_entropy(logits, labels, self.class_weights)), mean_roc_auc(logits, labels)
 
