@@ -198,7 +198,7 @@ def _take(x: Tensor, node: Tensor | None, start: int, end: int, buffers: _Buffer
     if node is None:
         return x[start:end]
     taken = buffers.rows("taken", end - start, tuple(x.shape[1:]), x)
-    width = taken[0].numel()
+    width = x.shape[1:].numel()
     arrays = _array(node), _array(x).reshape(len(x), width), _array(taken).reshape(end - start, width)
     run(products.gather, even(start, end, width), start, *arrays)
     return taken
