@@ -374,7 +374,8 @@ def test_a_batch_without_graphs_has_no_logits(name, options):
     data = load("molecules")
     model = GraphClassifier(data.in_channels, 6, 5, hidden_channels=16, **options).eval()
     with ops.backend(name), torch.no_grad():
-        assert model(*data.graphs.batch(data.test[:0])).shape == (0, 6, 2)
+        for constant in (False, True):
+            assert model(*data.graphs.batch(data.test[:0]), constant_attention=constant).shape == (0, 6, 2)
 
 
 def test_what_has_no_stacked_form_is_refused():

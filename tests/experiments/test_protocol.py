@@ -128,7 +128,7 @@ def test_processes_give_the_records_of_one_process_even_if_one_is_killed(node_ru
     experiment, found, _ = node_run
     trials = [record for record in found if record["kind"] == "trial"]
     units = next_units(experiment, []) + next_units(experiment, trials)
-    with open_executor("processes", experiment.division, workers=2) as execute:
+    with open_executor("processes", experiment.division, workers=1) as execute:
         made = []
         for record in execute(units):
             made.append(json.loads(record_files._dump({"format": 1, **record})))
@@ -139,8 +139,9 @@ def test_processes_give_the_records_of_one_process_even_if_one_is_killed(node_ru
     assert untimed(made) == untimed(found)
 
 
-def test_workers_that_always_die_end_the_work_with_a_sentence(node_run):
+def test_workers_that_always_die_end_the_work_with_a_sentence(node_run, monkeypatch):
     experiment, _, _ = node_run
+    monkeypatch.setattr("rgat.experiments.executors.RETRIES", 1)
     over = threading.Event()
 
     def kill():
@@ -152,7 +153,7 @@ def test_workers_that_always_die_end_the_work_with_a_sentence(node_run):
     killer = threading.Thread(target=kill)
     killer.start()
     try:
-        refused = pytest.raises(ValueError, match="workers must live to end their work, got 4 that died in a row")
+        refused = pytest.raises(ValueError, match="workers must live to end their work, got 2 that died in a row")
         with open_executor("processes", experiment.division, workers=1) as execute, refused:
             list(execute(next_units(experiment, [])))
     finally:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +15,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import lru_cache
+from multiprocessing.connection import Connection
 from typing import Any
 
 from rgat.checks import check_count, check_word
@@ -106,12 +108,14 @@ class _Processes:
     def _open(self) -> ProcessPoolExecutor:
         if self.pool is None:
             context = multiprocessing.get_context("spawn")  # a forked child of a threaded parent may hang
-            start = (self.content, self.device)
+            line, self.line = context.Pipe(duplex=False)
+            start = (self.content, self.device, line)
             self.pool = ProcessPoolExecutor(self.workers, context, initializer=_start_worker, initargs=start)
         return self.pool
 
     def close(self) -> None:
         if self.pool is not None:
+            self.line.close()
             self.pool.shutdown(wait=True, cancel_futures=True)
             self.pool = None
 
@@ -119,16 +123,17 @@ class _Processes:
 _here: dict[str, Any] = {}  # in a worker process: what it was started with
 
 
-def _start_worker(content: bytes, device: str) -> None:
+def _start_worker(content: bytes, device: str, line: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who is interrupted is the parent; it lets its workers go
     _here.update(content=content, device=device)
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    threading.Thread(target=_leave_with_parent, args=(line,), daemon=True).start()
 
 
-def _leave_with_parent() -> None:
-    """A worker whose parent was killed would wait for work forever."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
+def _leave_with_parent(line: Connection) -> None:
+    """Leave at once, whatever is under way, when the parent closes its end of the line, or is killed."""
+    try:
+        line.recv_bytes()  # nothing is ever sent
+    except (EOFError, OSError):
         os._exit(1)
 
 

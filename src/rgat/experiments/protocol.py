@@ -6,6 +6,7 @@ So nothing needs to be remembered: whoever is killed at any moment starts again,
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -216,7 +217,7 @@ def run_protocol(
                 path = write_record(experiment.folder, record)
                 records.append(json.loads(path.read_bytes()))  # as whoever starts again would read it
                 report()
-    if experiment.plan.trials:
+    if experiment.plan.trials and importlib.util.find_spec("optuna") is not None:
         _write_studies(experiment, records)
     models = experiment.plan.models
     return sorted(records, key=lambda record: (models.index(record["model"]), record_name(record)))
