@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rgat.data import GraphData
 from rgat.data.cache import Arrays, cached
-from rgat.data.molecules import parse_smiles, rdkit
+from rgat.data.molecules import parse_smiles
 
 NUM_BITS, RADIUS = 1024, 2
 
@@ -33,7 +33,6 @@ def fingerprints(data: GraphData, num_bits: int = NUM_BITS, radius: int = RADIUS
 
 def cached_of_molecules(name: str, data: GraphData, build: Callable[[list[Any]], Arrays], **options: Any) -> Arrays:
     """Arrays made of all molecules of a data set, whose graphs are named by SMILES; made once and kept."""
-    rdkit()
     content = hashlib.sha256("\n".join(data.graph_names).encode()).hexdigest()
 
     def parse_and_build() -> Arrays:

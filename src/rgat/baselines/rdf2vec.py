@@ -47,22 +47,20 @@ def walks(graph: Adjacency, starts: Ids, depth: int, cap: int, rng: np.random.Ge
 
     A start with at most ``cap`` walks has them all; any other has ``cap`` of them, each step drawn at random.
     """
-    num_walks = _count_walks(graph, depth)[starts]
-    few = starts[num_walks <= cap]
-    every = np.full((len(few), 1), -1)
-    every[:, 0] = few
+    num_walks = _count_walks(graph, depth, cap + 1)[starts]
+    every = starts[num_walks <= cap][:, None]
     drawn = np.repeat(starts[num_walks > cap], cap)[:, None]
     for _ in range(depth):
         every, drawn = _step(graph, every, None), _step(graph, drawn, rng)
     return np.unique(np.concatenate([every, drawn]), axis=0)
 
 
-def _count_walks(graph: Adjacency, depth: int) -> Array:
-    """How many walks of at most ``depth`` steps start at each node; a walk ends early only where it must."""
-    counts = np.ones(len(graph.ptr) - 1)
+def _count_walks(graph: Adjacency, depth: int, limit: int) -> Ids:
+    """How many walks of ``depth`` steps start at each node, counted up to ``limit``; a dead end ends a walk."""
+    counts = np.ones(len(graph.ptr) - 1, dtype=np.int64)
     for _ in range(depth):
-        total = np.concatenate([[0.0], np.cumsum(counts[graph.target])])
-        counts = np.where(np.diff(graph.ptr) > 0, np.diff(total[graph.ptr]), 1.0)
+        total = np.concatenate([[0], np.cumsum(counts[graph.target])])
+        counts = np.where(np.diff(graph.ptr) > 0, np.minimum(np.diff(total[graph.ptr]), limit), 1)
     return counts
 
 
@@ -77,13 +75,17 @@ def _step(graph: Adjacency, rows: Ids, rng: np.random.Generator | None) -> Ids:
     else:
         place = np.arange(len(rows)) - (np.cumsum(copies) - copies).repeat(copies)
     edge = np.where(degree > 0, graph.ptr[last] + place, -1)
-    step = [np.where(edge >= 0, values[edge], -1) for values in (graph.relation, graph.target)]
+    step = [np.append(values, -1)[edge] for values in (graph.relation, graph.target)]
     return np.concatenate([rows, np.stack(step, axis=1)], axis=1)
 
 
-def wl_labels(graph: Adjacency, iterations: int) -> Iterator[Ids]:
-    """Labels of the nodes after 0, 1, ... iterations: a hash of the own label and those of the edges that leave."""
+def wl_labels(graph: Adjacency, entities: Ids, iterations: int) -> Iterator[Ids]:
+    """Labels of the nodes after 0, 1, ... iterations: a hash of the own label and those of the edges that leave.
+
+    All entities begin with one label, as in the kernel.
+    """
     label = np.arange(len(graph.ptr) - 1).astype(np.uint64)
+    label[entities] = len(label)
     yield label.view(np.int64)
     for _ in range(iterations):
         around = mix(mix(label[graph.target]) ^ graph.relation.astype(np.uint64))
@@ -97,7 +99,7 @@ def sentences(
 ) -> list[list[str]]:
     """Walks as words; in WL walks, all but the entity itself go by their label after each iteration."""
     rows = walks(graph, entities, depth, cap, rng)
-    labels = [np.arange(len(graph.ptr) - 1)] if kind == "plain" else list(wl_labels(graph, WL_ITERATIONS))
+    labels = [np.arange(len(graph.ptr) - 1)] if kind == "plain" else list(wl_labels(graph, entities, WL_ITERATIONS))
     text = []
     for label in labels:
         nodes = np.where(rows[:, 2::2] >= 0, label[rows[:, 2::2]], -1)

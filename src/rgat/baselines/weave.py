@@ -132,7 +132,7 @@ class Weave(nn.Module):
     .. math::
         z = \tanh(\mathrm{Dense}(\mathrm{Histogram}(\mathrm{norm}(\tanh(\mathrm{Dense}(a^{(2)})))))),
 
-    and logits linear in :math:`z`; ``norm`` is layer normalisation. Pairs are updated once, since nothing reads
+    and logits linear in :math:`z`; ``norm`` is batch normalisation. Pairs are updated once, since nothing reads
     them after the second layer.
 
     Args:
@@ -157,7 +157,7 @@ class Weave(nn.Module):
         self.pairs1 = WeavePairs(atom_channels, pair_channels, hidden_channels)
         self.atoms2 = WeaveAtoms(hidden_channels, hidden_channels, hidden_channels)
         self.dense1 = _dense(hidden_channels, dense_channels)
-        self.norm = nn.LayerNorm(dense_channels)
+        self.norm = nn.BatchNorm1d(dense_channels)  # the bins are those of a feature with mean 0 and variance 1
         self.histogram = Histogram()
         self.dense2 = _dense(len(BINS) * dense_channels, dense_channels)
         self.out = _dense(dense_channels, 2 * num_tasks)

@@ -60,7 +60,7 @@ def run(
         seed: of no effect.
         depths: candidates of the depth ``d``.
         costs: candidates of `C`.
-        num_features: for large graphs: hash labels, and count them in so many columns; None is exact.
+        num_features: for large graphs: hash labels, and count them in at most so many columns; None is exact.
     """
     triples, instances = original_triples(data), labelled(data).numpy()
 
@@ -92,8 +92,8 @@ def subtree_counts(triples: Ids, instances: Ids, num_nodes: int, depth: int, num
     row, column = np.concatenate(rows), np.concatenate(columns)
     if num_features is not None:
         column = (column.view(np.uint64) % np.uint64(num_features)).astype(np.int64)
-    width = num_features or int(column.max(initial=-1)) + 1
-    return sparse.coo_matrix((np.ones(len(row)), (row, column)), shape=(len(instances), width)).tocsr()
+    met, column = np.unique(column, return_inverse=True)  # labels that no instance meets have no column
+    return sparse.coo_matrix((np.ones(len(row)), (row, column)), shape=(len(instances), len(met))).tocsr()
 
 
 def _neighbourhoods(triples: Ids, ptr: Ids, instances: Ids, depth: int) -> tuple[list[_Reached], list[_Reached]]:

@@ -34,44 +34,51 @@ def baselines_for(data: NodeData | GraphData) -> dict[str, Callable[..., Outcome
 
 
 def run_baseline(
-    name: str, data: NodeData | GraphData, seed: int = 0, split: int | None = None, **settings: Any
+    name: str,
+    data: NodeData | GraphData,
+    seed: int = 0,
+    split: int | None = None,
+    budget: str = "custom",
+    **settings: Any,
 ) -> Record:
-    """Train one system once and return the record of the run; a failure is a record too.
+    """Train one system once and return the record of the run, also of one that did not end well.
 
     Args:
         name: of the system, as in the tables.
         data: what to learn from, divided as ``split`` says.
         seed: of the run.
         split: seed of the data's split, for the record; None where it is fixed.
+        budget: of the experiment, for the record.
         **settings: of the system, in place of its usual ones.
     """
     check_word("baseline", name, tuple(baselines_for(data)))
-    record: Record = {"kind": "run", "data": data.name, "budget": "custom", "model": name, "setting": None}
+    record: Record = {"kind": "run", "data": data.name, "budget": budget, "model": name, "setting": None}
     record |= {"seed": seed, "split": split, "data_hashes": data.provenance.get("sha256", {}), **environment()}
     started = time.perf_counter()
     try:
         outcome = baselines_for(data)[name](data, seed, **settings)
-    except (RuntimeError, FloatingPointError, MemoryError) as error:
-        return record | {"status": "failed", "error": f"{type(error).__name__}: {error}"} | _seconds(started)
-    curve = {"train_loss": list(rounded(outcome.train_loss))} if outcome.train_loss else None
-    found = {
+        found = _found(data, outcome)
+    except (RuntimeError, ArithmeticError, MemoryError) as error:
+        found = {"status": "failed", "error": f"{type(error).__name__}: {error}", "config": settings, "scores": None}
+    return record | {"constant_scores": None} | found | {"seconds": time.perf_counter() - started}
+
+
+def _found(data: NodeData | GraphData, outcome: Outcome) -> dict[str, Any]:
+    """What a record says of an outcome."""
+    found: dict[str, Any] = {"config": outcome.config, "selected_on": outcome.selected_on}
+    if any(logits.isnan().any() for logits in outcome.logits.values()):
+        return found | {"status": "diverged", "error": "outputs are not numbers", "scores": None}
+    found |= {
         "status": "done",
-        "config": outcome.config,
-        "selected_on": outcome.selected_on,
         "best_epoch": outcome.best_epoch,
-        "curve": curve,
+        "curve": {"train_loss": list(rounded(outcome.train_loss)), "valid_loss": [], "valid_metric": []},
         "scores": outcome.scores(data),
-        "constant_scores": None,
         "outputs": {"test": pack_array(outcome.logits["test"].numpy())},
         "constant_outputs": None,
     }
     if isinstance(data, GraphData):
         found |= {"task_scores": _task_scores(data, outcome), "constant_task_scores": None}
-    return record | found | _seconds(started)
-
-
-def _seconds(started: float) -> dict[str, float]:
-    return {"seconds": time.perf_counter() - started}
+    return found
 
 
 def _task_scores(data: GraphData, outcome: Outcome) -> dict[str, dict[str, float]]:
