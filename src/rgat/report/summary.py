@@ -1,0 +1,122 @@
+"""What the statistics say, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rgat.report.analysis import Analysis, Comparison
+from rgat.report.results import number
+from rgat.report.study import MODELS
+
+MEMORISED = 0.995  # a training set of a few hundred nodes is then known but for one
+
+
+def summarise(analysis: Analysis) -> list[str]:
+    """Paragraphs about one study: order, RGCN, attention, and how far to trust them."""
+    if not analysis.study.rows:
+        return [
+            f"{analysis.study.title} has no finished runs, only trials of a search: nothing can be said about test scores."
+        ]
+    paragraphs = [_order(analysis), _against_rgcn(analysis), _against_constant(analysis), *_cautions(analysis)]
+    return [paragraph for paragraph in paragraphs if paragraph]
+
+
+def listed(words: Sequence[str]) -> str:
+    """Words in a row: a, b and c."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def _order(analysis: Analysis) -> str:
+    """Best to worst, ties named."""
+    ranking, study = analysis.ranking, analysis.study
+    if len(ranking) < 2:
+        return ""
+    places: list[list[str]] = [[]]
+    for row, step in ranking:
+        places[-1].append(f"{row.name} ({number(study, row.scores().mean())})")
+        if step in ("significant", "no test"):
+            places.append([])
+    places = [place for place in places if place]
+    order = ", ".join(f"{i}) {' tied with '.join(place)}" for i, place in enumerate(places, 1))
+    steps = [step for _, step in ranking[:-1]]
+    if "no test" in steps:
+        tail = "Not every step of this order can be tested, so it is an order of means alone."
+    elif len(places) == 1:
+        tail = "No step of this order is significant."
+    elif "tied" in steps:
+        tail = "Each step is significant (one-sided, p ≤ 0.05) but for the ties."
+    else:
+        tail = "Each step is significant (one-sided, p ≤ 0.05)."
+    unit = ", in %" if study.percent else ""
+    return f"On {study.title}, best to worst by mean test {study.metric}{unit}: {order}. {tail}"
+
+
+def _sentence(family: Sequence[Comparison], template: dict[str, str]) -> str:
+    """One clause for each verdict that occurs, with the rows it was given to."""
+    clauses = []
+    for verdict, text in template.items():
+        rows = [comparison.first.name for comparison in family if comparison.verdict == verdict]
+        if rows:
+            clauses.append(text.format(rows=listed(rows), are="is" if len(rows) == 1 else "are"))
+    return "; ".join(clauses)
+
+
+def _against_rgcn(analysis: Analysis) -> str:
+    family = analysis.against_rgcn
+    if not family:
+        return ""
+    if all(comparison.verdict == "no conclusion" for comparison in family):
+        return (
+            f"No conclusion against RGCN: none of the {len(family)} attention models can be told apart from it "
+            "(two-sided, Holm)."
+        )
+    text = _sentence(
+        family,
+        {
+            "better": "{rows} {are} better than RGCN",
+            "worse": "{rows} {are} worse than RGCN",
+            "no conclusion": "no conclusion for {rows}",
+            "too few runs to tell": "too few runs to tell for {rows}",
+            "no test: too few runs": "no test for {rows}, which needs at least two runs on both sides",
+            "no test: no spread": "no test for {rows}, since all runs of either side score the same",
+        },
+    )
+    return f"Against RGCN (two-sided, corrected for {len(family)} comparisons): {text}."
+
+
+def _against_constant(analysis: Analysis) -> str:
+    family = analysis.against_constant
+    if not family:
+        return ""
+    gains = [c for c in family if c.verdict == "better"]
+    losses = [c for c in family if c.verdict == "worse"]
+    rest = [c for c in family if c.verdict not in ("better", "worse")]
+    clauses = []
+    for verb, found in (("raises", gains), ("lowers", losses)):
+        if found:
+            changes = [f"{c.first.name} by {abs(100 * c.relative):.2f} %" for c in found]
+            clauses.append(f"attention {verb} the mean of {listed(changes)}")
+    if rest:
+        clauses.append(f"no difference is shown for {listed([c.first.name for c in rest])}")
+    return f"Against the same trained models with constant attention, relative: {'; '.join(clauses)}."
+
+
+def _cautions(analysis: Analysis) -> list[str]:
+    study, cautions = analysis.study, []
+    means = sorted((row.scores().mean() for row in analysis.five), reverse=True)
+    if study.is_node and study.test_size and len(means) > 1 and means[0] - means[1] < 1 / study.test_size:
+        cautions.append(
+            f"The test set has {study.test_size} nodes: one of them is worth {100 / study.test_size:.2f} points, more "
+            f"than the {100 * (means[0] - means[1]):.2f} points between the two best means."
+        )
+    rgcn = study.row("RGCN")
+    if study.is_node and rgcn is not None and len(rgcn.scores("train")) and rgcn.scores("train").mean() >= MEMORISED:
+        better = [c.first.name for c in analysis.against_rgcn if c.verdict == "better"]
+        outcome = f"here {listed(better)} nevertheless did" if better else "here it does not"
+        cautions.append(
+            f"RGCN knows the training set by heart; the paper expects that attention then does not help, and {outcome}."
+        )
+    missing = [model for model in MODELS if study.row(model) is None]
+    if missing and len(missing) < len(MODELS):
+        cautions.append(f"There are no finished runs of {listed(missing)}.")
+    return cautions
