@@ -119,14 +119,14 @@ def trial_record(model, number, objective, description, prior=20, status="done",
     }
 
 
-def write_study(folder, truth=PAPER_LIKE, seeds=30, trials=40, seed=0, baselines=(), **description):
-    """A whole experiment; returns its folder. Accuracies are multiples of 1/36, as those of AIFB are."""
+def write_study(folder, truth=PAPER_LIKE, seeds=30, trials=40, seed=0, baselines=(), exact=False, **description):
+    """A whole experiment; returns its folder. Accuracies are multiples of 1/36, as those of AIFB are, unless exact."""
     described = describe(seeds=seeds, trials=trials, **description)
     node = described["task"] == "node"
     open_experiment(folder, described)
     rng = np.random.default_rng(seed)
     units = [(None, s) for s in range(seeds)] if node else [(p, s) for p in (122, 123, 124) for s in range(seeds)]
-    grid = lambda value: round(min(1.0, value) * 36) / 36 if node else min(1.0, value)
+    grid = lambda value: round(min(1.0, value) * 36) / 36 if node and not exact else min(1.0, value)
     for model, (mean, constant, spread) in truth.items():
         for split, number in units:
             score = grid(rng.normal(mean, spread))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import zip_longest
 
 import numpy as np
 
@@ -186,7 +187,7 @@ class Analysis:
         """
         order = sorted(self.five, key=lambda row: -row.scores().mean())
         ranks = []
-        for row, following in zip(order, [*order[1:], None], strict=True):
+        for row, following in zip_longest(order, order[1:]):
             if following is None:
                 ranks.append((row, "last"))
             elif (test := self.tests[row.name, following.name]) is None:

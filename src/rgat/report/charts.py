@@ -51,14 +51,14 @@ def draw(analysis: Analysis) -> list[Chart]:
     if len(analysis.nine) > 1:
         charts.append(p_values(analysis))
     for family, key, title in (
-        (analysis.against_rgcn, "rgcn", "Difference to RGCN"),
-        (analysis.against_constant, "attention", "Difference that attention makes"),
+        (analysis.against_rgcn, "rgcn", "difference to RGCN"),
+        (analysis.against_constant, "attention", "the difference that attention makes"),
     ):
         charts.append(differences(analysis, family, key, title) if family else None)
     charts += [distribution(study, False), distribution(study, True), best_of(study)]
     charts += [
-        curves(study, "train_loss", "Training loss"),
-        curves(study, "valid_metric", f"Validation {study.metric}"),
+        curves(study, "train_loss", "training loss"),
+        curves(study, "valid_metric", f"validation {study.metric}"),
     ]
     found = [chart for chart in charts if chart is not None]
     for chart in found:
@@ -81,8 +81,8 @@ def bars(analysis: Analysis) -> Chart:
     chart = Chart(
         f"{study.key}-bars",
         f"{study.title}: test {study.metric}.",
-        "Mean and standard deviation over runs. Blue: baselines; yellow: additive; red: multiplicative attention; hatched: "
-        "the same models with constant attention." + (" Diamonds: as published." if printed else ""),
+        "Mean and standard deviation over runs. Blue: baselines; yellow: additive; red: multiplicative attention; "
+        "hatched: the same models with constant attention." + (" Diamonds: as published." if printed else ""),
         0.9 + 0.26 * len(rows),
     )
     axes = chart.axes
@@ -95,7 +95,7 @@ def bars(analysis: Analysis) -> Chart:
     for place, (row, mean, deviation) in enumerate(zip(rows, means, deviations, strict=True)):
         colour = GROUP_COLOURS[row.group]
         bar = axes.barh(
-            place, mean - start, left=start, height=0.68, color=(colour, 0.35) if row.constant else colour, edgecolor=colour,
+            place, mean - start, left=start, height=0.68, color="none" if row.constant else colour, edgecolor=colour,
             linewidth=0.8, hatch="////" if row.constant else None,
         )[0]  # fmt: skip
         n = len(row.scores())
@@ -129,9 +129,10 @@ def p_values(analysis: Analysis) -> Chart:
     chart = Chart(
         f"{study.key}-p-values",
         f"{study.title}: does A outperform B?",
-        "p-value of the one-sided Mann-Whitney U test over final runs, A in the line, B in the column. Shaded and bold: at "
-        "most 0.05.",
+        "p-value of the one-sided Mann-Whitney U test over final runs, A in the line, B in the column. Shaded and "
+        "bold: at most 0.05.",
         1.7 + 0.33 * len(rows),
+        tall=True,
     )
     from matplotlib.patches import Rectangle
 
@@ -141,10 +142,8 @@ def p_values(analysis: Analysis) -> Chart:
             test = None if first is second else analysis.tests[first.name, second.name]
             p = None if test is None else test.greater
             significant = p is not None and p <= SIGNIFICANT
-            fill = ("none", 0.0) if p is None else (ACCENT, 0.45 if significant else 0.02 + 0.10 * (1 - p))
-            cell = Rectangle(
-                (j - 0.5, i - 0.5), 1, 1, facecolor=fill if p is not None else "none", edgecolor=LINE, linewidth=0.6
-            )
+            fill = "none" if p is None else (ACCENT, 0.45 if significant else 0.02 + 0.10 * (1 - p))
+            cell = Rectangle((j - 0.5, i - 0.5), 1, 1, facecolor=fill, edgecolor=LINE, linewidth=0.6)
             axes.add_patch(cell)
             tip = "no test" if p is None else f"p = {p:.3g}"
             chart.mark(
@@ -173,8 +172,8 @@ def differences(analysis: Analysis, family: Sequence[Comparison], key: str, titl
     study = analysis.study
     chart = Chart(
         f"{study.key}-difference-{key}",
-        f"{study.title}: {title.lower()}.",
-        "Points: difference of the mean test scores. Thick: 95 % interval over seeds; thin: over seeds and test examples.",
+        f"{study.title}: {title}.",
+        "Difference of the mean test scores. Thick: 95 % interval over seeds; thin: over seeds and test examples.",
         0.95 + 0.34 * len(family),
     )
     axes = chart.axes
@@ -284,7 +283,7 @@ def curves(study: Study, key: str, title: str) -> Chart | None:
         return None
     chart = Chart(
         f"{study.key}-{key.replace('_', '-')}",
-        f"{study.title}: {title[0].lower() + title[1:]}.",
+        f"{study.title}: {title}.",
         "Median over the final runs, as long as half of them go on; the band holds the middle four fifths.",
         3.5,
         lines=True,

@@ -61,8 +61,8 @@ function nearest(svg, event) {
     }
   }
   if (!best.line) return "";
-  const { x, y, xlabel, ylabel, log } = svg.dataset, short = (number) => +number.toPrecision(4);
-  return `${best.line.dataset.line}: ${xlabel} ${short(value(best.x, x))}, ${ylabel} ${short(value(best.y, y, log === "1"))}`;
+  const { x, y, xlabel, ylabel, yscale } = svg.dataset, short = (number) => +number.toPrecision(4);
+  return `${best.line.dataset.line}: ${xlabel} ${short(value(best.x, x))}, ${ylabel} ${short(value(best.y, y, yscale === "log"))}`;
 }
 document.addEventListener("pointermove", (event) => {
   const mark = event.target.closest?.("[data-tip]"), svg = event.target.closest?.("svg[data-x]");

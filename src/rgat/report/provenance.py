@@ -33,9 +33,12 @@ def _environments(studies: Sequence[Study]) -> Table:
     for study in studies:
         records = [*study.runs, *study.trials]
         versions = _distinct(
-            ", ".join(f"{name} {version}" for name, version in sorted((r.get("versions") or {}).items())) for r in records
+            ", ".join(f"{name} {version}" for name, version in sorted((r.get("versions") or {}).items()))
+            for r in records
         )
-        lines.append(Line([Cell(study.title), Cell(versions), Cell(_distinct(str(r.get("device") or "") for r in records))]))
+        lines.append(
+            Line([Cell(study.title), Cell(versions), Cell(_distinct(str(r.get("device") or "") for r in records))])
+        )
     columns = [Column(title, text=True) for title in ("Data set", "Versions", "Devices")]
     return Table("provenance-versions", "What it ran on", columns, lines)
 

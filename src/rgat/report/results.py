@@ -77,7 +77,10 @@ def overview(analyses: Sequence[Analysis], key: str, caption: str) -> Table:
         for study, published, best in parts:
             row = study.row(name)
             scores = row.scores() if row else np.empty(0)
-            cells += [_score(study, scores, *best.get(name, (False, False))), Cell(str(len(scores)), (len(scores),))]
+            cells += [
+                _score(study, scores, *best.get(name, (False, False))),
+                Cell(str(len(scores)), (len(scores),)) if row else EMPTY,
+            ]
             cells += [_score(study, row.scores("train")) if row else EMPTY] if study.is_node else []
             cells += [_paper(study, row or rows[name], "test")] if published else []
         lines.append(Line(cells, rows[name].group, rows[name].model))
@@ -93,7 +96,7 @@ def scores(analysis: Analysis) -> Table:
         columns.append(Column(PART_TITLES[part], ("mean", "standard deviation")))
         if any(_printed(study, row, part) for row in study.rows):
             columns.append(Column(f"{PART_TITLES[part]}, paper", ("mean", "standard deviation")))
-    columns += [Column("n"), Column("± over seeds"), Column("± over seeds and examples")]
+    columns += [Column("n"), Column("± seeds"), Column("± seeds, examples")]
     best = {part: _best(study, study.rows, lambda row, part=part: row.scores(part)) for part in parts}  # type: ignore[misc]
     lines = []
     for row in study.rows:
@@ -107,10 +110,10 @@ def scores(analysis: Analysis) -> Table:
         lines.append(Line(cells, row.group, row.model))
     unit = "in %" if study.percent else "as a fraction"
     notes = [
-        f"Mean ± standard deviation of the {study.metric}, {unit}, over n runs. Bold: best in its class; underlined: best "
-        "of all.",
-        "The last columns are half widths of 95 % intervals of the test mean: for other seeds; for other seeds and other "
-        "test examples of the same kind.",
+        f"Mean ± standard deviation of the {study.metric}, {unit}, over n runs. Bold: best in its class; underlined: "
+        "best of all.",
+        "The last columns are half widths of 95 % intervals of the test mean: for other seeds; for other seeds and "
+        "other test examples of the same kind.",
     ]
     return Table(f"{study.key}-scores", f"{study.title}: {study.metric}", columns, lines, notes)
 
@@ -124,12 +127,12 @@ def comparisons(analysis: Analysis, family: Sequence[Comparison], key: str, capt
     study = analysis.study
     paired = any(comparison.first.model == comparison.second.model for comparison in family)
     columns = [
-        Column("Comparison", text=True),
+        Column("Model", text=True),
         Column("Conclusion", text=True),
         Column("Difference"),
         Column("relative"),
-        Column("± over seeds"),
-        Column("± and examples"),
+        Column("± seeds"),
+        Column("± seeds, examples"),
         Column("P(above)"),
         Column("95 % interval", ("low", "high")),
         Column("P(tie)"),
@@ -148,7 +151,7 @@ def comparisons(analysis: Analysis, family: Sequence[Comparison], key: str, capt
         lines.append(
             Line(
                 [
-                    Cell(f"{c.first.name} against {c.second.name}"),
+                    Cell(c.first.name),
                     Cell(c.verdict, tone=TONES.get(c.verdict, "open")),
                     Cell(number(study, c.difference, sign=True), (c.difference,)),
                     Cell(f"{100 * c.relative:+.2f} %", (c.relative,)),
@@ -164,7 +167,7 @@ def comparisons(analysis: Analysis, family: Sequence[Comparison], key: str, capt
             )
         )
     notes = [
-        "P(above), P(tie), P(below): how a run of the first compares with one of the second; the interval is a bootstrap's.",
+        "P(above), P(tie), P(below): how a run of the first compares with one of the second; a bootstrap interval.",
         "One-sided: the paper's Mann-Whitney U test that the first is above. Conclusions are drawn from the two-sided "
         f"p-values after Holm's correction inside this family of {len(family)}, at 0.05.",
     ]
@@ -185,7 +188,7 @@ def significance(analysis: Analysis) -> Table:
         lines.append(Line([Cell(row.name), *p_values], model=row.model))
     columns = [Column("A", text=True), *(Column(name) for name in names)]
     caption = f"{study.title}: p-values that A (line) outperforms B (column)"
-    return Table(f"{study.key}-significance", caption, columns, lines)
+    return Table(f"{study.key}-significance", caption, columns, lines, folded=True)
 
 
 def tasks(analysis: Analysis) -> Table | None:
@@ -261,8 +264,8 @@ def importance(analysis: Analysis) -> Table | None:
     ]
     columns = [Column("Option", text=True), *(Column(model) for model in models)]
     notes = [
-        "Share of the variance of the trials' ranks that an option explains alone, corrected for chance. The sampler looks "
-        "more often where scores are good, so small shares say little."
+        "Share of the variance of the trials' ranks that an option explains alone, corrected for chance. The sampler "
+        "looks more often where scores are good, so small shares say little."
     ]
     return Table(f"{study.key}-importance", f"{study.title}: what mattered in the search", columns, lines, notes)
 

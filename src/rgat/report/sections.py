@@ -17,11 +17,13 @@ from rgat.report.tables import Table
 
 @dataclass(frozen=True)
 class Block:
-    """Charts and tables that belong together, under a heading or none."""
+    """Text, charts and tables that belong together, under a heading or none, about a study or none."""
 
     title: str | None
     charts: list[Chart] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
+    paragraphs: list[str] = field(default_factory=list)
+    study: str | None = None
 
 
 @dataclass(frozen=True)
@@ -36,22 +38,23 @@ class Section:
 
 
 READING = [
-    "A row is one model with one setting, trained with several seeds. Rows named C- are the same trained models, evaluated "
-    "with all attention coefficients of a softmax group set equal. All settings were selected on validation data; test scores "
-    "were looked at once, at the end.",
-    "Each ordered pair of rows has the p-value of the paper's one-sided Mann-Whitney U test, exact with ties up to 50 runs. "
-    "With so many pairs some are small by chance, so conclusions are drawn only inside two families fixed beforehand: the "
-    "attention models against RGCN, and against themselves with constant attention, two-sided, with Holm's correction.",
-    "Intervals over seeds say what other seeds would give on the same test examples (Student, Welch). Intervals over seeds "
-    "and examples add what other test examples of the same kind would change (bootstrap); they are what a claim about the "
-    "task, not about the split, needs.",
+    "A row is one model with one setting, trained with several seeds. Rows named C- are the same trained models, "
+    "evaluated with all attention coefficients of a softmax group set equal. All settings were selected on validation "
+    "data; test scores were looked at once, at the end.",
+    "Each ordered pair of rows has the p-value of the paper's one-sided Mann-Whitney U test, exact with ties up to 50 "
+    "runs. With so many pairs some are small by chance, so conclusions are drawn only inside two families fixed "
+    "beforehand: the attention models against RGCN, and against themselves with constant attention, two-sided, with "
+    "Holm's correction.",
+    "Intervals over seeds say what other seeds would give on the same test examples (Student, Welch). Intervals over "
+    "seeds and examples add what other test examples of the same kind would change (bootstrap); they are what a claim "
+    "about the task, not about the split, needs.",
 ]
 
 
 def arrange(analyses: Sequence[Analysis], notices: Sequence[str]) -> list[Section]:
     """All sections in reading order."""
-    summary = [paragraph for analysis in analyses for paragraph in summarise(analysis)]
-    found = [Section("summary", "Summary", summary)]
+    summary = [Block(a.study.title, paragraphs=summarise(a), study=a.study.key) for a in analyses]
+    found = [Section("summary", "Summary", [], summary)]
     if notices:
         found.append(Section("notices", "Read this first", list(notices)))
     found.append(_overview(analyses))
@@ -81,7 +84,10 @@ def _overview(analyses: Sequence[Analysis]) -> Section:
 def _study(analysis: Analysis) -> Section:
     study = analysis.study
     charts = {chart.key.removeprefix(f"{study.key}-"): chart for chart in draw(analysis)}
-    take = lambda *keys: [charts[key] for key in keys if key in charts]
+
+    def take(*keys: str) -> list[Chart]:
+        return [charts[key] for key in keys if key in charts]
+
     against_rgcn = against_constant = None
     if analysis.against_rgcn:
         caption = f"{study.title}: attention models against RGCN"
@@ -93,7 +99,7 @@ def _study(analysis: Analysis) -> Section:
         _block("Scores", take("bars"), results.scores(analysis) if study.rows else None),
         _block(
             "What can be concluded",
-            take("difference-rgcn", "difference-attention", "p-values"),
+            take("p-values", "difference-rgcn", "difference-attention"),
             against_rgcn,
             against_constant,
             results.significance(analysis) if len(analysis.nine) > 1 else None,

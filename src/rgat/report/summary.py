@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rgat.report.analysis import Analysis, Comparison
 from rgat.report.results import number
+from rgat.report.statistics import SIGNIFICANT, smallest_p
 from rgat.report.study import MODELS
 
 MEMORISED = 0.995  # a training set of a few hundred nodes is then known but for one
@@ -14,9 +15,7 @@ MEMORISED = 0.995  # a training set of a few hundred nodes is then known but for
 def summarise(analysis: Analysis) -> list[str]:
     """Paragraphs about one study: order, RGCN, attention, and how far to trust them."""
     if not analysis.study.rows:
-        return [
-            f"{analysis.study.title} has no finished runs, only trials of a search: nothing can be said about test scores."
-        ]
+        return [f"{analysis.study.title} has no finished runs, only trials of a search: no test score to speak of."]
     paragraphs = [_order(analysis), _against_rgcn(analysis), _against_constant(analysis), *_cautions(analysis)]
     return [paragraph for paragraph in paragraphs if paragraph]
 
@@ -61,6 +60,11 @@ def _sentence(family: Sequence[Comparison], template: dict[str, str]) -> str:
     return "; ".join(clauses)
 
 
+def _needed(family: int) -> int:
+    """The fewest runs on both sides with which some comparison of a family can be significant."""
+    return next(n for n in range(2, 99) if family * smallest_p(n, n) <= SIGNIFICANT)
+
+
 def _against_rgcn(analysis: Analysis) -> str:
     family = analysis.against_rgcn
     if not family:
@@ -76,7 +80,7 @@ def _against_rgcn(analysis: Analysis) -> str:
             "better": "{rows} {are} better than RGCN",
             "worse": "{rows} {are} worse than RGCN",
             "no conclusion": "no conclusion for {rows}",
-            "too few runs to tell": "too few runs to tell for {rows}",
+            "too few runs to tell": f"too few runs to tell for {{rows}} ({_needed(len(family))} on both sides could)",
             "no test: too few runs": "no test for {rows}, which needs at least two runs on both sides",
             "no test: no spread": "no test for {rows}, since all runs of either side score the same",
         },

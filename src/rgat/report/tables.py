@@ -64,6 +64,7 @@ class Table:
     columns: list[Column]
     lines: list[Line]
     notes: list[str] = field(default_factory=list)
+    folded: bool = False  # in the page, to be opened
 
     def all_notes(self) -> list[str]:
         """The notes of cells, in reading order, then those of the whole."""
@@ -113,13 +114,14 @@ def to_html(table: Table) -> str:
         f"<li>{f'<sup>{mark}</sup> ' if mark else ''}{html.escape(text)}</li>" for mark, text in _lettered(table)
     )
     caption = html.escape(table.caption)
-    return (
-        f'<figure class="table" id="table-{table.key}"><figcaption>{caption}</figcaption>'
+    content = (
         f'<div class="scroll" tabindex="0" role="region" aria-label="{caption}">'
         f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
         + (f'<ul class="notes">{notes}</ul>' if notes else "")
-        + "</figure>"
     )
+    if table.folded:
+        return f'<details class="table" id="table-{table.key}"><summary>{caption}</summary>{content}</details>'
+    return f'<figure class="table" id="table-{table.key}"><figcaption>{caption}</figcaption>{content}</figure>'
 
 
 def _attributes(**values: str | None) -> str:

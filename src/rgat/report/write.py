@@ -17,12 +17,25 @@ from rgat.report.tables import to_csv, to_latex
 PAGE = "report.html"
 
 
+def check_libraries() -> None:
+    """Raise unless what a report needs is installed; worth asking before a long training."""
+    try:
+        import matplotlib as mpl
+        import scipy
+    except ImportError as error:
+        raise ImportError(
+            f"a report needs matplotlib and scipy ({error}); install them with `pip install 'rgat[report]'`"
+        ) from error
+    del mpl, scipy
+
+
 def write_report(runs: Sequence[Path], out: Path) -> Path:
     """Write the report of all records at or below ``runs`` into the folder ``out``.
 
     There is then ``report.html``, the page; ``results.md``; ``tables/*.csv`` and ``*.tex``; ``charts/*.svg``, ``*.pdf``
     and ``*.png``. The same records give the same bytes. Returns the path of the page.
     """
+    check_libraries()
     studies, notices = load_studies(runs)
     with style():
         sections = arrange([Analysis(study) for study in studies], notices)
