@@ -190,7 +190,7 @@ def test_the_document_has_the_summary_the_tables_and_no_images(report):
     text = (report / "first/results.md").read_text()
     for heading in ("# Results", "## Summary", "## AIFB", "## The paper's claims", "## Provenance"):
         assert f"\n{heading}\n" in f"\n{text}"
-    assert "best to worst by mean test accuracy" in text
+    assert "Best to worst by mean test accuracy" in text
     assert "![" not in text
     assert "ab" * 32 in text  # the data's hash
 

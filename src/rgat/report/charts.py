@@ -230,16 +230,17 @@ def distribution(study: Study, prior_only: bool) -> Chart | None:
     )
     axes = chart.axes
     every = _scaled(study, np.concatenate([values[name] for name in names]))
-    left = float(every.min()) - 0.03 * max(float(np.ptp(every)), 1e-3)
+    margin = 0.03 * max(float(np.ptp(every)), 1e-3)
+    left, right = float(every.min()) - margin, float(every.max()) + margin
     for name in names:
         failed = len(trials[name]) - len(values[name])
         x, share = cumulative(values[name], failed)
-        x, share = np.r_[left, _scaled(study, x)], np.r_[failed / len(trials[name]), share]
+        x, share = np.r_[left, _scaled(study, x), right], np.r_[failed / len(trials[name]), share, 1.0]
         line = axes.step(
             x, share, where="post", label=name, markevery=0.2, markersize=4, linewidth=1.5, **SEARCH_STYLES[name]
         )[0]
         chart.mark(line, model=name, line=name)
-    axes.set_xlim(left, None)
+    axes.set_xlim(left, right)
     axes.set_ylim(-0.02, 1.02)
     axes.set_xlabel(f"mean validation {_unit(study)}")
     axes.set_ylabel("share of trials")
@@ -269,6 +270,7 @@ def best_of(study: Study) -> Chart | None:
         chart.mark(line, model=model, line=model)
     if not names:
         return None
+    chart.axes.locator_params(axis="x", integer=True)
     chart.axes.set_xlabel("trials")
     chart.axes.set_ylabel(_unit(study))
     _legend(chart, names)
@@ -297,6 +299,7 @@ def curves(study: Study, key: str, title: str) -> Chart | None:
         chart.mark(band, model=name)
     if key == "train_loss" and min(float(low.min()) for low, _, _ in found.values()) > 0:
         chart.axes.set_yscale("log")
+    chart.axes.locator_params(axis="x", integer=True)
     chart.axes.set_xlabel("epoch")
     chart.axes.set_ylabel(title if key == "train_loss" else _unit(study))
     _legend(chart, list(found))

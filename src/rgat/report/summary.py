@@ -26,20 +26,21 @@ def listed(words: Sequence[str]) -> str:
 
 
 def _order(analysis: Analysis) -> str:
-    """Best to worst, ties named."""
+    """Best to worst, ties named where there are runs enough to tell."""
     ranking, study = analysis.ranking, analysis.study
     if len(ranking) < 2:
         return ""
+    few = min(len(row.scores()) for row, _ in ranking) < _needed(len(analysis.against_rgcn) or 1)
     places: list[list[str]] = [[]]
     for row, step in ranking:
         places[-1].append(f"{row.name} ({number(study, row.scores().mean())})")
-        if step in ("significant", "no test"):
+        if few or step in ("significant", "no test"):
             places.append([])
     places = [place for place in places if place]
     order = ", ".join(f"{i}) {' tied with '.join(place)}" for i, place in enumerate(places, 1))
     steps = [step for _, step in ranking[:-1]]
-    if "no test" in steps:
-        tail = "Not every step of this order can be tested, so it is an order of means alone."
+    if few or "no test" in steps:
+        tail = "This is an order of means alone: not every step of it can be tested."
     elif len(places) == 1:
         tail = "No step of this order is significant."
     elif "tied" in steps:
@@ -47,17 +48,7 @@ def _order(analysis: Analysis) -> str:
     else:
         tail = "Each step is significant (one-sided, p ≤ 0.05)."
     unit = ", in %" if study.percent else ""
-    return f"On {study.title}, best to worst by mean test {study.metric}{unit}: {order}. {tail}"
-
-
-def _sentence(family: Sequence[Comparison], template: dict[str, str]) -> str:
-    """One clause for each verdict that occurs, with the rows it was given to."""
-    clauses = []
-    for verdict, text in template.items():
-        rows = [comparison.first.name for comparison in family if comparison.verdict == verdict]
-        if rows:
-            clauses.append(text.format(rows=listed(rows), are="is" if len(rows) == 1 else "are"))
-    return "; ".join(clauses)
+    return f"Best to worst by mean test {study.metric}{unit}: {order}. {tail}"
 
 
 def _needed(family: int) -> int:
@@ -65,44 +56,50 @@ def _needed(family: int) -> int:
     return next(n for n in range(2, 99) if family * smallest_p(n, n) <= SIGNIFICANT)
 
 
+def _untold(analysis: Analysis, family: Sequence[Comparison]) -> list[str]:
+    """Clauses about comparisons without a conclusion, each with its reason."""
+    study, clauses = analysis.study, []
+    reasons = {
+        "no conclusion": "nothing can be concluded for {}",
+        "too few runs to tell": f"too few runs for a conclusion ({_needed(len(family))} on both sides could give one) "
+        "though means differ: {}",
+        "no test: too few runs": "no test with a single run, means differ: {}",
+        "no test: no spread": "no test where all runs of either side score the same, means differ: {}",
+    }
+    for verdict, text in reasons.items():
+        mine = [c for c in family if c.verdict == verdict]
+        plain = verdict == "no conclusion"
+        names = [c.first.name + ("" if plain else f" {number(study, c.difference, sign=True)}") for c in mine]
+        clauses += [text.format(listed(names))] if names else []
+    return clauses
+
+
 def _against_rgcn(analysis: Analysis) -> str:
     family = analysis.against_rgcn
     if not family:
         return ""
     if all(comparison.verdict == "no conclusion" for comparison in family):
-        return (
-            f"No conclusion against RGCN: none of the {len(family)} attention models can be told apart from it "
-            "(two-sided, Holm)."
-        )
-    text = _sentence(
-        family,
-        {
-            "better": "{rows} {are} better than RGCN",
-            "worse": "{rows} {are} worse than RGCN",
-            "no conclusion": "no conclusion for {rows}",
-            "too few runs to tell": f"too few runs to tell for {{rows}} ({_needed(len(family))} on both sides could)",
-            "no test: too few runs": "no test for {rows}, which needs at least two runs on both sides",
-            "no test: no spread": "no test for {rows}, since all runs of either side score the same",
-        },
-    )
-    return f"Against RGCN (two-sided, corrected for {len(family)} comparisons): {text}."
+        several = f"none of the {len(family)} attention models" if len(family) > 1 else family[0].first.name
+        return f"No conclusion against RGCN: {several} can be told apart from it (two-sided, Holm)."
+    clauses = []
+    for verdict in ("better", "worse"):
+        rows = [c.first.name for c in family if c.verdict == verdict]
+        if rows:
+            clauses.append(f"{listed(rows)} {'is' if len(rows) == 1 else 'are'} {verdict} than RGCN")
+    clauses += _untold(analysis, family)
+    return f"Against RGCN (two-sided, corrected for {len(family)} comparisons): {'; '.join(clauses)}."
 
 
 def _against_constant(analysis: Analysis) -> str:
     family = analysis.against_constant
     if not family:
         return ""
-    gains = [c for c in family if c.verdict == "better"]
-    losses = [c for c in family if c.verdict == "worse"]
-    rest = [c for c in family if c.verdict not in ("better", "worse")]
     clauses = []
-    for verb, found in (("raises", gains), ("lowers", losses)):
-        if found:
-            changes = [f"{c.first.name} by {abs(100 * c.relative):.2f} %" for c in found]
-            clauses.append(f"attention {verb} the mean of {listed(changes)}")
-    if rest:
-        clauses.append(f"no difference is shown for {listed([c.first.name for c in rest])}")
-    return f"Against the same trained models with constant attention, relative: {'; '.join(clauses)}."
+    for verb, verdict in (("raises", "better"), ("lowers", "worse")):
+        changes = [f"{c.first.name} by {abs(100 * c.relative):.2f} %" for c in family if c.verdict == verdict]
+        clauses += [f"attention {verb} the mean of {listed(changes)}, relative"] if changes else []
+    clauses += _untold(analysis, family)
+    return f"Against the same trained models with constant attention: {'; '.join(clauses)}."
 
 
 def _cautions(analysis: Analysis) -> list[str]:
@@ -116,9 +113,9 @@ def _cautions(analysis: Analysis) -> list[str]:
     rgcn = study.row("RGCN")
     if study.is_node and rgcn is not None and len(rgcn.scores("train")) and rgcn.scores("train").mean() >= MEMORISED:
         better = [c.first.name for c in analysis.against_rgcn if c.verdict == "better"]
-        outcome = f"here {listed(better)} nevertheless did" if better else "here it does not"
+        outcome = f"here {listed(better)} does nevertheless" if better else "nothing here shows otherwise"
         cautions.append(
-            f"RGCN knows the training set by heart; the paper expects that attention then does not help, and {outcome}."
+            f"RGCN knows the training set by heart; the paper expects no help of attention then, and {outcome}."
         )
     missing = [model for model in MODELS if study.row(model) is None]
     if missing and len(missing) < len(MODELS):
