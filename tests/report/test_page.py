@@ -8,18 +8,13 @@ import shutil
 import made_up
 import pytest
 
-from rgat.report import write_report
-
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="no Chromium on this machine")
 
 
-@pytest.fixture(scope="module")
-def page(tmp_path_factory):
-    root = tmp_path_factory.mktemp("page")
-    made_up.write_study(root / "runs/aifb", seeds=6, trials=24, baselines={"WL": 0.805})
-    made_up.write_study(root / "runs/tox21", seeds=2, trials=0, data="tox21", task="graph")
-    return write_report([root / "runs"], root / "out")
+@pytest.fixture
+def page(report):
+    return report / "first" / "report.html"
 
 
 @pytest.fixture(scope="module")

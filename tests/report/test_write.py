@@ -20,17 +20,6 @@ from rgat.report.study import load_studies
 from rgat.report.tables import Cell, Column, Line, Table, to_csv, to_html, to_latex, to_markdown
 
 
-@pytest.fixture(scope="module")
-def report(tmp_path_factory):
-    """A report on made-up nodes and graphs, written twice."""
-    root = tmp_path_factory.mktemp("report")
-    made_up.write_study(root / "runs/aifb", seeds=6, trials=24, baselines={"WL": 0.805})
-    made_up.write_study(root / "runs/tox21", seeds=2, trials=0, data="tox21", task="graph")
-    for name in ("first", "second"):
-        assert write_report([root / "runs"], root / name) == root / name / "report.html"
-    return root
-
-
 def files(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 

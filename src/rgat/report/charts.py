@@ -99,8 +99,9 @@ def bars(analysis: Analysis) -> Chart:
             linewidth=0.8, hatch="////" if row.constant else None,
         )[0]  # fmt: skip
         n = len(row.scores())
-        tip = f"{row.name}: {mean:.4g} ± {deviation:.3g}, {n} runs" if n > 1 else f"{row.name}: {mean:.4g}, one run"
-        chart.mark(bar, model=row.model, tip=tip)
+        text = number(study, row.scores().mean())
+        tip = f" ± {number(study, spread(row.scores()) or 0.0)}, {n} runs" if n > 1 else ", one run"
+        chart.mark(bar, model=row.model, tip=f"{row.name}: {text}{tip}")
         if n > 1:
             spreads = axes.errorbar(mean, place, xerr=deviation, color=INK, linewidth=0.9, capsize=2)
             for artist in (*spreads[1], *spreads[2]):
@@ -108,7 +109,6 @@ def bars(analysis: Analysis) -> Chart:
         if row.name in published:
             diamond = axes.plot(published[row.name], place, "D", color=INK, markerfacecolor="none", markersize=4.5)[0]
             chart.mark(diamond, model=row.model, tip=f"{row.name} as published: {published[row.name]:.4g}")
-        text = number(study, row.scores().mean())
         value = axes.text(1.015, place, text, transform=axes.get_yaxis_transform(), va="center", fontsize=8.5)
         chart.mark(value, model=row.model)
     if study.is_node and study.floor > start / 100:

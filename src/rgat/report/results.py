@@ -142,30 +142,7 @@ def comparisons(analysis: Analysis, family: Sequence[Comparison], key: str, capt
         *([Column("p, paired")] if paired else []),
         Column("p, Holm"),
     ]
-    lines = []
-    for c in family:
-        test = c.test
-        low_high = c.above_interval
-        p_values: list[float | None] = [None, None] if test is None else [test.greater, test.two_sided]
-        p_values += [*([c.paired] if paired else []), c.corrected]
-        lines.append(
-            Line(
-                [
-                    Cell(c.first.name),
-                    Cell(c.verdict, tone=TONES.get(c.verdict, "open")),
-                    Cell(number(study, c.difference, sign=True), (c.difference,)),
-                    Cell(f"{100 * c.relative:+.2f} %", (c.relative,)),
-                    _half(study, c.seeds),
-                    _half(study, c.examples),
-                    Cell(f"{c.above:.2f}", (c.above,)),
-                    EMPTY if low_high is None else Cell(f"{low_high[0]:.2f} to {low_high[1]:.2f}", low_high),
-                    Cell(f"{c.tie:.2f}", (c.tie,)),
-                    Cell(f"{c.below:.2f}", (c.below,)),
-                    *(EMPTY if p is None else Cell(p_text(p), (p,)) for p in p_values),
-                ],
-                model=c.first.model,
-            )
-        )
+    lines = [_comparison(study, comparison, paired) for comparison in family]
     notes = [
         "P(above), P(tie), P(below): how a run of the first compares with one of the second; a bootstrap interval.",
         "One-sided: the paper's Mann-Whitney U test that the first is above. Conclusions are drawn from the two-sided "
@@ -174,6 +151,26 @@ def comparisons(analysis: Analysis, family: Sequence[Comparison], key: str, capt
     if paired:
         notes.append("Paired: Wilcoxon's signed ranks, since both rows are the same trained models.")
     return Table(f"{study.key}-{key}", caption, columns, lines, notes)
+
+
+def _comparison(study: Study, c: Comparison, paired: bool) -> Line:
+    p_values: list[float | None] = [None, None] if c.test is None else [c.test.greater, c.test.two_sided]
+    p_values += [*([c.paired] if paired else []), c.corrected]
+    interval = c.above_interval
+    cells = [
+        Cell(c.first.name),
+        Cell(c.verdict, tone=TONES.get(c.verdict, "open")),
+        Cell(number(study, c.difference, sign=True), (c.difference,)),
+        Cell(f"{100 * c.relative:+.2f} %", (c.relative,)),
+        _half(study, c.seeds),
+        _half(study, c.examples),
+        Cell(f"{c.above:.2f}", (c.above,)),
+        EMPTY if interval is None else Cell(f"{interval[0]:.2f} to {interval[1]:.2f}", interval),
+        Cell(f"{c.tie:.2f}", (c.tie,)),
+        Cell(f"{c.below:.2f}", (c.below,)),
+        *(EMPTY if p is None else Cell(p_text(p), (p,)) for p in p_values),
+    ]
+    return Line(cells, model=c.first.model)
 
 
 def significance(analysis: Analysis) -> Table:

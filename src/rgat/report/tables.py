@@ -229,8 +229,3 @@ _LATEX = {
 def _latex(text: str) -> str:
     known = "".join(_LATEX.get(character, character) for character in text)
     return known.encode("ascii", "replace").decode()  # no input encoding needed; names are ASCII but for the above
-
-
-def head_of_latex() -> str:
-    """What a document needs before the tables."""
-    return "\\documentclass{article}\n\\usepackage{booktabs}\n\\usepackage[landscape,margin=1cm]{geometry}\n"
