@@ -31,14 +31,22 @@ def test_doctor_says_what_is_there_and_how_to_get_the_rest():
     assert re.search(r"missing: .*pip install 'rgat\[\w+\]'", done.stdout)
 
 
-def test_demo_prints_a_table_that_fits_a_narrow_terminal():
-    done = rgat("demo", "--set", "planted-consensus", "--set", "planted-consensus", "--seeds", "2", columns=50)
+def test_demo_prints_a_table_that_fits_a_narrow_terminal_and_ends_in_a_page(tmp_path):
+    sets = ("--set", "planted-consensus", "--set", "planted-consensus")
+    done = rgat("demo", *sets, "--seeds", "2", "--out", str(tmp_path / "x"), columns=50)
     assert done.returncode == 0, done.stderr
     rows = [line for line in done.stdout.splitlines() if re.search(r"\d\d\.\d ±", line)]
     assert [len(re.findall(r"\d\d\.\d ± ?\d", row)) for row in rows] == [1, 2, 2, 2, 2]  # an RGCN has no constant row
     assert sum(name in done.stdout for name in VARIANTS) == 5
-    assert max(map(len, done.stdout.splitlines())) <= 50
+    *lines, last = done.stdout.splitlines()
+    assert max(map(len, lines)) <= 50
     assert "…" not in done.stdout
+    page = tmp_path / "x" / "report" / "report.html"
+    assert last == f"The report, to open in a browser: {page}"
+    assert "planted-consensus" in page.read_text()
+    again = rgat("report", str(tmp_path / "x" / "records"), "--out", str(tmp_path / "y"))
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "y" / "report.html").read_bytes() == page.read_bytes()
 
 
 def test_train_keeps_a_model_and_goes_on_from_its_checkpoint(tmp_path):
@@ -61,15 +69,24 @@ def test_train_keeps_a_model_and_goes_on_from_its_checkpoint(tmp_path):
 def test_cells_show_mean_and_spread():
     assert _mean_and_spread([0.5, 0.7]) == "60.0 ±14.1"
     assert _mean_and_spread([1.0]) == "100.0"
+    assert _mean_and_spread([]) == "-"
 
 
-def test_a_users_mistake_is_one_sentence_and_exit_code_2():
+def test_a_users_mistake_is_one_sentence_and_exit_code_2(tmp_path):
     done = rgat("demo", "--set", "institut")
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert 'did you mean "institute"?' in done.stderr
     assert "Traceback" not in done.stderr
-    for line in ("demo --seeds 0", "dmeo", "demo --nope", "data stats aifb --split 1"):
+    mistakes = (
+        "demo --seeds 0",
+        "dmeo",
+        "demo --nope",
+        "data stats aifb --split 1",
+        "report nowhere",
+        f"report {tmp_path}",
+    )
+    for line in mistakes:
         done = rgat(*line.split())
         assert done.returncode == 2
         assert (done.stdout, done.stderr.count("\n")) == ("", 1)

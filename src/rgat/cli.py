@@ -23,7 +23,7 @@ except ImportError as error:  # pragma: no cover
     ) from error
 
 if TYPE_CHECKING:
-    from rgat.experiments.compare import Run
+    from rgat.experiments.records import Record
 
 app = typer.Typer(
     help="Learn from relational graphs: relational graph attention networks and their relatives.",
@@ -69,8 +69,11 @@ def demo(
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="How often each model is trained.")] = 3,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; by default one per core.")] = None,
+    out: Annotated[
+        Path, typer.Option(help="Folder for records and report; what an earlier demo left there is replaced.")
+    ] = Path("rgat-demo"),
 ) -> None:
-    """Train RGCN and the four RGAT variants on built-in data, and compare them with and without attention.
+    """Train RGCN and the four RGAT variants on built-in data, compare them, and write a report to open in a browser.
 
     \b
     Examples:
@@ -80,43 +83,51 @@ def demo(
     from rgat.data import load
     from rgat.experiments.compare import SETUPS, compare
     from rgat.experiments.variants import VARIANTS
+    from rgat.report import check_libraries, write_report
 
+    check_libraries()
     names = list(dict.fromkeys(sets or SETUPS))
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("runs,"), TimeRemainingColumn(), TextColumn("left"))
     with Progress(TextColumn("training"), *columns, console=console, transient=True) as progress:
         bar = progress.add_task("", total=len(names) * len(VARIANTS) * seeds)
-        runs = compare(names, seeds=seeds, workers=workers, on_run=lambda run: progress.advance(bar))
+        advance = lambda run: progress.advance(bar)
+        runs = compare(names, seeds=seeds, workers=workers, out=out / "records", on_run=advance)
+    with console.status("writing the report"):
+        page = write_report([out / "records" / name for name in names], out / "report")
     for name in names:
         console.print(f"\n[bold]{name}[/bold]. {QUESTIONS[name]}")
         console.print(str(load(name)), style="dim", highlight=False)
-        console.print(_table([run for run in runs if run.data == name]))
+        console.print(_table([run for run in runs if run["data"] == name]))
     console.print(
         f"\nMean ± standard deviation over {seeds} seeds, in %. The epoch is chosen on validation data alone. The last "
         "column is the same trained model, tested with all attention coefficients of a group set equal: where it falls "
         "below the test column, the model does use its attention.",
         highlight=False,
     )
+    _say_where(page)
 
 
-def _table(runs: list[Run]) -> Table:
-    metric = runs[0].result.metric
+def _say_where(page: Path) -> None:
+    console.print(f"\nThe report, to open in a browser: {page.resolve()}", highlight=False, soft_wrap=True)
+
+
+def _table(runs: list[Record]) -> Table:
     table = Table(box=box.SIMPLE, pad_edge=False)
-    table.add_column(metric)
+    table.add_column("mean ROC-AUC" if "task_scores" in runs[0] else "accuracy")
     shown = ("train", "valid", "test", "constant") if console.width >= 76 else ("test", "constant")
     for column in shown:
         table.add_column(column, justify="right", no_wrap=True)
-    for model in dict.fromkeys(run.model for run in runs):
-        mine = [run.result for run in runs if run.model == model]
-        columns = [[result.scores[part] for result in mine] for part in ("train", "valid", "test")]
-        columns.append([result.constant_scores["test"] for result in mine])
-        cells = [_mean_and_spread(values) for values in columns]
-        if model == "RGCN":
-            cells[-1] = "-"  # its attention is constant anyway
-        table.add_row(model, *cells[-len(shown) :])
+    for model in dict.fromkeys(run["model"] for run in runs):
+        mine = [run for run in runs if run["model"] == model and run["status"] == "done"]
+        columns = [[run["scores"][part] for run in mine] for part in ("train", "valid", "test")]
+        columns.append([run["constant_scores"]["test"] for run in mine if run["constant_scores"]])
+        table.add_row(model, *[_mean_and_spread(values) for values in columns][-len(shown) :])
     return table
 
 
 def _mean_and_spread(values: list[float]) -> str:
+    if not values:
+        return "-"  # an RGCN's attention is constant anyway; or no run ended well
     percent = [100 * value for value in values]
     spread = f" ±{statistics.stdev(percent):4.1f}" if len(percent) > 1 else ""
     return f"{statistics.mean(percent):.1f}{spread}"
@@ -475,6 +486,23 @@ def _baseline_table(records: list[dict[str, Any]]) -> Table:
 
 
 @app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Folders or packed files of records.", metavar="RUNS...")],
+    out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("rgat-report"),
+) -> None:
+    """Turn records into tables, charts, significance tests and one page to open in a browser.
+
+    \b
+    Examples:
+      rgat report runs/aifb                      one data set
+      rgat report records --out report           everything below a folder
+    """
+    from rgat.report import write_report
+
+    _say_where(write_report(runs, out))
+
+
+@app.command()
 def doctor() -> None:
     """Say what this machine can use, and why not the rest."""
     import torch
@@ -498,7 +526,8 @@ def doctor() -> None:
         ("optuna", "hyper-parameter search", "search"),
         ("sklearn", "support vector machines, forests", "baselines"),
         ("gensim", "RDF2Vec", "baselines"),
-        ("matplotlib", "figures", "report"),
+        ("matplotlib", "charts of a report", "report"),
+        ("scipy", "statistics of a report", "report"),
         ("ray", "many machines", "ray"),
     ):
         found = importlib.util.find_spec(package) is not None

@@ -1,23 +1,62 @@
-import dataclasses
+import json
 
+import numpy as np
 import pytest
 
 from rgat.experiments import compare as module
 from rgat.experiments.compare import SETUPS, compare
+from rgat.experiments.records import read_experiment, unpack_array
 from rgat.experiments.variants import VARIANTS
+from rgat.training import Result
 
 
-def test_runs_come_in_order_and_do_not_depend_on_the_number_of_workers():
+def test_runs_come_in_order_and_do_not_depend_on_the_number_of_workers(tmp_path):
     seen = []
     runs = {}
     for workers in (1, 2):
-        runs[workers] = [
-            dataclasses.replace(run, result=dataclasses.replace(run.result, seconds=0.0))
-            for run in compare(["institute"], ["RGCN"], seeds=2, workers=workers, on_run=seen.append)
-        ]
+        found = compare(["institute"], ["RGCN"], seeds=2, workers=workers, out=tmp_path, on_run=seen.append)
+        runs[workers] = [run | {"seconds": 0.0} for run in found]
     assert runs[1] == runs[2]
-    assert [(run.data, run.model, run.seed) for run in runs[1]] == [("institute", "RGCN", 0), ("institute", "RGCN", 1)]
+    assert [(run["data"], run["model"], run["seed"]) for run in runs[1]] == [("institute", "RGCN", s) for s in (0, 1)]
     assert len(seen) == 4
+    experiment = read_experiment(tmp_path / "institute")  # the second call replaced what the first had written
+    assert [record["seed"] for record in experiment.records] == [0, 1]
+    assert experiment.description["seeds"] == 2
+
+
+def test_a_record_holds_what_the_model_says_about_the_test_part(tmp_path):
+    (node,) = compare(["institute"], ["additive WIRGAT"], seeds=1, workers=1, out=tmp_path)
+    described = read_experiment(tmp_path / "institute").description
+    labels = np.array(described["test_labels"][""])
+    for prefix in ("", "constant_"):
+        named = unpack_array(node[f"{prefix}outputs"]["test"]).argmax(-1)
+        assert np.mean(named == labels) == node[f"{prefix}scores"]["test"]
+    assert 0 < described["majority"] < 1
+    graph = module._train("molecules", "RGCN", 0)
+    assert np.mean(list(graph["task_scores"]["test"].values())) == pytest.approx(graph["scores"]["test"])
+    assert graph["constant_scores"] is None
+    assert module._describe("molecules", 1)["tasks"] == list(graph["task_scores"]["test"])
+
+
+def test_what_is_not_a_demos_is_never_replaced(tmp_path):
+    (tmp_path / "institute").mkdir()
+    (tmp_path / "institute" / "thesis.txt").write_text("years of work")
+    with pytest.raises(ValueError, match="must be new, empty or from an earlier `rgat demo`, got something else"):
+        compare(["institute"], seeds=1, out=tmp_path)
+    other = {"format": 1, "data": "institute", "command": "rgat reproduce institute"}
+    (tmp_path / "institute" / "experiment.json").write_text(json.dumps(other))
+    with pytest.raises(ValueError, match="give another folder with --out"):
+        compare(["institute"], seeds=1, out=tmp_path)
+    assert (tmp_path / "institute" / "thesis.txt").exists()
+
+
+def test_a_run_that_diverges_at_once_is_recorded_as_such(monkeypatch):
+    nothing = dict.fromkeys(("train", "valid", "test"), float("nan"))
+    diverged = Result("accuracy", 0, nothing, nothing, [], 0.0)
+    monkeypatch.setattr(module, "fit", lambda model, data, settings, seed: diverged)
+    record = module._train("institute", "RGCN", 0)
+    assert (record["status"], record["scores"]) == ("diverged", None)
+    assert "not a number" in record["error"]
 
 
 @pytest.mark.parametrize(
@@ -37,7 +76,7 @@ def test_bad_arguments_are_refused(arguments, message):
 def test_on_the_planted_sets_the_right_attention_finds_what_a_mean_cannot():
     """One seed each; the whole table, over ten seeds, is in docs/planted.md."""
     results = {
-        (kind, model): module._train(f"planted-{kind}", model, 0).result
+        (kind, model): module._train(f"planted-{kind}", model, 0)
         for kind, model in (
             ("needle", "RGCN"),
             ("needle", "additive WIRGAT"),
@@ -48,10 +87,10 @@ def test_on_the_planted_sets_the_right_attention_finds_what_a_mean_cannot():
     }
     for kind, right in (("needle", "additive WIRGAT"), ("rivals", "multiplicative ARGAT")):
         attention = results[kind, right]
-        assert attention.scores["test"] > results[kind, "RGCN"].scores["test"] + 0.15
-        assert attention.constant_scores["test"] < attention.scores["test"] - 0.15
+        assert attention["scores"]["test"] > results[kind, "RGCN"]["scores"]["test"] + 0.15
+        assert attention["constant_scores"]["test"] < attention["scores"]["test"] - 0.15
     wrong = results["rivals", "additive WIRGAT"]  # a softmax over single edges is no attention
-    assert wrong.scores == wrong.constant_scores
+    assert wrong["scores"] == wrong["constant_scores"]
 
 
 def test_every_built_in_set_has_a_setup_and_the_variants_are_the_papers():

@@ -14,7 +14,7 @@ import os
 import platform
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,15 +86,19 @@ def has_record(folder: Path, unit: Record) -> bool:
     return (folder / "records" / record_name(unit)).exists()
 
 
-def read_experiment(folder: Path) -> Experiment:
-    """Read one experiment, a folder or a packed file; what is damaged is listed, not fatal."""
+def read_experiment(folder: Path, keep: Callable[[Record], Record] = lambda record: record) -> Experiment:
+    """Read one experiment, a folder or a packed file; what is damaged is listed, not fatal.
+
+    ``keep`` returns what to keep of a record, as soon as it is read: thousands of trials have long curves. A record for
+    which it raises a ValueError, KeyError or TypeError is damaged.
+    """
     if folder.is_file():
-        return _read_packed(folder)
+        return _read_packed(folder, keep)
     if not (folder / EXPERIMENT).is_file():
         raise ValueError(f"{folder} must hold an experiment ({EXPERIMENT} and records), got none; check the path")
     experiment = Experiment(_load((folder / EXPERIMENT).read_bytes(), str(folder / EXPERIMENT)), [])
     for path in sorted((folder / "records").rglob("*.json")):
-        _add(experiment, path.read_bytes(), str(path.relative_to(folder)))
+        _add(experiment, path.read_bytes(), str(path.relative_to(folder)), keep)
     return experiment
 
 
@@ -117,21 +121,22 @@ def pack(folder: Path, path: Path) -> None:
     _write(path, gzip.compress("\n".join(lines).encode(), mtime=0))
 
 
-def _read_packed(path: Path) -> Experiment:
+def _read_packed(path: Path, keep: Callable[[Record], Record]) -> Experiment:
     try:
         lines = gzip.decompress(path.read_bytes()).split(b"\n")
     except (OSError, EOFError) as error:
         raise ValueError(f"{path} must be packed records, got a file that cannot be decompressed ({error})") from error
     experiment = Experiment(_load(lines[0], str(path)), [])
     for number, line in enumerate(lines[1:], 2):
-        _add(experiment, line, f"{path}, line {number}")
+        _add(experiment, line, f"{path}, line {number}", keep)
     return experiment
 
 
-def _add(experiment: Experiment, text: bytes, where: str) -> None:
+def _add(experiment: Experiment, text: bytes, where: str, keep: Callable[[Record], Record]) -> None:
     try:
         record = _load(text, where)
         record_name(record)
+        record = keep(record)
     except (ValueError, KeyError, TypeError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else str(error)
         experiment.damaged.append((where, reason))

@@ -1,0 +1,63 @@
+"""Records in, a folder of tables and charts and one page out."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from rgat.report.analysis import Analysis
+from rgat.report.drawing import style
+from rgat.report.page import to_document, to_page
+from rgat.report.sections import arrange
+from rgat.report.study import load_studies
+from rgat.report.tables import to_csv, to_latex
+
+PAGE = "report.html"
+
+
+def check_libraries() -> None:
+    """Raise unless what a report needs is installed; worth asking before a long training."""
+    try:
+        import matplotlib as mpl
+        import scipy
+    except ImportError as error:
+        raise ImportError(
+            f"a report needs matplotlib and scipy ({error}); install them with `pip install 'rgat[report]'`"
+        ) from error
+    del mpl, scipy
+
+
+def write_report(runs: Sequence[Path], out: Path) -> Path:
+    """Write the report of all records at or below ``runs`` into the folder ``out``.
+
+    There is then ``report.html``, the page; ``results.md``; ``tables/*.csv`` and ``*.tex``; ``charts/*.svg``, ``*.pdf``
+    and ``*.png``. The same records give the same bytes. Returns the path of the page.
+    """
+    check_libraries()
+    studies, notices = load_studies(runs)
+    with style():
+        sections = arrange([Analysis(study) for study in studies], notices)
+        svgs = {}
+        for chart in (chart for section in sections for block in section.blocks for chart in block.charts):
+            for path, content in chart.save(out / "charts"):
+                _write(path, content)
+                if path.suffix == ".svg":
+                    svgs[chart.key] = content
+    for table in (table for section in sections for block in section.blocks for table in block.tables):
+        _write(out / "tables" / f"{table.key}.csv", to_csv(table).encode())
+        _write(out / "tables" / f"{table.key}.tex", to_latex(table).encode())
+    _write(out / "results.md", to_document(sections).encode())
+    _write(out / PAGE, to_page(sections, studies, svgs).encode())
+    return out / PAGE
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Under a temporary name first, so that nobody opens half of a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+    os.chmod(temporary, 0o644)  # mkstemp keeps files to their owner; a report is to be shown
+    os.replace(temporary, path)
