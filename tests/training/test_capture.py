@@ -71,7 +71,7 @@ def random_graphs():
     """A set of small graphs that needs no reader of molecules."""
     graphs, nodes, edges = 60, 5, 12
     relation = torch.randint(3, (graphs * edges,))
-    ends = torch.randint(nodes, (2, graphs * edges))
+    ends = torch.randint(nodes, (2, graphs * edges)) + nodes * torch.arange(graphs).repeat_interleave(edges)
     ptr = [size * torch.arange(graphs + 1) for size in (nodes, edges)]
     store = GraphStore(torch.randn(graphs * nodes, 4), ends, relation, *ptr, num_relations=3)
     labels, ids = torch.randint(2, (graphs, 2)), torch.arange(graphs)
