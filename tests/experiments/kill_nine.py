@@ -68,6 +68,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--models", nargs="+", default=["RGCN", "additive ARGAT"])
+    parser.add_argument("--executors", nargs="+", default=["local", "processes"])
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     chance = random.Random(given.seed)
@@ -79,7 +80,7 @@ def main():
         while kills < given.kills:
             jobs += 1
             out = folder / f"disturbed-{jobs}"
-            line = command(folder, out, chance.choice(("local", "processes")), given.models)
+            line = command(folder, out, chance.choice(given.executors), given.models)
             most = max(1, 2 * len(expected) // given.kills)
             while kills < given.kills and disturb(line, out, chance, most):
                 kills += 1

@@ -6,7 +6,7 @@ from pathlib import Path
 def test_records_survive_kill_nine():
     """Three kills; `python tests/experiments/kill_nine.py` does twenty."""
     script = Path(__file__).with_name("kill_nine.py")
-    line = [sys.executable, str(script), "--kills", "3", "--models", "RGCN"]
+    line = [sys.executable, str(script), "--kills", "3", "--models", "RGCN", "--executors", "local"]
     done = subprocess.run(line, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 kills" in done.stdout

@@ -1,6 +1,10 @@
-import os
-import subprocess
+"""The commands in this process: `main` with its arguments, what it prints and how it ends."""
+
 import sys
+
+import pytest
+
+from rgat.cli import main
 
 PLAN = """
 data = "institute"
@@ -13,38 +17,46 @@ patience = 2
 """
 
 
-def rgat(*arguments, cwd):
-    environment = os.environ | {"COLUMNS": "100", "RGAT_BACKEND": "torch"}
-    line = [sys.executable, "-m", "rgat", *arguments]
-    return subprocess.run(line, capture_output=True, text=True, timeout=300, env=environment, cwd=cwd)
+@pytest.fixture
+def rgat(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("RGAT_BACKEND", "torch")  # nothing to compile
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["rgat", *arguments])
+        with pytest.raises(SystemExit) as end:
+            main()
+        return end.value.code, *capsys.readouterr()
+
+    return run
 
 
-def test_search_then_reproduce_then_again(tmp_path):
+def test_search_then_reproduce_then_again(rgat, tmp_path):
     (tmp_path / "plan.toml").write_text(PLAN)
-    done = rgat("search", "--config", "plan.toml", "--executor", "local", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "RGCN" in done.stdout
+    code, out, err = rgat("search", "--config", "plan.toml", "--executor", "local")
+    assert (code, err) == (0, "")
+    assert "RGCN" in out
     assert len(list((tmp_path / "runs/institute/records/rgcn").iterdir())) == 2
     line = ("reproduce", "--config", "plan.toml", "--executor", "local")
-    first = rgat(*line, "--configs", "configs", cwd=tmp_path)
-    assert first.returncode == 0, first.stderr
-    assert "configs/institute/rgcn.toml" in first.stdout
+    code, first, _ = rgat(*line, "--configs", "configs")
+    assert code == 0
+    assert "configs/institute/rgcn.toml" in first
     assert (tmp_path / "runs/institute/studies.sqlite3").exists()
-    again = rgat(*line, cwd=tmp_path)
-    assert again.stdout == first.stdout.replace("configs/institute/rgcn.toml\n", "")
-    proposed = rgat("reproduce", "--config", "plan.toml", "--propose", cwd=tmp_path)
-    assert "0 units to do in runs/institute" in proposed.stdout
+    _, again, _ = rgat(*line)
+    assert again == first.replace("configs/institute/rgcn.toml\n", "")
+    assert "0 units to do in runs/institute" in rgat("reproduce", "--config", "plan.toml", "--propose")[1]
     text = (tmp_path / "configs/institute/rgcn.toml").read_text()
     assert 'command = "rgat reproduce --config plan.toml --executor local --configs configs"' in text
 
 
-def test_priors_are_printed(tmp_path):
-    done = rgat("search", "molecules", "--priors", cwd=tmp_path)
-    assert "MultiplesOfEight(32, 128)" in done.stdout
-    assert done.stdout.count("LogUniform(1e-6, 1e-1)") == 4
+def test_priors_are_printed(rgat):
+    _, out, _ = rgat("search", "molecules", "--priors")
+    assert "MultiplesOfEight(32, 128)" in out
+    assert out.count("LogUniform(1e-6, 1e-1)") == 4
 
 
-def test_mistakes_are_one_sentence_and_exit_code_2(tmp_path):
+def test_mistakes_are_one_sentence_and_exit_code_2(rgat, tmp_path):
     (tmp_path / "plan.toml").write_text(PLAN.replace("trials", "trails"))
     for line, word in (
         (("reproduce", "--config", "plan.toml"), 'did you mean "trials"?'),
@@ -54,7 +66,11 @@ def test_mistakes_are_one_sentence_and_exit_code_2(tmp_path):
         (("search", "institute", "--models", "RGCN,ARGAT"), "`model` must be"),
         (("search", "institute", "--executor", "ray", "--address", "127.0.0.1:1"), "none answers"),
     ):
-        done = rgat(*line, cwd=tmp_path)
-        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-        assert word in done.stderr
-        assert "Traceback" not in done.stderr
+        code, _, err = rgat(*line)
+        assert (code, err.count("\n")) == (2, 1), err
+        assert word in err
+
+
+def test_help_has_examples(rgat):
+    for command in ("search", "reproduce"):
+        assert f"\n    rgat {command} institute --budget smoke" in rgat(command, "--help")[1]
