@@ -65,13 +65,14 @@ def test_known_differences_are_found_in_their_direction(tmp_path):
 def test_three_runs_are_too_few_and_one_allows_no_test(tmp_path):
     text = " ".join(summarise(analyse(tmp_path / "three", seeds=3)))
     assert (
-        "too few runs for a conclusion (5 on both sides could give one) though means differ: additive WIRGAT +" in text
+        "too few runs for a conclusion (5 on both sides could give one); differences of means: additive WIRGAT +"
+        in text
     )
     assert "tied" not in text
     analysis = analyse(tmp_path / "one", seeds=1)
     assert {c.verdict for c in analysis.against_rgcn} == {"no test: too few runs"}
     text = " ".join(summarise(analysis))
-    assert "no test with a single run, means differ: additive WIRGAT +" in text
+    assert "no test with a single run; differences of means: additive WIRGAT +" in text
     assert "an order of means alone" in text
 
 

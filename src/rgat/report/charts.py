@@ -78,49 +78,53 @@ def bars(analysis: Analysis) -> Chart:
     """Mean and standard deviation of every row's test score, in the paper's colours."""
     study, rows = analysis.study, analysis.study.rows
     printed = PUBLISHED.get(study.data, {})
+    guessing = f" Dotted: naming the largest class, {number(study, study.floor)}." if study.is_node else ""
     chart = Chart(
         f"{study.key}-bars",
         f"{study.title}: test {study.metric}.",
         "Mean and standard deviation over runs. Blue: baselines; yellow: additive; red: multiplicative attention; "
-        "hatched: the same models with constant attention." + (" Diamonds: as published." if printed else ""),
+        f"hatched: the same models with constant attention.{' Diamonds: as published.' if printed else ''}{guessing}",
         0.9 + 0.26 * len(rows),
     )
-    axes = chart.axes
+    axes, top = chart.axes, 100.0 if study.percent else 1.0
+    published = {row.name: float(_scaled(study, printed[row.name]["test"].mean)) for row in rows if row.name in printed}
     means = _scaled(study, [row.scores().mean() for row in rows])
     deviations = _scaled(study, [spread(row.scores()) or 0.0 for row in rows])
-    published = {row.name: float(_scaled(study, printed[row.name]["test"].mean)) for row in rows if row.name in printed}
     low = min([*(means - deviations), *published.values()])
-    top = 100.0 if study.percent else 1.0
-    start = max(0.0, np.floor((low - 0.15 * (top - low)) / (top / 20)) * (top / 20))
-    for place, (row, mean, deviation) in enumerate(zip(rows, means, deviations, strict=True)):
-        colour = GROUP_COLOURS[row.group]
-        bar = axes.barh(
-            place, mean - start, left=start, height=0.68, color="none" if row.constant else colour, edgecolor=colour,
-            linewidth=0.8, hatch="////" if row.constant else None,
-        )[0]  # fmt: skip
-        n = len(row.scores())
-        text = number(study, row.scores().mean())
-        tip = f" ± {number(study, spread(row.scores()) or 0.0)}, {n} runs" if n > 1 else ", one run"
-        chart.mark(bar, model=row.model, tip=f"{row.name}: {text}{tip}")
-        if n > 1:
-            spreads = axes.errorbar(mean, place, xerr=deviation, color=INK, linewidth=0.9, capsize=2)
-            for artist in (*spreads[1], *spreads[2]):
-                chart.mark(artist, model=row.model)
-        if row.name in published:
-            diamond = axes.plot(published[row.name], place, "D", color=INK, markerfacecolor="none", markersize=4.5)[0]
-            chart.mark(diamond, model=row.model, tip=f"{row.name} as published: {published[row.name]:.4g}")
-        value = axes.text(1.015, place, text, transform=axes.get_yaxis_transform(), va="center", fontsize=8.5)
-        chart.mark(value, model=row.model)
-    if study.is_node and study.floor > start / 100:
-        floor = axes.axvline(100 * study.floor, color=MUTED, linestyle=":", linewidth=1)
-        chart.mark(floor, tip=f"always naming the largest class: {100 * study.floor:.4g}")
+    start = float(np.floor((low - 0.15 * (top - low)) / (top / 20)) * (top / 20))
+    start = start if start > 0.3 * top else 0.0  # little is gained by a short axis, and bars from zero say more
+    for place, row in enumerate(rows):
+        _bar(chart, study, row, place, start, published.get(row.name))
+    if study.is_node:
+        axes.axvline(max(100 * study.floor, start), color=MUTED, linestyle=":", linewidth=1)
     axes.set_xlim(start, max(top if study.percent else 0.0, float((means + deviations).max()) + 0.02 * top))
     axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.set_yticks(range(len(rows)), [row.label if row.group not in GROUPS[1:3] else row.name for row in rows])
+    axes.set_yticks(range(len(rows)), [row.name if row.group in GROUPS[1:3] else row.label for row in rows])
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="y", visible=False)
     axes.set_xlabel(_unit(study) + (f" (axis begins at {start:g})" if start else ""))
     return chart
+
+
+def _bar(chart: Chart, study: Study, row: Row, place: int, start: float, published: float | None) -> None:
+    """One row: its bar, its spread, its number, and the paper's."""
+    axes, scores, colour = chart.axes, row.scores(), GROUP_COLOURS[row.group]
+    mean, deviation = float(_scaled(study, scores.mean())), spread(scores)
+    look: dict[str, Any] = {"color": "none", "hatch": "////"} if row.constant else {"color": colour}
+    bar = axes.barh(place, mean - start, left=start, height=0.68, edgecolor=colour, linewidth=0.8, **look)[0]
+    text = number(study, float(scores.mean()))
+    more = ", one run" if deviation is None else f" ± {number(study, deviation)}, {len(scores)} runs"
+    chart.mark(bar, model=row.model, tip=f"{row.name}: {text}{more}")
+    if deviation is not None:
+        reach = float(_scaled(study, deviation))
+        spreads = axes.errorbar(mean, place, xerr=reach, color=INK, linewidth=0.9, capsize=2)
+        for artist in (*spreads[1], *spreads[2]):
+            chart.mark(artist, model=row.model)
+    if published is not None:
+        diamond = axes.plot(published, place, "D", color=INK, markerfacecolor="none", markersize=4.5)[0]
+        chart.mark(diamond, model=row.model, tip=f"{row.name} as published: {published:.4g}")
+    value = axes.text(1.015, place, text, transform=axes.get_yaxis_transform(), va="center", fontsize=8.5)
+    chart.mark(value, model=row.model)
 
 
 def p_values(analysis: Analysis) -> Chart:

@@ -61,10 +61,10 @@ def _untold(analysis: Analysis, family: Sequence[Comparison]) -> list[str]:
     study, clauses = analysis.study, []
     reasons = {
         "no conclusion": "nothing can be concluded for {}",
-        "too few runs to tell": f"too few runs for a conclusion ({_needed(len(family))} on both sides could give one) "
-        "though means differ: {}",
-        "no test: too few runs": "no test with a single run, means differ: {}",
-        "no test: no spread": "no test where all runs of either side score the same, means differ: {}",
+        "too few runs to tell": f"too few runs for a conclusion ({_needed(len(family))} on both sides could give one)"
+        "; differences of means: {}",
+        "no test: too few runs": "no test with a single run; differences of means: {}",
+        "no test: no spread": "no test where all runs of either side score the same; differences of means: {}",
     }
     for verdict, text in reasons.items():
         mine = [c for c in family if c.verdict == verdict]
