@@ -15,7 +15,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@rm -f $(STAMP)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) setuptools $(shell grep '^torch==' constraints.txt)
-	@$(PIP) --no-build-isolation --editable '.[rdf,molecules,dev]'
+	@$(PIP) --no-build-isolation --editable '.[rdf,molecules,search,baselines,report,ray,dev]'
 	@touch $(STAMP)
 
 demo: setup

@@ -297,7 +297,10 @@ def test_rows_are_divided_by_their_length_and_zero_rows_stay():
     np.testing.assert_allclose(rows, [[0.6, 0.8], [0, 0]])
 
 
-@pytest.mark.parametrize(("library", "ask"), [("sklearn", svm.sklearn_svm), ("gensim.models", rdf2vec.gensim)])
+@pytest.mark.parametrize(
+    ("library", "ask"),
+    [("sklearn", svm.sklearn_svm), ("scipy", svm.scipy_sparse), ("gensim.models", rdf2vec.gensim)],
+)
 def test_a_missing_library_is_one_sentence(monkeypatch, library, ask):
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(ImportError, match=r"pip install 'rgat\[baselines\]'"):

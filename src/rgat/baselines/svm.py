@@ -24,10 +24,17 @@ def sklearn_svm() -> Any:
     try:
         from sklearn import svm
     except ImportError as error:
-        raise ImportError(
-            "support vector machines need scikit-learn; install it with `pip install 'rgat[baselines]'`"
-        ) from error
+        raise ImportError("baselines need scikit-learn; install it with `pip install 'rgat[baselines]'`") from error
     return svm
+
+
+def scipy_sparse() -> Any:
+    """Import SciPy's sparse matrices, or say how to get them."""
+    try:
+        from scipy import sparse
+    except ImportError as error:
+        raise ImportError("baselines need SciPy; install it with `pip install 'rgat[baselines]'`") from error
+    return sparse
 
 
 def labelled(data: NodeData) -> Tensor:
@@ -37,8 +44,7 @@ def labelled(data: NodeData) -> Tensor:
 
 def normalised(features: Any) -> Any:
     """The rows, dense or sparse, at length one; a row of zeros stays."""
-    from scipy import sparse
-
+    sparse = scipy_sparse()
     features = sparse.csr_matrix(features, dtype=np.float64)
     length = np.sqrt(np.asarray(features.multiply(features).sum(1)).ravel())
     return sparse.diags_array(1 / np.where(length > 0, length, 1)) @ features

@@ -14,13 +14,14 @@ reaches, each at the depth of its first encounter, over the iterations :math:`t 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rgat.baselines.outcome import Outcome
-from rgat.baselines.svm import classify, gram_matrix, labelled, normalised
+from rgat.baselines.svm import classify, gram_matrix, labelled, normalised, scipy_sparse
 from rgat.baselines.triples import Ids, original_triples
 from rgat.checks import check_count
 from rgat.data import NodeData
@@ -74,8 +75,6 @@ def run(
 
 def subtree_counts(triples: Ids, instances: Ids, num_nodes: int, depth: int, num_features: int | None = None) -> Any:
     """The features of the instances, sparse ``[instances, labels]``."""
-    from scipy import sparse
-
     check_count("depth", depth)
     if num_features is not None:
         check_count("num_features", num_features)
@@ -93,7 +92,7 @@ def subtree_counts(triples: Ids, instances: Ids, num_nodes: int, depth: int, num
     if num_features is not None:
         column = (column.view(np.uint64) % np.uint64(num_features)).astype(np.int64)
     met, column = np.unique(column, return_inverse=True)  # labels that no instance meets have no column
-    return sparse.coo_matrix((np.ones(len(row)), (row, column)), shape=(len(instances), len(met))).tocsr()
+    return scipy_sparse().coo_matrix((np.ones(len(row)), (row, column)), shape=(len(instances), len(met))).tocsr()
 
 
 def _neighbourhoods(triples: Ids, ptr: Ids, instances: Ids, depth: int) -> tuple[list[_Reached], list[_Reached]]:
@@ -114,7 +113,9 @@ def _neighbourhoods(triples: Ids, ptr: Ids, instances: Ids, depth: int) -> tuple
     return vertices[::-1], edges[::-1]
 
 
-def _iterate(triples: Ids, ptr: Ids, instances: Ids, num_nodes: int, depth: int, compress: Any) -> Any:
+def _iterate(
+    triples: Ids, ptr: Ids, instances: Ids, num_nodes: int, depth: int, compress: _Dictionary | _Hashes
+) -> Iterator[tuple[list[_Labels], list[_Labels]]]:
     """Yield the labels of vertices and of edges, by remaining depth, after each of the iterations 0 to ``2 depth``."""
     names = np.arange(num_nodes)
     names[instances] = num_nodes  # one name for all instances
