@@ -27,10 +27,13 @@ def command(folder, out, executor, models):
     return [sys.executable, "-m", "rgat", "reproduce", "--config", str(plan), "--out", str(out), *how]
 
 
+def paths(out):
+    return list((out / JOB["data"] / "records").rglob("*.json"))
+
+
 def records(out):
     """Content by file name, without the time it took."""
-    paths = (out / JOB["data"] / "records").rglob("*.json")
-    found = {f"{path.parent.name}/{path.name}": json.loads(path.read_text()) for path in paths}
+    found = {f"{path.parent.name}/{path.name}": json.loads(path.read_text()) for path in paths(out)}
     return {name: {key: value for key, value in r.items() if key != "seconds"} for name, r in found.items()}
 
 
@@ -51,10 +54,10 @@ def finish(line):
 
 def disturb(line, out, chance, most):
     """Start the job, kill it at a random moment after up to ``most`` new records; false if it was faster."""
-    enough = len(records(out)) + chance.randint(0, most)
+    enough = len(paths(out)) + chance.randint(0, most)
     job = start(line)
-    while job.poll() is None and len(records(out)) < enough:
-        time.sleep(0.02)
+    while job.poll() is None and len(paths(out)) < enough:
+        time.sleep(0.1)
     time.sleep(chance.uniform(0, 0.5))
     if job.poll() is not None:
         return False
