@@ -1,8 +1,10 @@
+import importlib.util
 import os
 import re
 import subprocess
 import sys
 
+from rgat import cli
 from rgat.cli import _mean_and_spread
 from rgat.experiments.variants import VARIANTS
 
@@ -23,12 +25,15 @@ def test_help_and_version():
     assert re.fullmatch(r"rgat \d+\.\d+\.\d+\n", rgat("--version").stdout)
 
 
-def test_doctor_says_what_is_there_and_how_to_get_the_rest():
+def test_doctor_says_what_is_there_and_how_to_get_the_rest(monkeypatch, capsys):
     done = rgat("doctor", columns=120)
     assert done.returncode == 0
     for word in ("torch", "backend", "rdkit", "pyoxigraph", "ray"):
         assert word in done.stdout
-    assert re.search(r"missing: .*pip install 'rgat\[\w+\]'", done.stdout)
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ray" else find(name))
+    cli.doctor()
+    assert re.search(r"missing: many machines; pip\s+install 'rgat\[ray\]'", capsys.readouterr().out)
 
 
 def test_demo_prints_a_table_that_fits_a_narrow_terminal_and_ends_in_a_page(tmp_path):
