@@ -6,6 +6,7 @@ import importlib.util
 import platform
 import statistics
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 try:
@@ -203,6 +204,55 @@ def data_fetch(name: Annotated[str, typer.Argument(help="A benchmark, as `rgat d
 
 
 @app.command()
+def baseline(
+    name: Annotated[str, typer.Argument(help="A system of the paper's tables, such as WL or Weave; or all.")],
+    data: Annotated[str, typer.Argument(help="A data set, as `rgat data list` shows them.")],
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each system, on Tox21 of each split.")] = 3,
+    out: Annotated[Path, typer.Option(help="Folder for the records; those that are there are not made again.")] = Path(
+        "runs"
+    ),
+) -> None:
+    """Train the paper's other systems and write records for `rgat report`.
+
+    \b
+    Nodes:   FEAT, WL, RDF2Vec, R-GCN
+    Graphs:  Multitask, Bypass, Weave, GraphConv, logistic-regression, random-forest, kernel-SVM
+
+    \b
+    Examples:
+      rgat baseline WL mutag                     one system
+      rgat baseline all aifb --seeds 10          all that fit the data, ten runs each
+      rgat baseline Weave tox21 --seeds 1        three splits, one run each
+    """
+    from rgat.experiments.baseline_runs import run_baselines
+
+    records = []
+    with console.status("loading") as status:
+        for record in run_baselines(name, data, seeds, out):
+            records.append(record)
+            status.update(f"{record['model']}, {len(records)} runs")
+    console.print(_baseline_table(records))
+    for record in records:
+        if record["status"] != "done":
+            console.print(f"{record['model']}, seed {record['seed']}: {record['error']}", highlight=False)
+    console.print(f"Mean ± standard deviation in %, of the metric of {data}; records in {out / data}", highlight=False)
+
+
+def _baseline_table(records: list[dict[str, Any]]) -> Table:
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    table.add_column("system")
+    for column in ("runs", "train", "valid", "test", "seconds"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for model in dict.fromkeys(record["model"] for record in records):
+        mine = [record for record in records if record["model"] == model and record["status"] == "done"]
+        scores = [[record["scores"][part] for record in mine] for part in ("train", "valid", "test")]
+        cells = [_mean_and_spread(values) if values and None not in values else "-" for values in scores]
+        seconds = f"{statistics.mean(record['seconds'] for record in mine):.1f}" if mine else "-"
+        table.add_row(model, str(len(mine)), *cells, seconds)
+    return table
+
+
+@app.command()
 def doctor() -> None:
     """Say what this machine can use, and why not the rest."""
     import torch
@@ -224,6 +274,8 @@ def doctor() -> None:
         ("rdkit", "molecules from SMILES", "molecules"),
         ("pyoxigraph", "knowledge graphs from RDF", "rdf"),
         ("optuna", "hyper-parameter search", "search"),
+        ("sklearn", "support vector machines, forests", "baselines"),
+        ("gensim", "RDF2Vec", "baselines"),
         ("matplotlib", "figures", "report"),
         ("ray", "many machines", "ray"),
     ):

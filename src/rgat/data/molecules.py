@@ -84,12 +84,13 @@ def parse_smiles(smiles: str, relaxed: bool = False) -> Any:
             if chem.SanitizeMol(molecule, flags, catchErrors=True) != chem.SanitizeFlags.SANITIZE_NONE:
                 return None
             molecule.UpdatePropertyCache(strict=False)
-    if molecule is None or any(_relation(bond) is None for bond in molecule.GetBonds()):
+    if molecule is None or any(bond_relation(bond) is None for bond in molecule.GetBonds()):
         return None
     return molecule
 
 
-def _relation(bond: Any) -> int | None:
+def bond_relation(bond: Any) -> int | None:
+    """The place of a bond's type among ``BONDS``; None for a type that is not there."""
     word = str(bond.GetBondType()).lower()
     if word.startswith("dative"):
         return 0  # one shared pair of electrons, as a single bond
@@ -120,7 +121,7 @@ def store_molecules(
                 features.extend(rich_features(atom))
         node_ptr.append(base + molecule.GetNumAtoms())
         for bond in molecule.GetBonds():
-            a, b, relation = base + bond.GetBeginAtomIdx(), base + bond.GetEndAtomIdx(), _relation(bond)
+            a, b, relation = base + bond.GetBeginAtomIdx(), base + bond.GetEndAtomIdx(), bond_relation(bond)
             assert relation is not None
             edges.extend((a, b, relation, b, a, relation))
             if bonds:

@@ -240,7 +240,7 @@ def _name_blank_nodes(names: list[str], relation_names: list[str], edges: Ids) -
     sides = []
     for here, there, direction in ((0, 2, 1), (2, 0, 2)):
         mine = blank[pairs[:, here]]
-        sides.append((pairs[mine, here], pairs[mine, there], _mix(kinds[mine] + np.uint64(direction))))
+        sides.append((pairs[mine, here], pairs[mine, there], mix(kinds[mine] + np.uint64(direction))))
     colour = _refine(colour, blank, sides)
     places = np.flatnonzero(blank)
     pieces = _pieces(places, pairs[blank[pairs[:, 0]] & blank[pairs[:, 2]]])
@@ -251,7 +251,7 @@ def _name_blank_nodes(names: list[str], relation_names: list[str], edges: Ids) -
         if not alike.any():
             break
         chosen = order[int(np.argmax(alike))]
-        colour[chosen] = _mix(colour[chosen : chosen + 1] + np.uint64(1))[0]
+        colour[chosen] = mix(colour[chosen : chosen + 1] + np.uint64(1))[0]
         colour = _refine(colour, blank, sides)
     order = places[np.lexsort((places, pieces, colour[places]))]
     renamed, counts = list(names), dict.fromkeys(colour[order].tolist(), 0)
@@ -271,9 +271,9 @@ def _refine(colour: Colours, blank: NDArray[np.bool_], sides: list[tuple[Ids, Id
         if found <= num_colours:
             break
         num_colours = found
-        refined = _mix(colour)
+        refined = mix(colour)
         for here, there, kind in sides:
-            np.add.at(refined, here, _mix(colour[there] ^ kind))
+            np.add.at(refined, here, mix(colour[there] ^ kind))
         colour = np.where(blank, refined, colour)
     return colour
 
@@ -298,7 +298,7 @@ def _hash(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
-def _mix(value: Colours) -> Colours:
+def mix(value: Colours) -> Colours:
     """The finaliser of SplitMix64: a change of one bit changes about half of all."""
     with np.errstate(over="ignore"):
         value = value + np.uint64(0x9E3779B97F4A7C15)

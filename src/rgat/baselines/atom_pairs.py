@@ -1,0 +1,113 @@
+"""Pairs of atoms of a molecule and their 14 features, for Weave.
+
+Most pairs look alike: two atoms of a given distance, not bonded. So the features of each pattern are kept once, and
+each pair says which pattern it has. Pairs are unordered: each is kept once, an atom with itself included.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rgat.baselines.fingerprints import cached_of_molecules
+from rgat.data import GraphData
+from rgat.data.molecules import BONDS, bond_features, bond_relation, rdkit
+
+MAX_DISTANCE = 7
+NUM_BONDED = len(BONDS) + 2  # features of bonded atoms
+NUM_PAIR_FEATURES = NUM_BONDED + 1 + MAX_DISTANCE  # 14
+
+
+class Pairs(NamedTuple):
+    """The pairs of a batch of molecules."""
+
+    first: Tensor  # [P] atoms of the batch
+    second: Tensor  # [P]
+    pattern: Tensor  # [P]
+    patterns: Tensor  # [K, 14]
+
+    def sum_per_atom(self, values: Tensor, num_atoms: int) -> Tensor:
+        """The sum of ``values`` ``[P, D]`` over the pairs that each atom is in; a pair with itself counts once."""
+        out = values.new_zeros(num_atoms, values.shape[1]).index_add(0, self.first, values)
+        other = (self.first != self.second).nonzero().squeeze(1)
+        return out.index_add(0, self.second[other], values[other])
+
+    def pattern_counts(self, num_atoms: int) -> Tensor:
+        """How many pairs of each pattern each atom is in, ``[N, K]``."""
+        num_patterns = len(self.patterns)
+        other = self.first != self.second
+        atom = torch.cat([self.first, self.second[other]])
+        key = atom * num_patterns + torch.cat([self.pattern, self.pattern[other]])
+        counts = torch.bincount(key, minlength=num_atoms * num_patterns)
+        return counts.view(num_atoms, num_patterns).to(self.patterns.dtype)
+
+
+@dataclass(frozen=True)
+class PairStore:
+    """The pairs of many molecules, one molecule after the other; atoms are counted within their molecule."""
+
+    first: Tensor  # [pairs]
+    second: Tensor  # [pairs]
+    pattern: Tensor  # [pairs]
+    ptr: Tensor  # [G + 1]
+    patterns: Tensor  # [K, 14]
+
+    def batch(self, ids: Tensor, node_ptr: Tensor) -> Pairs:
+        """The pairs of the given molecules, whose atoms begin at ``node_ptr`` in the batch."""
+        sizes = self.ptr[ids + 1] - self.ptr[ids]
+        shift = self.ptr[ids] - (sizes.cumsum(0) - sizes)
+        chosen = torch.arange(int(sizes.sum())) + shift.repeat_interleave(sizes)
+        base = node_ptr[:-1].repeat_interleave(sizes)
+        return Pairs(self.first[chosen] + base, self.second[chosen] + base, self.pattern[chosen], self.patterns)
+
+
+def pair_features(molecule: Any) -> NDArray[np.uint8]:
+    """Features of all pairs of an RDKit molecule, ``[n, n, 14]``.
+
+    Of bonded atoms the bond type (4), conjugated, in a ring; then whether both atoms are in one ring, and the number of
+    bonds between them, 1 to 7. An atom with itself has none of them.
+    """
+    size = molecule.GetNumAtoms()
+    features = np.zeros((size, size, NUM_PAIR_FEATURES), dtype=np.uint8)
+    for bond in molecule.GetBonds():
+        a, b, relation = bond.GetBeginAtomIdx(), bond.GetEndAtomIdx(), bond_relation(bond)
+        assert relation is not None
+        features[[a, b], [b, a], :NUM_BONDED] = bond_features(bond, relation)[:NUM_BONDED]
+    same_ring = features[..., NUM_BONDED]
+    for ring in molecule.GetRingInfo().AtomRings():
+        same_ring[np.ix_(ring, ring)] = 1
+    np.fill_diagonal(same_ring, 0)
+    distance = rdkit().GetDistanceMatrix(molecule)
+    features[..., -MAX_DISTANCE:] = distance[..., None] == np.arange(1, MAX_DISTANCE + 1)
+    return features
+
+
+def store_pairs(data: GraphData) -> PairStore:
+    """The pairs of all molecules of a data set whose graphs are named by SMILES."""
+
+    def build(molecules: list[Any]) -> dict[str, NDArray[Any]]:
+        codes, sizes = [], []
+        places = 1 << np.arange(NUM_PAIR_FEATURES)
+        for molecule in molecules:
+            codes.append((pair_features(molecule) @ places)[np.triu_indices(molecule.GetNumAtoms())])
+            sizes.append(len(codes[-1]))
+        known, pattern = np.unique(np.concatenate(codes) if codes else np.zeros(0, int), return_inverse=True)
+        patterns = (known[:, None] & places > 0).astype(np.uint8)
+        return {"pattern": pattern.astype(np.int16), "patterns": patterns, "sizes": np.array(sizes, dtype=np.int64)}
+
+    stored = cached_of_molecules("atom-pairs", data, build)
+    corners = [np.stack(np.triu_indices(size)) for size in data.graphs.node_ptr.diff().tolist()]
+    first, second = torch.from_numpy(np.concatenate([np.zeros((2, 0), dtype=np.int64), *corners], axis=1))
+    ptr = np.concatenate([[0], np.cumsum(stored["sizes"])])
+    return PairStore(
+        first=first,
+        second=second,
+        pattern=torch.from_numpy(stored["pattern"]).long(),
+        ptr=torch.from_numpy(ptr),
+        patterns=torch.from_numpy(stored["patterns"]).float(),
+    )

@@ -1,0 +1,105 @@
+"""What a chemist tries first on ECFP4 fingerprints: logistic regression, a random forest, a kernel machine.
+
+Each learns one task at a time from the molecules whose label is known, positives and negatives balanced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rgat.baselines.fingerprints import NUM_BITS, RADIUS, fingerprints
+from rgat.baselines.outcome import Outcome
+from rgat.baselines.svm import sklearn_svm
+from rgat.data import MISSING, GraphData
+from rgat.data.records import PARTS
+from rgat.training import mean_roc_auc
+
+Array = NDArray[np.float32]
+# Learns from the labels of some graphs, with a cost; returns a score of every graph.
+Learn = Callable[[NDArray[np.int64], NDArray[np.int64], float], Array]
+
+LOGISTIC_COSTS = (0.001, 0.01, 0.1, 1.0)
+SVM_COSTS = (0.1, 1.0, 10.0)
+NUM_TREES = 500
+
+
+def logistic_regression(data: GraphData, seed: int = 0, *, costs: Sequence[float] = LOGISTIC_COSTS) -> Outcome:
+    """`C` by the mean ROC-AUC of the validation part; the same for every seed."""
+    sklearn_svm()
+    from sklearn.linear_model import LogisticRegression
+
+    bits = fingerprints(data).numpy()
+
+    def learn(rows: NDArray[np.int64], labels: NDArray[np.int64], cost: float) -> Array:
+        model = LogisticRegression(C=cost, class_weight="balanced", max_iter=1000)
+        return np.asarray(model.fit(bits[rows], labels).decision_function(bits))
+
+    return _select(data, learn, [{"C": cost} for cost in costs], {})
+
+
+def random_forest(data: GraphData, seed: int = 0, *, num_trees: int = NUM_TREES) -> Outcome:
+    """Nothing is selected; the seed draws the trees."""
+    sklearn_svm()
+    from sklearn.ensemble import RandomForestClassifier
+
+    bits = fingerprints(data).numpy()
+
+    def learn(rows: NDArray[np.int64], labels: NDArray[np.int64], cost: float) -> Array:
+        model = RandomForestClassifier(num_trees, class_weight="balanced", random_state=seed)
+        return np.asarray(model.fit(bits[rows], labels).predict_proba(bits)[:, 1])
+
+    return _select(data, learn, [{}], {"num_trees": num_trees})
+
+
+def kernel_svm(data: GraphData, seed: int = 0, *, costs: Sequence[float] = SVM_COSTS) -> Outcome:
+    """The Tanimoto kernel; `C` by the mean ROC-AUC of the validation part; the same for every seed."""
+    machines = sklearn_svm()
+    kernel = tanimoto(fingerprints(data).numpy())
+
+    def learn(rows: NDArray[np.int64], labels: NDArray[np.int64], cost: float) -> Array:
+        machine = machines.SVC(C=cost, kernel="precomputed", class_weight="balanced")
+        return np.asarray(machine.fit(kernel[np.ix_(rows, rows)], labels).decision_function(kernel[:, rows]))
+
+    return _select(data, learn, [{"C": cost} for cost in costs], {"kernel": "Tanimoto"})
+
+
+def tanimoto(bits: Array) -> Array:
+    """Bits that both rows have over bits that either has, for all pairs of rows; 1 where neither has any."""
+    both = bits @ bits.T
+    either = bits.sum(1)[:, None] + bits.sum(1) - both
+    return np.where(either > 0, both / np.maximum(either, 1), np.float32(1))
+
+
+def _select(data: GraphData, learn: Learn, settings: list[dict[str, Any]], config: dict[str, Any]) -> Outcome:
+    """Learn every task with each setting; keep the setting with the best mean ROC-AUC of the validation part."""
+    best: tuple[float, dict[str, Any], Tensor] | None = None
+    for setting in settings:
+        logits = _learn_all(data, learn, setting.get("C", 0.0))
+        score = mean_roc_auc(logits[data.valid], data.labels[data.valid]) if len(settings) > 1 else 0.0
+        if best is None or score > best[0]:
+            best = (score, setting, logits)
+    assert best is not None
+    _, chosen, logits = best
+    return Outcome(
+        config={"num_bits": NUM_BITS, "radius": RADIUS, **config, **chosen},
+        selected_on=f"mean ROC-AUC of the validation part, {len(settings)} candidates"
+        if len(settings) > 1
+        else "nothing: the settings are given",
+        logits={part: logits[getattr(data, part)] for part in PARTS},
+    )
+
+
+def _learn_all(data: GraphData, learn: Learn, cost: float) -> Tensor:
+    """Logits of all graphs, ``[G, tasks, 2]``; a task with one class in training says nothing."""
+    logits = torch.zeros(*data.labels.shape, 2)
+    for task, labels in enumerate(data.labels.t()):
+        rows = data.train[labels[data.train] != MISSING]
+        if len(labels[rows].unique()) > 1:
+            logits[:, task, 1] = torch.from_numpy(learn(rows.numpy(), labels[rows].numpy(), cost))
+    return logits

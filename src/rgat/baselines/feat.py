@@ -1,0 +1,31 @@
+"""FEAT (Paulheim and Fürnkranz, 2012): how many edges of each relation leave and enter an entity."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rgat.baselines.outcome import Outcome
+from rgat.baselines.svm import Array, classify, gram_matrix, labelled, normalised
+from rgat.baselines.triples import Ids, original_triples
+from rgat.data import NodeData
+
+COSTS = (0.1, 1.0, 10.0, 100.0, 1000.0)
+
+
+def relation_counts(triples: Ids, entities: Ids, num_relations: int) -> Array:
+    """Outgoing edges per relation, then incoming ones, ``[entities, 2 R]``."""
+    place = np.full(max(int(triples[:, [0, 2]].max(initial=-1)), int(entities.max(initial=-1))) + 1, -1)
+    place[entities] = np.arange(len(entities))
+    counts = np.zeros((len(entities), 2 * num_relations))
+    for end, first in ((0, 0), (2, num_relations)):
+        row = place[triples[:, end]]
+        np.add.at(counts, (row[row >= 0], first + triples[row >= 0, 1]), 1)
+    return counts
+
+
+def run(data: NodeData, seed: int = 0, *, costs: tuple[float, ...] = COSTS) -> Outcome:
+    """A linear support vector machine on counts at length one; the same for every seed."""
+    triples = original_triples(data)
+    counts = relation_counts(triples, labelled(data).numpy(), int(triples[:, 1].max(initial=-1)) + 1)
+    kernel = gram_matrix(normalised(counts))
+    return classify(data, [({"directions": "out and in"}, lambda: kernel)], costs, {})

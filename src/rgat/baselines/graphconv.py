@@ -1,0 +1,133 @@
+"""GraphConv (Altae-Tran et al., 2016): the RGCN whose relations are the degrees of the nodes to be updated."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from rgat.baselines.network import train
+from rgat.baselines.outcome import Outcome
+from rgat.data import GraphData, GraphStore
+from rgat.nn.kernels import glorot_uniform_
+
+MAX_DEGREE = 10
+SETTINGS: dict[str, Any] = {"learning_rate": 0.000532, "batch_size": 44, "epochs": 15}
+
+
+class Molecules(NamedTuple):
+    """A batch: features of all atoms, who is bonded to whom in both directions, and the molecule of each atom."""
+
+    x: Tensor  # [N, F]
+    source: Tensor  # [E]
+    target: Tensor  # [E]
+    molecule: Tensor  # [N]
+    num_molecules: int
+
+
+def batch_molecules(store: GraphStore, ids: Tensor) -> Molecules:
+    """The given graphs of a store, without self-loops."""
+    chosen = store.select(ids)
+    source, target = chosen.edge_index
+    bonds = source != target
+    molecule = torch.arange(len(ids)).repeat_interleave(chosen.node_ptr.diff())
+    return Molecules(chosen.x, source[bonds], target[bonds], molecule, len(ids))
+
+
+class DegreeConv(nn.Module):
+    r"""A convolution with kernels for each degree (the unnumbered equation of section 3.1).
+
+    .. math::
+        h'_i = h_i W^{(\deg i)} + \sum_{j \in \mathcal{N}_i} h_j U^{(\deg i)} + b^{(\deg i)}.
+
+    Nodes of a degree above ``max_degree`` use the kernels of that one; a node without neighbours needs no ``U``. The
+    nonlinearity belongs to the model.
+
+    Args:
+        in_channels: number of input features.
+        out_channels: number of output features.
+        max_degree: the largest degree with kernels of its own.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, max_degree: int = MAX_DEGREE) -> None:
+        super().__init__()
+        self.max_degree = max_degree
+        self.own = nn.Parameter(torch.empty(max_degree + 1, in_channels, out_channels))  # W, of degree 0 first
+        self.neighbour = nn.Parameter(torch.empty(max_degree, in_channels, out_channels))  # U, of degree 1 first
+        self.bias = nn.Parameter(torch.zeros(max_degree + 1, out_channels))
+        for kernel in (self.own, self.neighbour):
+            glorot_uniform_(kernel, in_channels + out_channels)
+
+    def forward(self, x: Tensor, source: Tensor, target: Tensor) -> Tensor:
+        """Map ``[N, F]`` to ``[N, D]``."""
+        degree = torch.bincount(target, minlength=len(x)).clamp(max=self.max_degree)
+        total = torch.zeros_like(x).index_add(0, target, x.index_select(0, source))
+        order = degree.argsort(stable=True)
+        sizes = torch.bincount(degree, minlength=self.max_degree + 1).tolist()
+        parts = []
+        both = torch.cat([x, total], dim=1).index_select(0, order)
+        for d, rows in enumerate(torch.split(both, sizes)):
+            if len(rows):
+                kernel = self.own[d] if d == 0 else torch.cat([self.own[d], self.neighbour[d - 1]])
+                parts.append(torch.addmm(self.bias[d], rows[:, : len(kernel)], kernel))
+        out = torch.cat(parts) if parts else x.new_zeros(0, self.bias.shape[1])
+        return torch.zeros_like(out).index_copy(0, order, out)
+
+
+def max_pool(x: Tensor, source: Tensor, target: Tensor) -> Tensor:
+    """The largest value of each feature over a node and its neighbours."""
+    index = target.unsqueeze(1).expand(-1, x.shape[1])
+    return x.scatter_reduce(0, index, x.index_select(0, source), "amax")
+
+
+class GraphConv(nn.Module):
+    r"""Two degree-specific convolutions of atoms, a dense layer, and the sum over a molecule's atoms.
+
+    .. math::
+        h^{(l)} = \mathrm{pool}(\mathrm{norm}(\mathrm{ReLU}(\mathrm{DegreeConv}(h^{(l-1)})))), \quad l = 1, 2, \qquad
+        z = \tanh \sum_i \mathrm{norm}(\mathrm{ReLU}(\mathrm{Dense}(h^{(2)}_i))),
+
+    and logits linear in :math:`z`; ``norm`` is layer normalisation.
+
+    Args:
+        in_channels: number of atom features.
+        num_tasks: number of tasks.
+        hidden_channels: units of the convolutions.
+        dense_channels: units of the dense layer.
+    """
+
+    def __init__(self, in_channels: int, num_tasks: int, hidden_channels: int = 107, dense_channels: int = 148) -> None:
+        super().__init__()
+        self.num_tasks = num_tasks
+        self.convs = nn.ModuleList(DegreeConv(width, hidden_channels) for width in (in_channels, hidden_channels))
+        self.norms = nn.ModuleList(nn.LayerNorm(hidden_channels) for _ in self.convs)
+        self.dense = nn.Linear(hidden_channels, dense_channels)
+        self.dense_norm = nn.LayerNorm(dense_channels)
+        self.out = nn.Linear(dense_channels, 2 * num_tasks)
+
+    def forward(self, batch: Molecules) -> Tensor:
+        """Return logits ``[n, tasks, 2]``."""
+        x, bonds = batch.x, (batch.source, batch.target)
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            x = max_pool(norm(torch.relu(conv(x, *bonds))), *bonds)
+        x = self.dense_norm(torch.relu(self.dense(x)))
+        z = torch.tanh(x.new_zeros(batch.num_molecules, x.shape[1]).index_add(0, batch.molecule, x))
+        logits: Tensor = self.out(z)
+        return logits.view(-1, self.num_tasks, 2)
+
+
+def run(
+    data: GraphData, seed: int = 0, *, hidden_channels: int = 107, dense_channels: int = 148, **settings: Any
+) -> Outcome:
+    """Train with MoleculeNet's settings for Tox21, unless told otherwise."""
+    return train(
+        lambda: GraphConv(data.in_channels, len(data.tasks), hidden_channels, dense_channels),
+        data,
+        lambda ids: (batch_molecules(data.graphs, ids),),
+        seed,
+        **SETTINGS | settings,
+        hidden_channels=hidden_channels,
+        dense_channels=dense_channels,
+        max_degree=MAX_DEGREE,
+    )

@@ -1,0 +1,200 @@
+r"""WL: the Weisfeiler-Lehman subtree kernel for RDF (de Vries and de Rooij, 2015).
+
+A vertex is labelled once for each depth :math:`j` that may still be walked from it, so that no label says more of the
+graph than the depth allows. With :math:`l_0` the name of a vertex or predicate (all instances share one name),
+
+.. math::
+    l_{t+1}(e, j) = \big(l_t(e, j),\, l_t(\mathrm{target}(e), j)\big), \qquad
+    l_{t+1}(v, j) = \big(l_t(v, j),\, \mathrm{sorted}\{ l_t(e, j-1) : e \text{ leaves } v \}\big),
+
+each pair compressed to a number. A label whose second part did not change stays as it is and is not counted again. The
+features of an instance are how often each label occurs among the vertices and edges that a walk of :math:`d` steps
+reaches, each at the depth of its first encounter, over the iterations :math:`t = 0, \dots, 2d`; two cover a hop.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rgat.baselines.outcome import Outcome
+from rgat.baselines.svm import classify, gram_matrix, labelled, normalised
+from rgat.baselines.triples import Ids, original_triples
+from rgat.checks import check_count
+from rgat.data import NodeData
+from rgat.data.rdf import mix
+
+Flags = NDArray[np.bool_]
+DEPTHS = (1, 2, 3)
+COSTS = (1.0, 10.0, 100.0, 1000.0)
+
+
+class _Reached(NamedTuple):
+    """What instances reach at one remaining depth, first encounters only: row of the instance, id of the thing."""
+
+    instance: Ids
+    thing: Ids
+
+
+class _Labels(NamedTuple):
+    """Labels of all things at one remaining depth, and which of them the last iteration changed."""
+
+    label: Ids
+    changed: Flags
+
+
+def run(
+    data: NodeData,
+    seed: int = 0,
+    *,
+    depths: tuple[int, ...] = DEPTHS,
+    costs: tuple[float, ...] = COSTS,
+    num_features: int | None = None,
+) -> Outcome:
+    """A support vector machine on subtree counts at length one; the same for every seed.
+
+    Args:
+        data: a knowledge graph with labelled nodes.
+        seed: of no effect.
+        depths: candidates of the depth ``d``.
+        costs: candidates of `C`.
+        num_features: for large graphs: hash labels, and count them in so many columns; None is exact.
+    """
+    triples, instances = original_triples(data), labelled(data).numpy()
+
+    def kernel(depth: int) -> Any:
+        features = subtree_counts(triples, instances, data.graph.num_nodes, depth, num_features)
+        return gram_matrix(normalised(features))
+
+    kernels = [({"depth": depth, "iterations": 2 * depth}, lambda depth=depth: kernel(depth)) for depth in depths]
+    return classify(data, kernels, costs, {"num_features": num_features})
+
+
+def subtree_counts(triples: Ids, instances: Ids, num_nodes: int, depth: int, num_features: int | None = None) -> Any:
+    """The features of the instances, sparse ``[instances, labels]``."""
+    from scipy import sparse
+
+    check_count("depth", depth)
+    if num_features is not None:
+        check_count("num_features", num_features)
+    triples = triples[np.argsort(triples[:, 0], kind="stable")]
+    ptr = np.searchsorted(triples[:, 0], np.arange(num_nodes + 1))
+    vertices, edges = _neighbourhoods(triples, ptr, instances, depth)
+    compress = _Dictionary() if num_features is None else _Hashes()
+    rows, columns = [], []
+    for vertex_labels, edge_labels in _iterate(triples, ptr, instances, num_nodes, depth, compress):
+        for reached, labels in zip([*vertices, *edges], [*vertex_labels, *edge_labels], strict=True):
+            new = labels.changed[reached.thing]
+            rows.append(reached.instance[new])
+            columns.append(labels.label[reached.thing[new]])
+    row, column = np.concatenate(rows), np.concatenate(columns)
+    if num_features is not None:
+        column = (column.view(np.uint64) % np.uint64(num_features)).astype(np.int64)
+    width = num_features or int(column.max(initial=-1)) + 1
+    return sparse.coo_matrix((np.ones(len(row)), (row, column)), shape=(len(instances), width)).tocsr()
+
+
+def _neighbourhoods(triples: Ids, ptr: Ids, instances: Ids, depth: int) -> tuple[list[_Reached], list[_Reached]]:
+    """Vertices with remaining depth 0 to ``depth`` and edges with 0 to ``depth - 1``, of all instances at once."""
+    num_nodes = len(ptr) - 1
+    front = _Reached(np.arange(len(instances)), instances)
+    seen = front.instance * num_nodes + front.thing
+    vertices, edges = [front], []
+    for _ in range(depth):
+        sizes = ptr[front.thing + 1] - ptr[front.thing]
+        edge = np.arange(sizes.sum()) + np.repeat(ptr[front.thing] - (np.cumsum(sizes) - sizes), sizes)
+        instance = np.repeat(front.instance, sizes)
+        edges.append(_Reached(instance, edge))
+        met = np.setdiff1d(instance * num_nodes + triples[edge, 2], seen)
+        seen = np.concatenate([seen, met])
+        front = _Reached(*np.divmod(met, num_nodes))
+        vertices.append(front)
+    return vertices[::-1], edges[::-1]
+
+
+def _iterate(triples: Ids, ptr: Ids, instances: Ids, num_nodes: int, depth: int, compress: Any) -> Any:
+    """Yield the labels of vertices and of edges, by remaining depth, after each of the iterations 0 to ``2 depth``."""
+    names = np.arange(num_nodes)
+    names[instances] = num_nodes  # one name for all instances
+    start, predicates = compress.names(names), compress.names(num_nodes + 1 + triples[:, 1])
+    vertices = [_Labels(start, np.ones(num_nodes, dtype=bool)) for _ in range(depth + 1)]
+    edges = [_Labels(predicates, np.ones(len(triples), dtype=bool)) for _ in range(depth)]
+    needed = _needed(triples, instances, num_nodes, depth)
+    yield vertices, edges
+    for _ in range(2 * depth):
+        new_vertices = [_Labels(start, np.zeros(num_nodes, dtype=bool))]  # nothing may be walked from depth 0
+        for j in range(1, depth + 1):
+            below = edges[j - 1]
+            changed = np.zeros(num_nodes, dtype=bool)
+            changed[triples[below.changed, 0]] = True
+            changed &= needed[j]
+            label = compress.vertices(vertices[j].label, below.label, ptr, np.flatnonzero(changed))
+            new_vertices.append(_Labels(label, changed))
+        new_edges = []
+        for j, (label, _changed) in enumerate(edges):
+            ends = vertices[j]
+            changed = ends.changed[triples[:, 2]] & needed[j + 1][triples[:, 0]]
+            new_edges.append(_Labels(compress.edges(label, ends.label[triples[:, 2]], changed), changed))
+        vertices, edges = new_vertices, new_edges
+        yield vertices, edges
+
+
+def _needed(triples: Ids, instances: Ids, num_nodes: int, depth: int) -> list[Flags]:
+    """For each remaining depth, the vertices that some instance reaches with it; others need no label."""
+    at_depth = np.zeros(num_nodes, dtype=bool)
+    at_depth[instances] = True
+    needed = [at_depth]
+    for _ in range(depth):
+        at_depth = np.zeros(num_nodes, dtype=bool)
+        at_depth[triples[needed[-1][triples[:, 0]], 2]] = True
+        needed.append(at_depth)
+    return needed[::-1]
+
+
+class _Dictionary:
+    """Compression that never confuses two labels: each new pair gets the next number."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[bytes, int] = {}
+
+    def _number(self, key: bytes) -> int:
+        return self.numbers.setdefault(key, len(self.numbers))
+
+    def names(self, names: Ids) -> Ids:
+        return np.array([self._number(b"name" + name.tobytes()) for name in names], dtype=np.int64)
+
+    def vertices(self, own: Ids, edge_labels: Ids, ptr: Ids, chosen: Ids) -> Ids:
+        label = own.copy()
+        for vertex in chosen.tolist():
+            around = np.sort(edge_labels[ptr[vertex] : ptr[vertex + 1]])
+            label[vertex] = self._number(b"vertex" + own[vertex].tobytes() + around.tobytes())
+        return label
+
+    def edges(self, own: Ids, target: Ids, changed: Flags) -> Ids:
+        label = own.copy()
+        pairs, inverse = np.unique(np.stack([own[changed], target[changed]], axis=1), axis=0, return_inverse=True)
+        numbers = [self._number(b"edge" + pair.tobytes()) for pair in pairs]
+        label[changed] = np.array(numbers, dtype=np.int64)[inverse.ravel()]
+        return label
+
+
+class _Hashes:
+    """Compression by 64-bit hashes: no dictionary, and no loop; a set of edges is the sum of their hashes."""
+
+    def names(self, names: Ids) -> Ids:
+        return _mixed(names)
+
+    def vertices(self, own: Ids, edge_labels: Ids, ptr: Ids, chosen: Ids) -> Ids:
+        total = np.concatenate([[0], np.cumsum(_mixed(edge_labels))])  # wraps around, and so do differences
+        label = own.copy()
+        label[chosen] = _mixed(_mixed(own[chosen]) + total[ptr[chosen + 1]] - total[ptr[chosen]])
+        return label
+
+    def edges(self, own: Ids, target: Ids, changed: Flags) -> Ids:
+        return np.where(changed, _mixed(_mixed(own) ^ target), own)
+
+
+def _mixed(label: Ids) -> Ids:
+    return mix(label.view(np.uint64)).view(np.int64)
