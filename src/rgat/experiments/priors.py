@@ -1,0 +1,158 @@
+"""The priors of the hyper-parameter search: the two tables of the paper's appendix B, as data."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+WORDS = {4: "Four", 8: "Eight"}
+
+
+class Prior(Protocol):
+    """What is believed of one option before any trial."""
+
+    def draw(self, generator: np.random.Generator) -> Any:
+        """One value."""
+
+    def distribution(self) -> Any:
+        """The same, as Optuna knows it."""
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """One of some values, all as likely."""
+
+    values: tuple[Any, ...]
+
+    def draw(self, generator: np.random.Generator) -> Any:
+        return self.values[int(generator.integers(len(self.values)))]
+
+    def distribution(self) -> Any:
+        from optuna.distributions import CategoricalDistribution
+
+        return CategoricalDistribution(self.values)
+
+    def __str__(self) -> str:
+        words = {None: "Full", True: "Yes", False: "No"}
+        shown = [words[value] if value is None or isinstance(value, bool) else str(value) for value in self.values]
+        return f"OneOf({', '.join(shown)})"
+
+
+@dataclass(frozen=True)
+class MultiplesOf:
+    """A multiple of ``step`` from ``low`` to ``high``, both included."""
+
+    step: int
+    low: int
+    high: int
+
+    def draw(self, generator: np.random.Generator) -> int:
+        return self.low + self.step * int(generator.integers((self.high - self.low) // self.step + 1))
+
+    def distribution(self) -> Any:
+        from optuna.distributions import IntDistribution
+
+        return IntDistribution(self.low, self.high, step=self.step)
+
+    def __str__(self) -> str:
+        return f"MultiplesOf{WORDS[self.step]}({self.low}, {self.high})"
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """A number between two others."""
+
+    low: float
+    high: float
+
+    def draw(self, generator: np.random.Generator) -> float:
+        return float(generator.uniform(self.low, self.high))
+
+    def distribution(self) -> Any:
+        from optuna.distributions import FloatDistribution
+
+        return FloatDistribution(self.low, self.high)
+
+    def __str__(self) -> str:
+        return f"Uniform({self.low}, {self.high})"
+
+
+@dataclass(frozen=True)
+class LogUniform:
+    """A number whose logarithm is uniform."""
+
+    low: float
+    high: float
+
+    def draw(self, generator: np.random.Generator) -> float:
+        return min(math.exp(generator.uniform(math.log(self.low), math.log(self.high))), self.high)
+
+    def distribution(self) -> Any:
+        from optuna.distributions import FloatDistribution
+
+        return FloatDistribution(self.low, self.high, log=True)
+
+    def __str__(self) -> str:
+        return f"LogUniform({self.low:.0e}, {self.high:.0e})".replace("e-0", "e-")
+
+
+class Row(NamedTuple):
+    """A row of a table: the paper's words, the prior, and whether it is about heads and attention, which RGCN lacks."""
+
+    words: str
+    prior: Prior
+    of_attention: bool = False
+
+
+# All multiples of 4 can be shared among 1, 2 and 4 heads, all multiples of 8 among 8 too: every draw is a legal model.
+PRIORS: dict[str, dict[str, Row]] = {
+    "node": {
+        "hidden_channels": Row("Graph kernel units", MultiplesOf(4, 4, 20)),
+        "heads": Row("Heads", OneOf((1, 2, 4)), of_attention=True),
+        "feature_dropout": Row("Feature dropout rate", Uniform(0.0, 0.8)),
+        "edge_dropout": Row("Edge dropout", Uniform(0.0, 0.8)),
+        "num_bases": Row("W basis size", OneOf((None, 5, 10, 20, 30))),
+        "kernel_l2_1": Row("Graph layer 1 W L2 coef", LogUniform(1e-6, 1e-1)),
+        "kernel_l2_2": Row("Graph layer 2 W L2 coef", LogUniform(1e-6, 1e-1)),
+        "num_attention_bases": Row("A basis size", OneOf((None, 5, 10, 20, 30)), of_attention=True),
+        "attention_l2_1": Row("Graph layer 1 A L2 coef", LogUniform(1e-6, 1e-1), of_attention=True),
+        "attention_l2_2": Row("Graph layer 2 A L2 coef", LogUniform(1e-6, 1e-1), of_attention=True),
+        "learning_rate": Row("Learning rate", LogUniform(1e-5, 1e-1)),
+        "bias": Row("Use bias", OneOf((True, False))),
+        "batch_norm": Row("Use batch normalisation", OneOf((True, False))),
+    },
+    "graph": {
+        "hidden_channels": Row("Graph kernel units", MultiplesOf(8, 32, 128)),
+        "dense_channels": Row("Dense units", MultiplesOf(8, 32, 128)),
+        "heads": Row("Heads", OneOf((1, 2, 4, 8)), of_attention=True),
+        "feature_dropout": Row("Feature dropout", Uniform(0.0, 0.8)),
+        "edge_dropout": Row("Edge dropout", Uniform(0.0, 0.8)),
+        "kernel_l2_1": Row("W L2 coef (1)", LogUniform(1e-6, 1e-1)),
+        "kernel_l2_2": Row("W L2 coef (2)", LogUniform(1e-6, 1e-1)),
+        "attention_l2_1": Row("a L2 coef (1)", LogUniform(1e-6, 1e-1), of_attention=True),
+        "attention_l2_2": Row("a L2 coef (2)", LogUniform(1e-6, 1e-1), of_attention=True),
+        "learning_rate": Row("Learning rate", LogUniform(1e-5, 1e-1)),
+        "bias": Row("Use bias", OneOf((True, False))),
+        "batch_norm": Row("Use batch normalisation", OneOf((True, False))),
+    },
+}
+
+
+def priors_of(task: str, model: str) -> dict[str, Prior]:
+    """The priors of a model for "node" or "graph" tasks, by option; an RGCN has none of heads and attention."""
+    rows = PRIORS[task].items()
+    return {name: row.prior for name, row in rows if not (row.of_attention and model == "RGCN")}
+
+
+def draw_options(priors: dict[str, Prior], search_seed: int, trial: int) -> dict[str, Any]:
+    """One value of each prior.
+
+    Each has a generator of its own, so that trial 7 of one model and trial 7 of another share what both have: models
+    are compared on the same draws.
+    """
+    return {
+        name: prior.draw(np.random.default_rng([search_seed, trial, *name.encode()])) for name, prior in priors.items()
+    }
