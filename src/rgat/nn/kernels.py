@@ -100,7 +100,3 @@ class RowKernel(Kernel):
         dense = self.weight.new_zeros(self.num_relations * self.in_channels, self.heads, self.out_channels)
         dense = dense.index_copy(0, keys, self.weight)
         return dense.view(self.num_relations, self.in_channels, self.heads, self.out_channels).transpose(1, 2)
-
-    def look_up(self, index: Tensor, rows: Rows) -> Tensor:
-        """Values ``[U, H, D]``; here ``index[u]`` is the place of row ``u`` among the held rows."""
-        return self.weight.index_select(0, index)

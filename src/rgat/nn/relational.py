@@ -201,10 +201,17 @@ class RelationalConv(nn.Module):
         """The values ``g`` of the given rows, ``[U, H, D]``."""
         if x is not None:
             return self.kernel.project(_as_autocast(x), rows)
-        if self.rows is not None:
-            return self.kernel.look_up(find_rows(self.rows, rows, graph), rows)
+        if isinstance(self.kernel, RowKernel):
+            return ops.look_up(self.kernel.weight, find_rows(self.rows, rows, graph))[0]
         assert index is not None
         return self.kernel.look_up(index.index_select(0, rows.node), rows)
+
+    def _both_values(self, x: Tensor | None, index: Tensor | None, graph: RelationalGraph) -> tuple[Tensor, ...]:
+        """The values of the source rows, and of the target rows."""
+        ends = (graph.structure.sources, graph.structure.targets)
+        if isinstance(self.kernel, RowKernel):
+            return ops.look_up(self.kernel.weight, *(find_rows(self.rows, rows, graph) for rows in ends))
+        return tuple(self._values(x, index, rows, graph) for rows in ends)
 
     def _check_rows(self, graph: RelationalGraph) -> None:
         """Refuse a graph with other rows also where they are not read."""
@@ -254,24 +261,23 @@ class RelationalConv(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
-def find_rows(held: Tensor | None, rows: Rows, graph: RelationalGraph) -> Tensor:
+def find_rows(held: Tensor | None, rows: Rows, graph: RelationalGraph) -> ops.Places:
     """Where rows of the graph stand among those that a compact layer holds; an error if one is not among them."""
-    places: Tensor
     if torch.compiler.is_compiling():
-        places = _find_rows(held, rows.keys(graph.num_nodes))
-        return places
+        return ops.Places(*_find_rows(held, rows.keys(graph.num_nodes)))
     key = ("places", rows is graph.structure.sources)
     known, places = graph.plans.get(key, (None, None))
     if known is not held:
         with torch.inference_mode(False):  # a graph first used in inference may be trained on later
-            places = _find_rows(held, rows.keys(graph.num_nodes))
+            places = ops.Places(*_find_rows(held, rows.keys(graph.num_nodes)))
         graph.plans[key] = (held, places)
-    return places
+    found: ops.Places = places
+    return found
 
 
 @torch.library.custom_op("rgat::find_rows", mutates_args=())
-def _find_rows(held: Tensor, keys: Tensor) -> Tensor:
-    """The places of ``keys`` among the sorted ``held``; an operator, so that compiled code checks too."""
+def _find_rows(held: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+    """The places of ``keys`` among the sorted ``held``, and back; an operator, so that compiled code checks too."""
     places = torch.searchsorted(held, keys)
     if _may_look_at_values():
         missing = len(keys)
@@ -282,12 +288,13 @@ def _find_rows(held: Tensor, keys: Tensor) -> Tensor:
                 "the graph must use only rows (relation, node) of the graph this layer was built with, "
                 f"got {missing} others; build the layer with this graph, or without `graph=`"
             )
-    return places
+    number = torch.arange(len(keys), dtype=torch.int32, device=keys.device)
+    return places, number.new_full(held.shape, -1).index_copy_(0, places, number)
 
 
 @_find_rows.register_fake
-def _(held: Tensor, keys: Tensor) -> Tensor:
-    return keys.new_empty(keys.shape)
+def _(held: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+    return keys.new_empty(keys.shape), held.new_empty(held.shape, dtype=torch.int32)
 
 
 def _as_autocast(x: Tensor) -> Tensor:

@@ -212,16 +212,16 @@ class RGATConv(RelationalConv):
     ) -> tuple[Tensor, Tensor]:
         """Outputs and attention from the values of sources and targets; queries and keys are made from these."""
         s = graph.structure
-        g = self._values(x, index, s.sources, graph)
         queries = keys = edge_logits = None
         if constant_attention:
             self._check_rows(graph)
+            g = self._values(x, index, s.sources, graph)
         else:
+            g, targets = self._both_values(x, index, graph)
             # Logits go through an exponential and cost little: they stay in the parameters' precision under autocast.
             with torch.autocast(g.device.type, enabled=False):
                 query_kernel, key_kernel = self.attention_kernels()
-                targets = self._values(x, index, s.targets, graph).to(self._dtype)
-                queries = ops.project(targets, query_kernel, s.targets, one_to_one=True)
+                queries = ops.project(targets.to(self._dtype), query_kernel, s.targets, one_to_one=True)
                 keys = ops.project(g.to(self._dtype), key_kernel, s.sources, one_to_one=True)
                 edge_logits = project_edges(edge_attr, self.edge_kernel, s)
         return ops.attend(g, queries, keys, edge_logits, s, self._attention, state)

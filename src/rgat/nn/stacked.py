@@ -179,30 +179,37 @@ class StackedConv(Stacked[RelationalConv]):
     ) -> Tensor:
         """Outputs ``[N, S * H, D]`` for one-hot inputs."""
         s, queries, keys = graph.structure, None, None
-        g = self._values(index, s.sources, graph)
-        for end in self.like.row_ends if self.rows is not None else ():
-            find_rows(self.rows, getattr(s, end), graph)
-        if scores is not None:
+        if scores is None:
+            for end in self.like.row_ends if self.rows is not None else ():
+                find_rows(self.rows, getattr(s, end), graph)
+            (g,) = self._values(index, [s.sources], graph)
+        else:
+            g, targets = self._values(index, [s.sources, s.targets], graph)
             with torch.autocast(g.device.type, enabled=False):
                 query_kernel, key_kernel = (kernel.flatten(1, 2) for kernel in scores)
-                queries = ops.project(self._values(index, s.targets, graph), query_kernel, s.targets, one_to_one=True)
+                queries = ops.project(targets, query_kernel, s.targets, one_to_one=True)
                 keys = ops.project(g, key_kernel, s.sources, one_to_one=True)
         out, _ = ops.attend(g, queries, keys, edge_logits, s, self._attention, self._next_dropout_state())
         return out
 
-    def _values(self, index: Tensor | None, rows: Rows, graph: RelationalGraph) -> Tensor:
-        """The values of the given rows, ``[U, S * H, D]``."""
+    def _values(self, index: Tensor | None, ends: Sequence[Rows], graph: RelationalGraph) -> list[Tensor]:
+        """The values of the rows of each end, ``[U, S * H, D]``."""
         kind, heads = self.like.kernel, self.like.heads
         if isinstance(kind, RowKernel):
             held: Tensor = self.kernel.weight.transpose(0, 1)  # [rows held, S, H, D]
-            return held.index_select(0, find_rows(self.rows, rows, graph)).flatten(1, 2)
+            places = [find_rows(self.rows, rows, graph) for rows in ends]
+            return [values.flatten(1, 2) for values in ops.look_up(held, *places)]
         assert index is not None
-        index = index.index_select(0, rows.node)
+        indices = [index.index_select(0, rows.node) for rows in ends]
         if isinstance(kind, BasisKernel):
             bases = self.kernel.bases.permute(2, 0, 1, 3).repeat_interleave(heads, 1)  # [F, S * H, B, D]
-            return ops.spread(bases, self.kernel.coefficients.transpose(0, 1).flatten(1, 2), rows, index)
+            coefficients = self.kernel.coefficients.transpose(0, 1).flatten(1, 2)
+            return [ops.spread(bases, coefficients, rows, own) for rows, own in zip(ends, indices, strict=True)]
         table: Tensor = self.kernel.weight.permute(1, 3, 0, 2, 4).flatten(0, 1).flatten(1, 2)  # [R * F, S * H, D]
-        return table.index_select(0, rows.relation.long() * kind.in_channels + index)
+        return [
+            table.index_select(0, rows.relation.long() * kind.in_channels + own)
+            for rows, own in zip(ends, indices, strict=True)
+        ]
 
     @property
     def _attention(self) -> ops.Attention:

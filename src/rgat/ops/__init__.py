@@ -8,9 +8,11 @@ from rgat.ops.folding import fold, fold_heads
 from rgat.ops.operators import attend, convolve, project, sum_inputs
 from rgat.ops.planner import Plan, Sizes, make_plan
 from rgat.ops.reference import relational_attention
+from rgat.ops.rows import Places, look_up
 
 __all__ = [
     "Attention",
+    "Places",
     "Plan",
     "Sizes",
     "active_backend",
@@ -21,6 +23,7 @@ __all__ = [
     "count_call",
     "fold",
     "fold_heads",
+    "look_up",
     "make_plan",
     "member_rates",
     "project",

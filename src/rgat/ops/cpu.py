@@ -218,6 +218,8 @@ def _put(rows: Tensor, node: Tensor | None, start: int, end: int, out: Tensor) -
 def project_input_grad(grad: Tensor, weight: Tensor, rows: Rows, node: Tensor | None, num_nodes: int) -> Tensor:
     """The gradient of ``x``."""
     _, batch, inputs, columns = weight.shape
+    if node is None:
+        return project(grad, weight.transpose(2, 3).contiguous(), rows, None)
     if inputs * columns <= SMALL and node is rows.node:
         out = grad.new_empty(num_nodes, batch, inputs)
         flipped = weight.transpose(2, 3).contiguous()
@@ -716,3 +718,12 @@ def fold_backward(dweight: Tensor, dquery: Tensor, kernels: Tensor, attention: T
     arrays = (_array(t) for t in (dweight[:, 0], dquery[:, 0], kernels, attention, dkernels, dattention))
     run(products.fold_backward, even(0, len(kernels), kernels[0].numel() if len(kernels) else 0), *arrays)
     return dkernels, dattention
+
+
+def gather_back(grads: list[Tensor], backs: list[Tensor]) -> Tensor:
+    """The gradient of the table of ``rows.look_up``."""
+    out = grads[0].new_empty(len(backs[0]), *grads[0].shape[1:])
+    flat = [_array(t).reshape(len(t), out[0].numel() if len(out) else 0) for t in (out, grads[0], grads[-1])]
+    bounds = even(0, len(out), 3 * flat[0].shape[1])
+    run(loops.gather_back, bounds, *flat, *(_array(t) for t in (backs[0], backs[-1])), len(grads) == 2)
+    return out

@@ -8,7 +8,7 @@ from torch import Tensor
 from rgat.graph import Rows, Structure
 from rgat.ops import triton_kernels as kernels
 from rgat.ops.attention import Attention
-from rgat.ops.vectorised import collect, fold, fold_backward, pair, spread
+from rgat.ops.vectorised import collect, fold, fold_backward, gather_back, pair, spread
 
 __all__ = [
     "attend",
@@ -18,6 +18,7 @@ __all__ = [
     "convolve_backward",
     "fold",
     "fold_backward",
+    "gather_back",
     "pair",
     "project",
     "project_input_grad",

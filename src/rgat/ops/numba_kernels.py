@@ -630,3 +630,23 @@ def keys_by_source(
                     at = np.uint64(p * key_width + first_key + q * channels + a)
                     dkeys[u - first, at] = sums[p * share + q, a]
                     sums[p * share + q, a] = 0
+
+
+@compiled
+def gather_back(lo, hi, out, first, second, first_back, second_back, both):
+    """For each entry ``lo:hi`` of a table the sum of what the at most two rows that read it bring."""
+    zero = out.dtype.type(0)
+    for t in range(lo, hi):
+        u, v = first_back[t], second_back[t] if both else -1
+        if u >= 0 and v >= 0:
+            for c in range(out.shape[1]):
+                out[t, c] = first[u, c] + second[v, c]
+        elif u >= 0:
+            for c in range(out.shape[1]):
+                out[t, c] = first[u, c]
+        elif v >= 0:
+            for c in range(out.shape[1]):
+                out[t, c] = second[v, c]
+        else:
+            for c in range(out.shape[1]):
+                out[t, c] = zero

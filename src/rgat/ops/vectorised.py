@@ -317,3 +317,10 @@ def _apart(beside: Tensor, heads: int) -> Tensor:
     """``[R, 1, F, H * D] -> [R, H, F, D]``."""
     relations, _, inputs, columns = beside.shape
     return beside.reshape(relations, inputs, heads, columns // heads).transpose(1, 2)
+
+
+def gather_back(grads: list[Tensor], backs: list[Tensor]) -> Tensor:
+    """The gradient of the table of ``rows.look_up``."""
+    nothing = grads[0].new_zeros(1, *grads[0].shape[1:])  # what entries that no row reads are given
+    terms = [torch.cat([nothing, grad]).index_select(0, back + 1) for grad, back in zip(grads, backs, strict=True)]
+    return terms[0] if len(terms) == 1 else terms[0] + terms[1]
