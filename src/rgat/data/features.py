@@ -51,7 +51,7 @@ class Vocabulary:
 
 def is_type(relation: str) -> bool:
     """Whether a predicate says of what kind its subject is: rdf:type, or another whose name is "type"."""
-    return re.split(r"[/#]", relation.strip("<>"))[-1] == "type"
+    return relation.startswith("<") and re.split(r"[/#]", relation[1:-1])[-1] == "type"
 
 
 def learn_vocabulary(triples: Triples, features: Sequence[str]) -> Vocabulary:
@@ -83,7 +83,7 @@ def encode(triples: Triples, vocabulary: Vocabulary) -> tuple[Triples, Tensor]:
     whether there is one. Strings are hashed, word by word, into shared columns. Values that are no numbers although
     their datatype says so count as strings, and so do numbers of predicates that had none when the vocabulary was made.
     """
-    columns = []
+    columns: list[Array] = []
     if vocabulary.types is not None:
         place = {name: column for column, name in enumerate(vocabulary.types)}
         kinds = np.zeros((len(triples.node_names), len(place) + 1))
@@ -142,10 +142,10 @@ def _encode_literals(triples: Triples, numbers: dict[str, list[float]]) -> list[
         else:
             for word in re.split(r"(?:\\[nrt]|\s)+", str(value).lower()):
                 hashed[subject, _bucket(word)] += 1
-    columns = [np.log1p(hashed)]
+    columns: list[Array] = [np.log1p(hashed)]
     for total in sums.values():
-        mean = total[:, 0] / np.maximum(total[:, 1], 1)
-        columns.append(np.stack([mean, (total[:, 1] > 0).astype(float)], axis=1))
+        average = total[:, 0] / np.maximum(total[:, 1], 1)
+        columns.append(np.stack([average, (total[:, 1] > 0).astype(float)], axis=1))
     return columns
 
 

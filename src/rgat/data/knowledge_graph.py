@@ -164,7 +164,7 @@ def take_labels(triples: Triples, predicate: str) -> tuple[Triples, list[Label]]
         raise ValueError(f"`label_predicate` must be a predicate of the graph, got {word}; it has {known}, ...")
     subject, relation, value = triples.edges.T
     said = relation == triples.relation_names.index(word)
-    size, labels = len(triples.node_names), {}
+    size, labels = len(triples.node_names), dict[str, Label]()
     for node, name in zip(subject[said].tolist(), value[said].tolist(), strict=True):
         node, name = triples.node_names[node], triples.node_names[name]
         if node in labels:
