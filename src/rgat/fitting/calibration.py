@@ -31,7 +31,7 @@ class Calibration:
     intercept: Tensor
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Of nodes ``[..., classes]`` from logits of that shape; of graphs ``[..., tasks]`` from ``[..., tasks, 2]``."""
+        """Of nodes ``[..., classes]`` from such logits; of graphs ``[..., tasks]`` from ``[..., tasks, 2]``."""
         if self.slope.dim() == 0:
             return torch.softmax(self.slope.to(logits) * logits + self.intercept.to(logits), dim=-1)
         shifted = self.slope.to(logits) * (logits[..., 1] - logits[..., 0]) + self.intercept.to(logits)

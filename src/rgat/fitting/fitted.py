@@ -23,7 +23,8 @@ from rgat.graph import RelationalGraph
 from rgat.models import Model
 
 if TYPE_CHECKING:
-    from rgat.fitting.explanation import MoleculeExplanation, NodeExplanation, RelationImportance
+    from rgat.fitting.explanation import NodeExplanation, RelationImportance
+    from rgat.fitting.molecule_explanation import MoleculeExplanation
 
 BATCH_SIZE = 256  # molecules in one forward pass
 
@@ -240,6 +241,6 @@ class GraphModel(FittedModel):
 
     def explain(self, smiles: str, task: str | None = None) -> MoleculeExplanation:
         """Which atoms and bonds a judgement rests on; by default for the task with the highest probability."""
-        from rgat.fitting.explanation import explain_molecule
+        from rgat.fitting.molecule_explanation import explain_molecule
 
         return explain_molecule(self, smiles, task)
