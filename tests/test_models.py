@@ -1,17 +1,19 @@
 import copy
 import dataclasses
+import re
 
 import pytest
 import torch
-from helpers import random_graph
+from helpers import pairwise, random_graph
 from torch.export import Dim
 from torch.utils import _pytree as pytree
 
-from rgat import RelationalGraph
+from rgat import RelationalGraph, ops
 from rgat.data import load
 from rgat.experiments.variants import build_model
-from rgat.models import GraphClassifier, NodeClassifier
+from rgat.models import GraphClassifier, NodeClassifier, stack
 from rgat.nn import RGATConv, RGCNConv
+from rgat.nn.stacked import stack_layers
 from rgat.training import Settings, fit
 
 N, R, F = 9, 4, 5
@@ -213,3 +215,150 @@ def test_models_train_under_bf16_autocast(name):
     for result in results:
         assert result.curve[-1].train_loss < 0.6 * result.curve[0].train_loss
     assert results[0].curve[-1] != results[1].curve[-1]  # autocast is noticed
+
+
+STACKS = pairwise(
+    {
+        "layer": ["rgat", "rgcn"],
+        "scope": ["within", "across"],
+        "score": ["additive", "multiplicative"],
+        "batch_norm": [False, True],
+        "num_bases": [None, 2],
+        "x": [None, "compact", "shared", "index", "own"],
+        "edge_dim": [None, 2],
+        "heads": [1, 2],
+        "backend": ["numba", "torch", "reference"],
+        "constant_attention": [False, True],
+    }
+)
+RATES = [(0.3, 0.2), (0.0, 0.0), (0.5, 0.0)]  # of features and edges, for each member
+
+
+def members(kind, *sizes, **options):
+    models = []
+    for seed, (feature_dropout, edge_dropout) in enumerate(RATES):
+        torch.manual_seed(seed)
+        rates = {"feature_dropout": feature_dropout, "edge_dropout": edge_dropout}
+        models.append(kind(*sizes, **rates, **options).double())
+    return models
+
+
+def assert_stack_equals_members(models, x, graph, own=False, **call):
+    """Logits, gradients and, after two training steps, all buffers, under a random cotangent."""
+    together = stack(models)
+    for _ in range(2):
+        for parameter in (*together.parameters(), *(p for model in models for p in model.parameters())):
+            parameter.grad = None
+        actual = together(x, graph, **call)
+        expected = torch.stack([model(x[:, s] if own else x, graph, **call) for s, model in enumerate(models)])
+        torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-10)
+        cotangent = torch.randn_like(expected)
+        (actual * cotangent).sum().backward()
+        (expected * cotangent).sum().backward()
+        compared = 0
+        for name, parameter in together.model.named_parameters():
+            for s, model in enumerate(models):
+                alone = dict(model.named_parameters())[name].grad
+                if alone is not None:
+                    torch.testing.assert_close(parameter.grad[s], alone, rtol=1e-9, atol=1e-10)
+                    compared += 1
+        assert compared
+    for model, again in zip(models, together.unstack(), strict=True):
+        assert str(model) == str(again)
+        for name, tensor in model.state_dict().items():
+            torch.testing.assert_close(again.state_dict()[name], tensor)
+
+
+@pytest.mark.parametrize("row", STACKS, ids=lambda row: "-".join(str(value) for value in row.values()))
+def test_a_stack_is_its_members_one_by_one(row):
+    graph = random_graph(N, 60, R, edge_dim=row["edge_dim"])
+    options = {name: row[name] for name in ("layer", "batch_norm", "num_bases")}
+    if row["layer"] == "rgat":
+        options |= {name: row[name] for name in ("scope", "score", "heads", "edge_dim")}
+        options["num_attention_bases"] = row["num_bases"]
+    if row["x"] == "compact":
+        options["graph"] = graph
+    inputs = {
+        "shared": torch.randn(N, F).double(),
+        "own": torch.randn(N, len(RATES), F).double(),
+        "index": torch.randint(N, (N,)),
+    }
+    x = inputs.get(row["x"])
+    sizes = (F if row["x"] in ("shared", "own") else N, 3, R)
+    with ops.backend(row["backend"]):
+        assert_stack_equals_members(
+            members(NodeClassifier, *sizes, hidden_channels=8, **options),
+            x,
+            graph,
+            own=row["x"] == "own",
+            constant_attention=row["constant_attention"],
+        )
+
+
+@pytest.mark.parametrize("options", [*FAMILIES, {"heads": 2, "scope": ["within", "across"]}])
+def test_a_stack_of_graph_classifiers_is_its_members_one_by_one(options):
+    graph = batch_of_graphs(3, 5, 1)
+    models = members(GraphClassifier, F, 4, R, hidden_channels=8, dense_channels=6, batch_norm=True, **options)
+    assert_stack_equals_members(models, torch.randn(9, F).double(), graph)
+    assert stack(models)(torch.randn(9, F).double(), graph).shape == (3, 3, 4, 2)
+
+
+@pytest.mark.parametrize("head_merge", ["sum", "projection"])
+def test_a_stack_merges_heads_as_its_members_do(head_merge):
+    graph, x = random_graph(N, 60, R), torch.randn(N, F).double()
+    layers = [RGATConv(F, 3, R, heads=2, head_merge=head_merge).double() for _ in range(3)]
+    together = stack_layers(layers)
+    torch.testing.assert_close(together(x, graph), torch.stack([layer(x, graph) for layer in layers], dim=1))
+
+
+def test_members_are_copies_and_can_be_let_go():
+    graph = random_graph(N, 60, R)
+    models = members(NodeClassifier, N, 3, R, graph=graph)
+    together = stack(models)
+    expected = together(None, graph)
+    together.select([2, 0])
+    assert len(together) == 2
+    before = together.unstack()
+    with torch.no_grad():
+        for parameter in together.parameters():
+            parameter.zero_()
+    with torch.no_grad():  # a second call: masks of the second call
+        for model in models:
+            model(None, graph)
+        again = torch.stack([model(None, graph) for model in (models[2], models[0])])
+        assert torch.equal(torch.stack([model(None, graph) for model in before]), again)
+        assert not torch.equal(again, expected[[2, 0]])
+        assert together.eval()(None, graph).abs().max() == 0
+
+
+def test_a_stack_moves_to_another_precision():
+    graph = random_graph(N, 60, R)
+    together = stack([NodeClassifier(F, 3, R).eval() for _ in range(2)])
+    x = torch.randn(N, F)
+    torch.testing.assert_close(together.double()(x.double(), graph).float(), together.float()(x, graph))
+
+
+@pytest.mark.parametrize(
+    ("others", "message"),
+    [
+        ([], "needs at least one model"),
+        ([NodeClassifier(F, 3, R), NodeClassifier(F, 4, R)], "got different `conv2.attention_kernel.weight`"),
+        ([NodeClassifier(F, 3, R), NodeClassifier(F, 3, R, scope="across")], "got `scope` ('within',) and ('across',)"),
+        ([NodeClassifier(F, 3, R), GraphClassifier(F, 3, R)], "got a NodeClassifier and a GraphClassifier"),
+        ([NodeClassifier(F, 3, R), NodeClassifier(F, 3, R, negative_slope=0.1)], "got `negative_slope` 0.2 and 0.1"),
+        (
+            [NodeClassifier(9, 3, R, graph=random_graph(9, 60, R, seed=s), batch_norm=True) for s in (0, 0, 1)],
+            "got different `conv1",
+        ),
+    ],
+)
+def test_models_that_do_not_fit_together_are_refused(others, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        stack(others)
+
+
+def test_what_is_no_model_and_features_of_other_members_are_refused():
+    with pytest.raises(TypeError, match="takes NodeClassifiers or GraphClassifiers, got a RGATConv"):
+        stack([RGATConv(F, 3, R)])
+    with pytest.raises(ValueError, match=re.escape("`x` must have one entry per member, [N, 2, F], got [9, 3, 5]")):
+        stack([NodeClassifier(F, 3, R)] * 2)(torch.randn(N, 3, F), random_graph(N, 60, R))

@@ -121,6 +121,66 @@ def _mean_and_spread(values: list[float]) -> str:
     return f"{statistics.mean(percent):.1f}{spread}"
 
 
+@app.command()
+def train(
+    data: Annotated[str, typer.Argument(help="A data set, as `rgat data list` shows them.")],
+    out: Annotated[Path, typer.Option(help="Folder for the trained model and its checkpoints.")],
+    model: Annotated[
+        str, typer.Option(help="RGCN, or additive or multiplicative WIRGAT or ARGAT.")
+    ] = "additive WIRGAT",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in the folder.")] = False,
+    epochs: Annotated[int, typer.Option(min=1, help="At most so many.")] = 200,
+    patience: Annotated[int, typer.Option(min=1, help="Stop after so many epochs without improvement.")] = 30,
+    learning_rate: Annotated[float, typer.Option(help="Of Adam.")] = 0.01,
+    batch_size: Annotated[int, typer.Option(min=1, help="Graphs per step, over all processes.")] = 64,
+    hidden: Annotated[int | None, typer.Option(min=1, help="Units of a relational layer, over all heads.")] = None,
+    heads: Annotated[int, typer.Option(min=1, help="Attention heads.")] = 1,
+    bases: Annotated[int | None, typer.Option(min=1, help="Bases of the kernels; default: full kernels.")] = None,
+    batch_norm: Annotated[bool, typer.Option("--batch-norm", help="Normalise the relational layers.")] = False,
+    feature_dropout: Annotated[float, typer.Option(help="Rate, in training.")] = 0.0,
+    edge_dropout: Annotated[float, typer.Option(help="Rate, in training.")] = 0.0,
+    l2: Annotated[float, typer.Option(help="Coefficient of the squared kernels.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Of parameters, dropout and batches.")] = 0,
+) -> None:
+    """Train one model, with checkpoints, and keep it.
+
+    \b
+    Examples:
+      rgat train aifb --out runs/aifb --hidden 16 --l2 0.0005
+      rgat train aifb --out runs/aifb --hidden 16 --l2 0.0005 --resume
+      torchrun --nproc-per-node 2 -m rgat train tox21 --out runs/tox21 --heads 4
+    """
+    from rgat.experiments.train import train as run
+    from rgat.training import Settings
+
+    settings = Settings(learning_rate, epochs, patience, batch_size, kernel_l2=(l2, l2))
+    options = {
+        "hidden_channels": hidden,
+        "heads": heads if model != "RGCN" or heads > 1 else None,
+        "num_bases": bases,
+        "batch_norm": batch_norm,
+        "feature_dropout": feature_dropout,
+        "edge_dropout": edge_dropout,
+    }
+    given = {name: value for name, value in options.items() if value is not None}
+    trained = run(data, model, out, given, settings, seed, resume=resume, progress=True)
+    if trained is None:
+        return  # another process speaks
+    result = trained.result
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    for column in (result.metric, "train", "valid", "test"):
+        table.add_column(column, justify="left" if column == result.metric else "right")
+    for name, scores in (("attention", result.scores), ("constant attention", result.constant_scores)):
+        table.add_row(name, *(f"{100 * scores[part]:.1f}" for part in ("train", "valid", "test")))
+    console.print(table, highlight=False)
+    console.print(
+        f"{trained.data}\nBest epoch by validation: {result.best_epoch} of {len(result.curve)}; "
+        f"{result.seconds:.1f} s; {result.how}.\nThe model is in {out}.",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
 data_app = typer.Typer(help="Data sets by name.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(data_app, name="data")
 

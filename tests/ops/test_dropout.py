@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from rgat.ops.dropout import EDGES, FEATURES, keep_mask
+from rgat.ops.dropout import EDGES, FEATURES, count_call, keep_mask, member_rates, scaled_mask
 
 
 def test_the_generator_never_changes():
@@ -39,3 +39,20 @@ def test_a_mask_depends_on_its_ids_alone():
     ids = torch.randperm(100)
     assert torch.equal(keep_mask(state, EDGES, ids, 4, 0.3), keep_mask(state, EDGES, torch.arange(100), 4, 0.3)[ids])
     assert torch.equal(keep_mask(state, EDGES, ids, 3, 0.3), keep_mask(state, EDGES, ids, 4, 0.3)[:, :3])
+
+
+def test_a_stacks_mask_is_that_of_its_members_side_by_side():
+    rates, ids = [0.3, 0.0, 0.8], torch.arange(50)
+    pairs = torch.tensor([[5, 7], [6, 0], [5, 8]])
+    for kind, edges_first in ((FEATURES, False), (EDGES, True)):
+        other = [0.1] * 3
+        state = torch.cat([pairs, member_rates(*((other, rates) if edges_first else (rates, other)))], dim=1)
+        mask = scaled_mask(state, kind, ids, 12, 0.8, torch.float64)
+        alone = [scaled_mask(pair, kind, ids, 4, rate, torch.float64) for pair, rate in zip(pairs, rates, strict=True)]
+        torch.testing.assert_close(mask, torch.cat(alone, dim=1))
+
+
+def test_only_members_with_dropout_count_calls():
+    pairs = torch.tensor([[5, 7], [6, 0]])
+    assert torch.equal(count_call(pairs, torch.tensor([1, 0])), torch.tensor([[5, 7], [6, 0]]))
+    assert pairs.tolist() == [[5, 8], [6, 0]]

@@ -1,8 +1,8 @@
 """Checkpoints: tensors in a safetensors file, everything else in JSON, so that reading one never runs anybody's code.
 
-A folder holds ``checkpoint.json`` and the file of tensors that it names. New tensors are written beside the old ones;
-renaming the new JSON into place is what replaces the checkpoint, so at every moment a whole one is there. The JSON
-holds the hashes of the tensors and of itself.
+A folder holds ``checkpoint.json`` and the file of tensors that it names; a trained model is kept in the same way. New
+tensors are written beside the old ones; renaming the new JSON into place is what replaces the checkpoint, so at every
+moment a whole one is there. The JSON holds the hashes of the tensors and of itself.
 """
 
 from __future__ import annotations
@@ -19,46 +19,50 @@ from typing import Any
 from torch import Tensor
 
 FORMAT = 1
-NAME = "checkpoint.json"
+NAME = "checkpoint"
 
 
-def save_checkpoint(folder: str | Path, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> None:
+def save_checkpoint(
+    folder: str | Path, tensors: Mapping[str, Tensor], record: Mapping[str, Any], name: str = NAME
+) -> None:
     """Replace the checkpoint in ``folder``, which is made if need be.
 
     Args:
         folder: where.
         tensors: by name; on any device.
-        record: anything that JSON can hold. ``number`` says which checkpoint of a run it is.
+        record: anything that JSON can hold.
+        name: of the checkpoint in the folder.
     """
     folder, packed = Path(folder), _safetensors()
     data = packed.save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
     digest = hashlib.sha256(data).hexdigest()
-    file = f"tensors-{record.get('number', 0)}-{digest[:8]}.safetensors"
+    file = f"{name}-{digest[:16]}.safetensors"
     body = {"format": FORMAT, "tensors": file, "tensors_sha256": digest, **record}
     text = json.dumps(body | {"sha256": _hash(body)}, indent=1, allow_nan=False)
-    with _clear_errors(folder):
+    with _clear_errors(folder, name):
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / file, data)
-        write_whole(folder / NAME, text.encode())
-        for old in folder.glob("tensors-*"):
+        write_whole(folder / f"{name}.json", text.encode())
+        for old in folder.glob(f"{name}-*.safetensors"):
             if old.name != file:
                 old.unlink()
 
 
-def load_checkpoint(folder: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def load_checkpoint(folder: str | Path, name: str = NAME) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors and the record of the checkpoint in ``folder``; refuses one that is not whole or not ours."""
     folder, packed = Path(folder), _safetensors()
-    text = _read(folder / NAME)
+    path = folder / f"{name}.json"
+    text = _read(path)
     try:
         record = json.loads(text)
     except ValueError as error:
-        raise _refusal(folder / NAME, f"it is no JSON ({error})") from error
+        raise _refusal(path, f"it is no JSON ({error})") from error
     if not isinstance(record, dict) or "format" not in record or "tensors" not in record:
-        raise _refusal(folder / NAME, "it is no checkpoint of rgat")
+        raise _refusal(path, "it is no checkpoint of rgat")
     if record["format"] != FORMAT:
-        raise _refusal(folder / NAME, f"it has format {record['format']!r}, and this version reads {FORMAT}")
+        raise _refusal(path, f"it has format {record['format']!r}, and this version reads {FORMAT}")
     if record.pop("sha256", None) != _hash(record):
-        raise _refusal(folder / NAME, "it was changed since it was written")
+        raise _refusal(path, "it was changed since it was written")
     file = folder / Path(record["tensors"]).name
     data = _read(file)
     if hashlib.sha256(data).hexdigest() != record["tensors_sha256"]:
@@ -69,9 +73,9 @@ def load_checkpoint(folder: str | Path) -> tuple[dict[str, Tensor], dict[str, An
         raise _refusal(file, f"it is no safetensors file ({error})") from error
 
 
-def has_checkpoint(folder: str | Path) -> bool:
+def has_checkpoint(folder: str | Path, name: str = NAME) -> bool:
     """Whether there is one."""
-    return (Path(folder) / NAME).exists()
+    return (Path(folder) / f"{name}.json").exists()
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -108,11 +112,11 @@ def _refusal(path: Path, reason: str) -> ValueError:
 
 
 @contextmanager
-def _clear_errors(folder: Path) -> Iterator[None]:
+def _clear_errors(folder: Path, name: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        there = "; the last checkpoint there is intact" if has_checkpoint(folder) else ""
+        there = "; the last checkpoint there is intact" if has_checkpoint(folder, name) else ""
         raise ValueError(
             f"a checkpoint must be written to {folder}, which failed: {error.strerror}{there}; "
             "make room or choose another folder"

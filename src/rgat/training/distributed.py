@@ -81,7 +81,7 @@ def parallel(model: nn.Module) -> Iterator[nn.Module]:
         yield DistributedDataParallel(model, broadcast_buffers=False)
     finally:
         for name, norm in norms.items():
-            setattr(model, name, norm)
+            setattr(model, name, norm.train(model.training))
 
 
 def separate_masks(model: nn.Module) -> None:

@@ -291,7 +291,7 @@ class _Writer:
         self.written, run = now, self.training.runs[0]
         record = {
             **self.identity,
-            "number": len(run.curve),
+            "epoch": len(run.curve),
             "best_epoch": run.best_epoch,
             "best_value": list(run.best_value) if run.best_epoch else None,
             "curve": [[_json_number(value) for value in dataclasses.astuple(epoch)] for epoch in run.curve],

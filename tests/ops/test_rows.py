@@ -1,0 +1,51 @@
+import pytest
+import torch
+from helpers import random_graph
+
+from rgat import ops
+from rgat.nn import RGATConv
+from rgat.nn.relational import find_rows
+
+
+@pytest.mark.parametrize("backend", ["numba", "torch"])
+@pytest.mark.parametrize("ends", [("sources",), ("sources", "targets")])
+@pytest.mark.parametrize("fewer", [False, True])
+def test_looked_up_rows_and_their_gradients_are_those_of_indexing(backend, ends, fewer):
+    graph = random_graph(9, 60, 4)
+    conv = RGATConv(9, 3, 4, heads=2, graph=graph).double()
+    part = random_graph(9, 60, 4)
+    if fewer:  # a graph that reads some of the rows only
+        part = type(graph)(graph.edge_index[:, :20], graph.edge_type[:20], num_nodes=9, num_relations=4)
+    places = [find_rows(conv.rows, getattr(part.structure, end), part) for end in ends]
+    table = conv.kernel.weight
+    with ops.backend(backend):
+        found = ops.look_up(table, *places)
+        expected = [table[place.place] for place in places]
+        assert len(found) == len(ends)
+        cotangents = [torch.randn_like(rows) for rows in expected]
+        actual = torch.autograd.grad(sum((a * c).sum() for a, c in zip(found, cotangents, strict=True)), table)[0]
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    exact = torch.autograd.grad(sum((a * c).sum() for a, c in zip(expected, cotangents, strict=True)), table)[0]
+    torch.testing.assert_close(actual, exact)
+    assert exact.abs().max() > 0
+
+
+def test_rows_are_found_once_for_a_graph_and_layer():
+    graph = random_graph(9, 60, 4)
+    first, second = (RGATConv(9, 3, 4, graph=graph) for _ in range(2))
+    rows = graph.structure.sources
+    assert find_rows(first.rows, rows, graph) is find_rows(first.rows, rows, graph)
+    assert find_rows(second.rows, rows, graph) is not find_rows(first.rows, rows, graph)
+    with torch.inference_mode():
+        find_rows(second.rows, graph.structure.targets, graph)
+    second(None, graph).sum().backward()
+    assert second.kernel.weight.grad is not None
+
+
+def test_there_are_no_second_derivatives_of_looked_up_rows():
+    graph = random_graph(9, 60, 4)
+    conv = RGATConv(9, 3, 4, graph=graph)
+    (rows,) = ops.look_up(conv.kernel.weight, find_rows(conv.rows, graph.structure.sources, graph))
+    (grad,) = torch.autograd.grad(rows.square().sum(), conv.kernel.weight, create_graph=True)
+    with pytest.raises(RuntimeError, match="first derivatives only"):
+        grad.sum().backward()
