@@ -86,6 +86,14 @@ def known_options(task: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(["model", *(o for o in options if o not in dropped), *settings, *layers]))
 
 
+def flat_config(model: str, options: Mapping[str, Any], settings: Settings) -> Config:
+    """A configuration from options of a model and settings of training, the inverse of :func:`split_config`."""
+    values = dataclasses.asdict(settings)
+    layers = {f"{name}_{layer + 1}": values.pop(name)[layer] for name in PER_LAYER for layer in (0, 1)}
+    own = {name: value for name, value in options.items() if name not in VARIANTS[model]}
+    return {"model": model, **own, **values, **layers}
+
+
 def split_config(config: Config) -> tuple[dict[str, Any], Settings]:
     """Options of the model, its variant spelt out, and settings of training."""
     rest = {name: value for name, value in config.items() if name != "model"}

@@ -20,6 +20,7 @@ from rgat.data import GraphData, NodeData
 from rgat.data import load as load_data
 from rgat.data.splits import stratified_folds
 from rgat.experiments.search import ROUND, propose, select
+from rgat.experiments.train import Trained
 from rgat.experiments.variants import build_model
 from rgat.fitting.calibration import Calibration, calibrate_graphs, calibrate_nodes
 from rgat.fitting.comparison import compare
@@ -76,6 +77,14 @@ def fit(
     return fitted
 
 
+def fit_trained(trained: Trained, config: Config, seed: int) -> NodeModel | GraphModel:
+    """What :func:`fit` returns, of a model that was trained already; its validation part calibrates it."""
+    trainer = _Trainer(trained.data, torch.device("cpu"), seed, no_progress)
+    fitted = _fitted(trained.data, [trained.model], config, trainer.calibrate([trained.model]))
+    fitted.report.update(seed=seed, ensemble=1, search=0, **measure(fitted, trained.data))
+    return fitted
+
+
 def _fitted(data: Data, members: list[Model], config: Config, calibration: Calibration) -> NodeModel | GraphModel:
     if isinstance(data, NodeData):
         return NodeModel(members, config, calibration, {}, data)
@@ -124,7 +133,7 @@ class _Trainer:
         seeds = [self.seed * 1000 + member for member in range(ensemble)]
         if not self.folds:
             members, _ = self.run(what, [self.data] * ensemble, config, settings, seeds)
-            return members, self._calibrate(members)
+            return members, self.calibrate(members)
         models, results = self.cross_validate(config, f"cross-validation of {what}")
         epochs = statistics.median_high([result.best_epoch for result in results])
         fixed = dataclasses.replace(settings, max_epochs=epochs, patience=None)
@@ -135,7 +144,8 @@ class _Trainer:
         """One model, for comparison; nothing but itself is of interest."""
         return self.train(config, 1, what)[0][0]
 
-    def _calibrate(self, members: list[Model]) -> Calibration:
+    def calibrate(self, members: list[Model]) -> Calibration:
+        """By the validation part."""
         data, valid = self.data, self.data.valid
         if isinstance(data, GraphData):
             x, graph = data.graphs.batch(valid)

@@ -17,10 +17,11 @@ from rgat.fitting.configuration import split_config
 from rgat.fitting.fitted import FittedModel, GraphModel, NodeModel
 from rgat.graph import RelationalGraph
 from rgat.models import GraphClassifier, Model
-from rgat.training import load_checkpoint, save_checkpoint
+from rgat.training import has_checkpoint, load_checkpoint, save_checkpoint
 from rgat.version import __version__
 
 FORMAT = 1  # of the record below; the checkpoint around it has a format of its own
+NAME = "fitted"  # beside it, a folder may hold checkpoints of its training
 _NAMES = ("classes", "node_names", "relation_names")
 
 
@@ -30,7 +31,6 @@ def save(fitted: FittedModel, folder: str | PathLike[str]) -> None:
     for number, member in enumerate(fitted.members):
         tensors |= {f"member.{number}.{name}": tensor for name, tensor in member.state_dict().items()}
     record: dict[str, Any] = {
-        "kind": "fitted model",
         "model_format": FORMAT,
         "version": __version__,
         "config": fitted.config,
@@ -49,16 +49,17 @@ def save(fitted: FittedModel, folder: str | PathLike[str]) -> None:
         assert isinstance(fitted, GraphModel)
         record |= {"task": "graph", "provenance": fitted.provenance, "in_channels": fitted.in_channels}
         record |= {"tasks": list(fitted.tasks), "relation_names": list(fitted.relation_names)}
-    save_checkpoint(Path(folder), tensors, record)
+    save_checkpoint(Path(folder), tensors, record, NAME)
 
 
 def load(folder: str | PathLike[str], device: torch.device | str = "cpu") -> NodeModel | GraphModel:
     """Read a model that :meth:`FittedModel.save` wrote, on any machine; refuses what is not whole or not ours."""
-    tensors, record = load_checkpoint(Path(folder))
-    if record.get("kind") != "fitted model":
+    folder = Path(folder)
+    if not has_checkpoint(folder, NAME):
         raise ValueError(
-            f"{folder} must hold a fitted model, got a checkpoint of a training; fit one with `rgat train`"
+            f"{folder} must be the folder of a fitted model, but has no {NAME}.json; make one: `rgat train`"
         )
+    tensors, record = load_checkpoint(folder, NAME)
     if record.get("model_format") != FORMAT:
         raise ValueError(
             f"{folder} must hold a model of format {FORMAT}, got format {record.get('model_format')}, written by rgat "

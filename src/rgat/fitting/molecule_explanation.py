@@ -93,9 +93,8 @@ class MoleculeExplanation:
         text: str = drawing.GetDrawingText()
         return text[text.index("<svg") :]
 
-    def page(self) -> str:
-        """One self-contained HTML page: both drawings and the tables behind them."""
-        template = Path(__file__).with_name("molecule.html").read_text()
+    def named(self) -> list[tuple[str, float, float]]:
+        """Name, attention and effect of each atom and bond, the strongest effects first; atoms count from 1."""
         rows = [
             (f"{symbol}{place + 1}", attention, effect)
             for place, (symbol, attention, effect) in enumerate(
@@ -106,10 +105,14 @@ class MoleculeExplanation:
             (f"{self.atoms[a]}{a + 1} - {self.atoms[b]}{b + 1}, {kind}", attention, effect)
             for (a, b, kind), attention, effect in zip(self.bonds, self.bond_attention, self.bond_effect, strict=True)
         ]
-        rows.sort(key=lambda row: -abs(row[2]))
+        return sorted(rows, key=lambda row: -abs(row[2]))
+
+    def page(self) -> str:
+        """One self-contained HTML page: both drawings and the tables behind them."""
+        template = Path(__file__).with_name("molecule.html").read_text()
         cells = "".join(
             f"<tr><td>{html.escape(name)}</td><td>{attention:.1%}</td><td>{100 * effect:+.1f}</td></tr>"
-            for name, attention, effect in rows
+            for name, attention, effect in self.named()
         )
         for key, value in {
             "smiles": html.escape(self.smiles),
