@@ -337,7 +337,7 @@ def explain(
     smiles: Annotated[str | None, typer.Option(help="A molecule.")] = None,
     task: Annotated[str | None, typer.Option(help="Of a molecule; default: the most probable.")] = None,
     top: Annotated[int, typer.Option(min=1, help="Rows to show.")] = 15,
-    by: Annotated[str, typer.Option(help="Order of the edges: attention or effect.")] = "attention",
+    by: Annotated[str, typer.Option(help="Order of the edges: strength, attention or effect.")] = "strength",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     page: Annotated[Path | None, typer.Option("--html", help="Write a page to explore in a browser.")] = None,
 ) -> None:

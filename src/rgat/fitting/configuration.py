@@ -89,7 +89,7 @@ def known_options(task: str) -> tuple[str, ...]:
 def flat_config(model: str, options: Mapping[str, Any], settings: Settings) -> Config:
     """A configuration from options of a model and settings of training, the inverse of :func:`split_config`."""
     values = dataclasses.asdict(settings)
-    layers = {f"{name}_{layer + 1}": values.pop(name)[layer] for name in PER_LAYER for layer in (0, 1)}
+    layers = {f"{name}_{layer + 1}": value for name in PER_LAYER for layer, value in enumerate(values.pop(name))}
     own = {name: value for name, value in options.items() if name not in VARIANTS[model]}
     return {"model": model, **own, **values, **layers}
 

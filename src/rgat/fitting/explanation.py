@@ -17,6 +17,8 @@ from rgat.fitting.attention import flow, layer_attention, receptive_field, with_
 from rgat.fitting.fitted import NodeModel
 from rgat.graph import RelationalGraph
 
+LEAST_TRIED = 32  # edges: few enough to take each away in turn
+
 
 @dataclasses.dataclass(frozen=True)
 class Reason:
@@ -39,6 +41,15 @@ class Reason:
     equal_share: float
     effect: float
     log_odds: float
+
+    @property
+    def strength(self) -> float:
+        """Attention, or its distance from an equal share, times the log-odds that the edge is worth.
+
+        Attention alone would name edges without any effect. To shut an edge out, far below its equal share, is a choice
+        of the model as well.
+        """
+        return -self.log_odds * max(self.attention, abs(self.attention - self.equal_share))
 
 
 class _Explanation:
@@ -63,8 +74,7 @@ class NodeExplanation(_Explanation):
         probability: of this class.
         label: the known class, if there is one.
         own: share of attention on the node's own input.
-        reasons: edges by how far attention departs from an equal share, up or down, farthest first: an edge that is
-            alone in its softmax group always has all of the attention, and that says nothing.
+        reasons: the strongest first; those that speak against the prediction last.
         relations: share of attention of each relation, most first.
         agreement: rank correlation between attention and effect over the reasons: near 1, attention is to be believed;
             near 0 or below, look at the effects. None for fewer than three.
@@ -100,7 +110,7 @@ class RelationImportance(_Explanation):
 
 
 def explain_node(fitted: NodeModel, node: int, top: int = 20) -> NodeExplanation:
-    """The edges with most attention, and the effect of taking each away."""
+    """The effects of taking away those edges that attention chooses most, and the strongest reasons among them."""
     data = fitted.data
     edges = receptive_field(data.graph, node)
     graph = with_edges(data.graph, edges)
@@ -111,7 +121,7 @@ def explain_node(fitted: NodeModel, node: int, top: int = 20) -> NodeExplanation
     before = _probabilities(fitted, graph, torch.tensor([node]))[0]
     predicted = int(before.argmax())
     reasons = []
-    for place in _most_chosen(found.edges, equal.edges)[:top]:
+    for place in _most_chosen(found.edges, equal.edges)[: max(2 * top, LEAST_TRIED)]:
         after = _probabilities(fitted, _without(graph, place, data), torch.tensor([node]))[0]
         (source, target), relation = graph.edge_index[:, place].tolist(), int(graph.edge_type[place])
         reasons.append(
@@ -125,6 +135,7 @@ def explain_node(fitted: NodeModel, node: int, top: int = 20) -> NodeExplanation
                 log_odds=float(_log_odds(after[predicted]) - _log_odds(before[predicted])),
             )
         )
+    reasons.sort(key=lambda reason: -reason.strength)
     label = int(data.labels[node])
     return NodeExplanation(
         node=data.node_names[node],
@@ -132,7 +143,7 @@ def explain_node(fitted: NodeModel, node: int, top: int = 20) -> NodeExplanation
         probability=float(before[predicted]),
         label=None if label == MISSING else data.classes[label],
         own=found.own,
-        reasons=reasons,
+        reasons=reasons[:top],
         relations=_by_relation(found.edges, graph.edge_type, data.relation_names),
         agreement=agreement([r.attention for r in reasons], [abs(r.log_odds) for r in reasons]),
         num_edges=len(edges),
@@ -140,10 +151,10 @@ def explain_node(fitted: NodeModel, node: int, top: int = 20) -> NodeExplanation
 
 
 def _most_chosen(attention: Tensor, equal_share: Tensor) -> list[int]:
-    """Edges that anything flows along, by the distance of the two; where they do not differ, by attention."""
-    distance = ((attention - equal_share).abs() * 1e6).round()
-    order = sorted(range(len(attention)), key=lambda edge: (-float(distance[edge]), -float(attention[edge]), edge))
-    return [edge for edge in order if attention[edge] > 0 or equal_share[edge] > 0]
+    """Edges that anything flows along, by attention or its distance from an equal share, whichever is more."""
+    chosen = torch.maximum(attention, (attention - equal_share).abs())
+    order: list[int] = chosen.argsort(descending=True, stable=True).tolist()
+    return [edge for edge in order if chosen[edge] > 0]
 
 
 def explain_relations(fitted: NodeModel) -> RelationImportance:

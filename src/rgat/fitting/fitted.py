@@ -222,7 +222,7 @@ class GraphModel(FittedModel):
     def predict(self, smiles: Sequence[str] | str) -> Predictions:
         """Judge molecules; what cannot be read as SMILES gets NaN."""
         texts = [smiles] if isinstance(smiles, str) else list(smiles)
-        molecules = [parse_smiles(text, relaxed=True) for text in texts]
+        molecules = [parse_smiles(text, relaxed=True) if text.strip() else None for text in texts]
         good = [place for place, molecule in enumerate(molecules) if molecule is not None]
         chance = np.full((2, len(texts), len(self.tasks)), np.nan)
         for start in range(0, len(good), BATCH_SIZE):

@@ -145,7 +145,7 @@ def explain_molecule(fitted: GraphModel, smiles: str, task: str | None = None) -
     """Attention and effects of all atoms and bonds; by default for the task with the highest probability."""
     if task is not None:
         check_word("task", task, fitted.tasks)
-    molecule = parse_smiles(smiles, relaxed=True)
+    molecule = parse_smiles(smiles, relaxed=True) if smiles.strip() else None
     if molecule is None:
         raise ValueError(f'"{smiles}" cannot be read as SMILES')
     store = store_molecules([molecule], fitted.self_loops)

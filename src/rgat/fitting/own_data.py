@@ -26,7 +26,7 @@ from rgat.fitting.molecule_explanation import MoleculeExplanation
 from rgat.fitting.predictions import PREDICTED, Predictions
 from rgat.fitting.progress import Progress, no_progress
 from rgat.fitting.streaming import predict_file
-from rgat.fitting.wording import molecule_rows, node_rows, node_sentences, relation_rows
+from rgat.fitting.wording import ORDERS, molecule_rows, node_rows, node_sentences, relation_rows
 
 __all__ = ["fit", "load"]
 
@@ -209,7 +209,7 @@ def told(
     found: NodeExplanation | RelationImportance | MoleculeExplanation, top: int, by: str
 ) -> tuple[list[str], Sequence[str], list[tuple[str, ...]], int]:
     """Sentences, columns, rows, and how many of the columns are text."""
-    check_word("by", by, ("attention", "effect"))
+    check_word("by", by, ORDERS)
     if isinstance(found, NodeExplanation):
         numbers = ("attention", "equal share", "effect, points", "log-odds")
         return node_sentences(found), ("relation", "who speaks", "to whom", *numbers), node_rows(found, by), 3

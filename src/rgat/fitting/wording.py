@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from rgat.fitting.explanation import NodeExplanation, RelationImportance
 from rgat.fitting.fitted import GraphModel, NodeModel
 from rgat.fitting.molecule_explanation import MoleculeExplanation
 
 Row = tuple[str, ...]
+ORDERS = ("strength", "attention", "effect")
 
 
 def short(name: str) -> str:
@@ -14,9 +17,11 @@ def short(name: str) -> str:
     prefix, name = ("inverse of ", name[11:]) if name.startswith("inverse of ") else ("", name)
     if name.startswith('"'):
         return prefix + name[: name.rindex('"') + 1]
-    bare = name.strip("<>").rstrip("/#")
-    cut = max(bare.rfind("/"), bare.rfind("#"))
-    return prefix + (bare[cut + 1 :] if "://" in bare and cut >= 0 else bare)
+    if "://" not in name:
+        return prefix + name.strip("<>")
+    parts = [part for part in re.split(r"[/#]", name.strip("<>")) if part]
+    # A number alone says little: person/3.
+    return prefix + ("/".join(parts[-2:]) if parts[-1].isdigit() and len(parts) > 3 else parts[-1])
 
 
 def performance(fitted: NodeModel | GraphModel) -> list[str]:
@@ -61,11 +66,10 @@ def _percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f}"
 
 
-def node_rows(explanation: NodeExplanation, by: str = "attention") -> list[Row]:
-    """Relation, who speaks, who hears, attention, equal share, effect."""
-    reasons = explanation.reasons
-    if by == "effect":
-        reasons = sorted(reasons, key=lambda reason: -abs(reason.log_odds))
+def node_rows(explanation: NodeExplanation, by: str = "strength") -> list[Row]:
+    """Relation, who speaks, who hears, attention, equal share, effect; in one of the ``ORDERS``."""
+    sizes = {"strength": lambda r: r.strength, "attention": lambda r: r.attention, "effect": lambda r: abs(r.log_odds)}
+    reasons = sorted(explanation.reasons, key=sizes[by], reverse=True)
     return [
         (
             short(reason.relation),
