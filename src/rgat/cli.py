@@ -308,6 +308,7 @@ def predict(
       rgat predict model --smiles library.smi --out predictions.csv --resume
     """
     from rgat.fitting import own_data
+    from rgat.fitting.wording import prediction_rows
 
     fitted = own_data.load(model)
     with _progress() as advance:
@@ -325,7 +326,7 @@ def predict(
             progress=advance,
         )
     if out is None and found is not None:
-        _print_rows(found.header(), found.rows(), 2 if found.exclusive else 1)
+        _print_rows(*prediction_rows(found), texts=2)
     for line in notes:
         console.print(line, highlight=False, soft_wrap=True)
 

@@ -117,8 +117,7 @@ def test_a_node_with_5000_neighbours_stays_usable(tmp_path, browser, hub_model):
     assert len(find(browser, "g.node")) == 25
     find(browser, "#next")[0].click()
     assert find(browser, "#shown")[0].text == "25 to 48 of 5,000 edges, most attention first"
-    milliseconds = browser.execute_script("const t = performance.now(); show(); return performance.now() - t;")
-    assert milliseconds < 5000  # a page that drew all of them would take far longer, on any machine
+    assert len(find(browser, "svg *")) < 200  # what is drawn does not grow with the neighbourhood
     find(browser, "g.node:not(.centre)")[3].click()
     assert "leaf" in find(browser, "h1")[0].text
     assert "odd </script>" in find(browser, "aside")[0].text

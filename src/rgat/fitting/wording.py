@@ -7,6 +7,7 @@ import re
 from rgat.fitting.explanation import NodeExplanation, RelationImportance
 from rgat.fitting.fitted import GraphModel, NodeModel
 from rgat.fitting.molecule_explanation import MoleculeExplanation
+from rgat.fitting.predictions import Predictions
 
 Row = tuple[str, ...]
 ORDERS = ("strength", "attention", "effect")
@@ -17,9 +18,10 @@ def short(name: str) -> str:
     prefix, name = ("inverse of ", name[11:]) if name.startswith("inverse of ") else ("", name)
     if name.startswith('"'):
         return prefix + name[: name.rindex('"') + 1]
-    if "://" not in name:
-        return prefix + name.strip("<>")
-    parts = [part for part in re.split(r"[/#]", name.strip("<>")) if part]
+    bare = name[1:-1] if name.startswith("<") and name.endswith(">") else name
+    if "://" not in bare:
+        return prefix + bare
+    parts = [part for part in re.split(r"[/#]", bare) if part]
     # A number alone says little: person/3.
     return prefix + ("/".join(parts[-2:]) if parts[-1].isdigit() and len(parts) > 3 else parts[-1])
 
@@ -64,6 +66,24 @@ def comparison_rows(fitted: NodeModel | GraphModel) -> tuple[list[Row], list[str
 
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f}"
+
+
+def prediction_rows(found: Predictions) -> tuple[Row, list[Row]]:
+    """Columns and rows that fit a terminal: the most probable class of each node, or one row per molecule and task."""
+    rows: list[Row]
+    if found.exclusive:
+        best = found.probabilities.argmax(1)
+        rows = [
+            (short(name), short(found.columns[k]), f"{chance[k]:.1%}", f"{spread[k]:.1%}")
+            for name, k, chance, spread in zip(found.names, best, found.probabilities, found.spread, strict=True)
+        ]
+        return ("node", "class", "probability", "spread"), rows
+    rows = [
+        (name, task, f"{chance[k]:.1%}", f"{spread[k]:.1%}")
+        for name, chance, spread in zip(found.names, found.probabilities, found.spread, strict=True)
+        for k, task in enumerate(found.columns)
+    ]
+    return ("smiles", "task", "probability", "spread"), rows
 
 
 def node_rows(explanation: NodeExplanation, by: str = "strength") -> list[Row]:
