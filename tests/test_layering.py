@@ -19,6 +19,7 @@ CHAIN = [
     "training",
     "baselines",
     "experiments",
+    "fitting",
     "report",
     "cli",
 ]

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import importlib
-from types import ModuleType
+from typing import Any
 
 from rgat import models, nn, ops
 from rgat.graph import RelationalGraph
 from rgat.version import __version__
 
-__all__ = ["RelationalGraph", "__version__", "data", "models", "nn", "ops", "training"]
+__all__ = ["RelationalGraph", "__version__", "data", "fit", "load", "models", "nn", "ops", "training"]
 
 
-def __getattr__(name: str) -> ModuleType:
-    """Import data sets and training when they are first asked for."""
+def __getattr__(name: str) -> Any:
+    """Import data sets, training and fitting when they are first asked for."""
     if name in ("data", "training"):
         return importlib.import_module(f"rgat.{name}")
+    if name in ("fit", "load"):
+        return getattr(importlib.import_module("rgat.fitting"), name)
     raise AttributeError(f"module 'rgat' has no attribute {name!r}")

@@ -7,6 +7,8 @@ import platform
 import shlex
 import statistics
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -135,62 +137,246 @@ def _mean_and_spread(values: list[float]) -> str:
 
 @app.command()
 def train(
-    data: Annotated[str, typer.Argument(help="A data set, as `rgat data list` shows them.")],
-    out: Annotated[Path, typer.Option(help="Folder for the trained model and its checkpoints.")],
-    model: Annotated[
-        str, typer.Option(help="RGCN, or additive or multiplicative WIRGAT or ARGAT.")
-    ] = "additive WIRGAT",
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in the folder.")] = False,
-    epochs: Annotated[int, typer.Option(min=1, help="At most so many.")] = 200,
-    patience: Annotated[int, typer.Option(min=1, help="Stop after so many epochs without improvement.")] = 30,
-    learning_rate: Annotated[float, typer.Option(help="Of Adam.")] = 0.01,
-    batch_size: Annotated[int, typer.Option(min=1, help="Graphs per step, over all processes.")] = 64,
+    out: Annotated[Path, typer.Option(help="Folder for the model.")],
+    data: Annotated[str | None, typer.Argument(help="A data set, as `rgat data list` shows them.")] = None,
+    rdf: Annotated[list[Path] | None, typer.Option(help="Your graph: an RDF file; repeat for several.")] = None,
+    labels: Annotated[Path | None, typer.Option(help="TSV or CSV of nodes and their classes.")] = None,
+    test_labels: Annotated[
+        Path | None, typer.Option(help="The same for the test part; without it a fifth of --labels.")
+    ] = None,
+    node_column: Annotated[str | None, typer.Option(help="Column of the nodes; default: the first.")] = None,
+    label_column: Annotated[str | None, typer.Option(help="Column of the classes; default: the last.")] = None,
+    label_predicate: Annotated[
+        str | None, typer.Option(help="Instead of --labels: the IRI that says the class; its triples leave the graph.")
+    ] = None,
+    drop: Annotated[list[str] | None, typer.Option(help="IRI of a predicate to leave out; repeat for several.")] = None,
+    features: Annotated[
+        str | None, typer.Option(help="types, literals or types,literals: to judge nodes added later.")
+    ] = None,
+    skip_unknown: Annotated[bool, typer.Option("--skip-unknown", help="Drop labels of unknown nodes.")] = False,
+    smiles: Annotated[Path | None, typer.Option(help="Your molecules: CSV of SMILES and 0/1 columns.")] = None,
+    smiles_column: Annotated[str | None, typer.Option(help="Column of the SMILES; default: smiles.")] = None,
+    tasks: Annotated[list[str] | None, typer.Option(help="Column to learn; repeat; default: all of 0, 1.")] = None,
+    threshold: Annotated[
+        list[str] | None, typer.Option(help="COLUMN=VALUE: numbers from VALUE on count as positive.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="Of molecules: random or scaffold.")] = "random",
+    skip_invalid: Annotated[bool, typer.Option("--skip-invalid", help="Drop rows that are no SMILES.")] = False,
+    relaxed: Annotated[bool, typer.Option("--relaxed", help="Accept unusual valences.")] = False,
+    config: Annotated[Path | None, typer.Option(help="TOML file with model and settings.")] = None,
+    option: Annotated[list[str] | None, typer.Option(help="NAME=VALUE of model or training; repeat.")] = None,
+    search: Annotated[int, typer.Option(min=0, help="Try so many configurations first.")] = 0,
+    ensemble: Annotated[int, typer.Option(min=1, help="Train so many models, and average.")] = 1,
+    comparison: Annotated[bool, typer.Option(help="Also train what the model has to beat.")] = True,
+    model: Annotated[str | None, typer.Option(help="RGCN, or additive or multiplicative WIRGAT or ARGAT.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="At most so many.")] = None,
+    patience: Annotated[int | None, typer.Option(min=1, help="Epochs without improvement until the end.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Of Adam.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Graphs per step, over all processes.")] = None,
     hidden: Annotated[int | None, typer.Option(min=1, help="Units of a relational layer, over all heads.")] = None,
-    heads: Annotated[int, typer.Option(min=1, help="Attention heads.")] = 1,
+    heads: Annotated[int | None, typer.Option(min=1, help="Attention heads.")] = None,
     bases: Annotated[int | None, typer.Option(min=1, help="Bases of the kernels; default: full kernels.")] = None,
-    batch_norm: Annotated[bool, typer.Option("--batch-norm", help="Normalise the relational layers.")] = False,
-    feature_dropout: Annotated[float, typer.Option(help="Rate, in training.")] = 0.0,
-    edge_dropout: Annotated[float, typer.Option(help="Rate, in training.")] = 0.0,
-    l2: Annotated[float, typer.Option(help="Coefficient of the squared kernels.")] = 0.0,
-    seed: Annotated[int, typer.Option(help="Of parameters, dropout and batches.")] = 0,
+    batch_norm: Annotated[bool | None, typer.Option(help="Normalise the relational layers.")] = None,
+    feature_dropout: Annotated[float | None, typer.Option(help="Rate, in training.")] = None,
+    edge_dropout: Annotated[float | None, typer.Option(help="Rate, in training.")] = None,
+    l2: Annotated[float | None, typer.Option(help="Coefficient of the squared kernels.")] = None,
+    seed: Annotated[int, typer.Option(help="Of parameters, dropout, batches and splits.")] = 0,
+    resume: Annotated[bool, typer.Option("--resume", help="Of a data set by name: go on from its checkpoint.")] = False,
 ) -> None:
-    """Train one model, with checkpoints, and keep it.
+    """Train a model on your own files, or on a data set by name, and keep it.
 
     \b
     Examples:
-      rgat train aifb --out runs/aifb --hidden 16 --l2 0.0005
+      rgat train --rdf dump.nt.gz --labels labels.tsv --node-column person --label-column group --out model
+      rgat train --rdf dump.ttl --label-predicate http://example.org/group --features types,literals --out model
+      rgat train --smiles assays.csv --threshold IC50=10 --ensemble 3 --out model
       rgat train aifb --out runs/aifb --hidden 16 --l2 0.0005 --resume
       torchrun --nproc-per-node 2 -m rgat train tox21 --out runs/tox21 --heads 4
     """
-    from rgat.experiments.train import train as run
-    from rgat.training import Settings
+    from rgat.fitting import own_data
 
-    settings = Settings(learning_rate, epochs, patience, batch_size, kernel_l2=(l2, l2))
-    options = {
-        "hidden_channels": hidden,
-        "heads": heads if model != "RGCN" or heads > 1 else None,
-        "num_bases": bases,
-        "batch_norm": batch_norm,
-        "feature_dropout": feature_dropout,
-        "edge_dropout": edge_dropout,
-    }
-    given = {name: value for name, value in options.items() if value is not None}
-    trained = run(data, model, out, given, settings, seed, resume=resume, progress=True)
-    if trained is None:
-        return  # another process speaks
-    result = trained.result
+    given = own_data.given_options(
+        config,
+        option or (),
+        model=model,
+        max_epochs=epochs,
+        patience=patience,
+        learning_rate=learning_rate,
+        batch_size=batch_size,
+        hidden_channels=hidden,
+        heads=heads,
+        num_bases=bases,
+        batch_norm=batch_norm,
+        feature_dropout=feature_dropout,
+        edge_dropout=edge_dropout,
+        kernel_l2_1=l2,
+        kernel_l2_2=l2,
+    )
+    if data is not None and not (rdf or smiles) and ensemble == 1 and not search:
+        trained = own_data.train_by_name(data, out, given, seed, resume)
+        if trained is not None:  # else another process speaks
+            _print_trained(trained, out)
+        return
+    read = own_data.read(
+        data,
+        rdf=rdf,
+        labels=labels,
+        test_labels=test_labels,
+        node_column=node_column,
+        label_column=label_column,
+        label_predicate=label_predicate,
+        drop_predicates=drop or (),
+        features=tuple(features.split(",")) if features else (),
+        skip_unknown=skip_unknown,
+        smiles=smiles,
+        smiles_column=smiles_column,
+        tasks=tasks,
+        thresholds=own_data.read_thresholds(threshold or ()),
+        split=split,
+        skip_invalid=skip_invalid,
+        relaxed=relaxed,
+        seed=seed,
+    )
+    for line in own_data.describe(read):
+        console.print(line, highlight=False, soft_wrap=True)
+    with _progress() as advance:
+        fitted = own_data.fit(
+            read, ensemble=ensemble, search=search, seed=seed, comparison=comparison, progress=advance, **given
+        )
+    fitted.save(out)
+    _print_fitted(fitted, out)
+
+
+@contextmanager
+def _progress() -> Iterator[Any]:
+    """A function to call with what is being done and the share that is done."""
+    with Progress(TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=console) as bar:
+        shown: dict[str, Any] = {}
+
+        def advance(what: str, share: float) -> None:
+            if what not in shown:
+                shown[what] = bar.add_task(what, total=1.0)
+            bar.update(shown[what], completed=share)
+
+        yield advance
+
+
+def _print_rows(columns: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -> None:
+    """A table whose first columns are text and whose others are numbers."""
     table = Table(box=box.SIMPLE, pad_edge=False)
-    for column in (result.metric, "train", "valid", "test"):
-        table.add_column(column, justify="left" if column == result.metric else "right")
-    for name, scores in (("attention", result.scores), ("constant attention", result.constant_scores)):
-        table.add_row(name, *(f"{100 * scores[part]:.1f}" for part in ("train", "valid", "test")))
+    for place, column in enumerate(columns):
+        table.add_column(column, justify="left" if place < texts else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*map(escape, row))
     console.print(table, highlight=False)
+
+
+def _print_trained(trained: Any, out: Path) -> None:
+    result = trained.result
+    parts = ("train", "valid", "test")
+    rows = [
+        (name, *(f"{100 * scores[part]:.1f}" for part in parts))
+        for name, scores in (("attention", result.scores), ("constant attention", result.constant_scores))
+    ]
+    _print_rows((result.metric, *parts), rows)
     console.print(
         f"{trained.data}\nBest epoch by validation: {result.best_epoch} of {len(result.curve)}; "
         f"{result.seconds:.1f} s; {result.how}.\nThe model is in {out}.",
         highlight=False,
         soft_wrap=True,
     )
+
+
+def _print_fitted(fitted: Any, out: Path) -> None:
+    from rgat.fitting.wording import comparison_rows, performance
+
+    rows, notes = comparison_rows(fitted)
+    _print_rows((f"{fitted.report['metric']}, %", "train", "test"), rows)
+    for line in (*performance(fitted), *notes, f"The model is in {out}; use it with `rgat predict {out}`."):
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+@app.command()
+def predict(
+    model: Annotated[Path, typer.Argument(help="Folder that `rgat train` wrote.")],
+    out: Annotated[Path | None, typer.Option(help="File: .csv or .tsv; triples of nodes: .nt.")] = None,
+    node: Annotated[list[str] | None, typer.Option(help="A node to judge; repeat for several.")] = None,
+    nodes: Annotated[Path | None, typer.Option(help="A file with a node per line.")] = None,
+    kind: Annotated[str | None, typer.Option("--type", help="Judge all unlabelled nodes of this type.")] = None,
+    rdf: Annotated[list[Path] | None, typer.Option(help="Triples added since training.")] = None,
+    predicate: Annotated[str | None, typer.Option(help="IRI of the triples in an .nt file.")] = None,
+    smiles: Annotated[str | None, typer.Option(help="A file of molecules, or one SMILES.")] = None,
+    smiles_column: Annotated[str | None, typer.Option(help="Column of the SMILES; default: smiles.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes that read SMILES.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted file of molecules.")] = False,
+) -> None:
+    """Judge unlabelled nodes, or new molecules.
+
+    \b
+    Examples:
+      rgat predict model --out predictions.csv
+      rgat predict model --node http://example.org/ada
+      rgat predict model --rdf new.nt --out predictions.nt --predicate http://example.org/group
+      rgat predict model --smiles library.smi --out predictions.csv --resume
+    """
+    from rgat.fitting import own_data
+    from rgat.fitting.wording import prediction_rows
+
+    fitted = own_data.load(model)
+    with _progress() as advance:
+        found, notes = own_data.predict(
+            fitted,
+            out,
+            nodes=own_data.read_nodes(node or (), nodes),
+            kind=kind,
+            rdf=rdf,
+            predicate=predicate,
+            smiles=smiles,
+            smiles_column=smiles_column,
+            workers=workers,
+            resume=resume,
+            progress=advance,
+        )
+    if out is None and found is not None:
+        _print_rows(*prediction_rows(found), texts=2)
+    for line in notes:
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+@app.command()
+def explain(
+    model: Annotated[Path, typer.Argument(help="Folder that `rgat train` wrote.")],
+    node: Annotated[str | None, typer.Option(help="A node; without one: relations of the whole graph.")] = None,
+    smiles: Annotated[str | None, typer.Option(help="A molecule.")] = None,
+    task: Annotated[str | None, typer.Option(help="Of a molecule; default: the most probable.")] = None,
+    top: Annotated[int, typer.Option(min=1, help="Rows to show.")] = 15,
+    by: Annotated[str, typer.Option(help="Order of the edges: strength, attention or effect.")] = "strength",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    page: Annotated[Path | None, typer.Option("--html", help="Write a page to explore in a browser.")] = None,
+) -> None:
+    """Say why: attention, and what happens without an edge, an atom or a bond.
+
+    \b
+    Examples:
+      rgat explain model --node http://example.org/ada --html ada.html
+      rgat explain model                        importance of relations
+      rgat explain model --smiles CCO --json
+    """
+    import json
+
+    from rgat.fitting import own_data
+
+    fitted = own_data.load(model)
+    found = own_data.explain(fitted, node=node, smiles=smiles, task=task, top=top, page=page)
+    if as_json:
+        print(json.dumps(found.as_json(), ensure_ascii=False))
+        return
+    sentences, columns, rows, texts = own_data.told(found, top, by)
+    for line in sentences:
+        console.print(line, highlight=False, soft_wrap=True)
+    _print_rows(columns, rows, texts)
+    if page is not None:
+        console.print(f"Open {page} in a browser.", highlight=False)
 
 
 data_app = typer.Typer(help="Data sets by name.", no_args_is_help=True, rich_markup_mode=None)

@@ -16,7 +16,7 @@ def write(folder, text=CSV, name="m.csv"):
 
 
 def test_a_table_of_molecules(tmp_path):
-    data = from_smiles(write(tmp_path))
+    data = from_smiles(write(tmp_path), tasks=["toxic", "active"])
     assert data.tasks == ("toxic", "active")
     assert data.provenance["ignored_columns"] == ["id", "dose"]
     assert data.labels.tolist() == [[0, 1], [1, -1], [-1, 0]]
@@ -25,13 +25,17 @@ def test_a_table_of_molecules(tmp_path):
     assert (data.graphs.num_relations, data.provenance["relations"]) == (5, 4)
     assert sorted(torch.cat([data.train, data.valid, data.test]).tolist()) == [0, 1, 2]
     assert from_smiles(write(tmp_path), tasks=["active"]).tasks == ("active",)
-    assert from_smiles(write(tmp_path), self_loops=False).graphs.num_relations == 4
+    assert from_smiles(write(tmp_path), tasks=["active"], self_loops=False).graphs.num_relations == 4
 
 
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
         (CSV, {"tasks": ["dose"]}, r'm\.csv, line 2: task dose must be 0, 1 or empty, got "2\.5"'),
+        (CSV, {}, r"m\.csv: column dose holds numbers other than 0 and 1; cut them .*--threshold dose=VALUE"),
+        (CSV, {"tasks": ["toxic"], "thresholds": {"id": 1}}, r'line 2: id, which has a threshold, .* got "m1"'),
+        (CSV, {"thresholds": {"dos": 1}}, r'did you mean "dose"\?'),
+        ("smiles,t\nCCO,blue\n", {}, r"some column beside smiles must hold 0, 1 or nothing, got t"),
         (CSV, {"tasks": ["activ"]}, r'did you mean "active"\?'),
         (CSV, {"smiles_column": "smiles"}, r'got "smiles"'),
         (CSV, {"split": "scafold"}, r'did you mean "scaffold"\?'),
@@ -42,6 +46,25 @@ def test_a_table_of_molecules(tmp_path):
 def test_bad_tables_are_refused(tmp_path, text, options, message):
     with pytest.raises(ValueError, match=message):
         from_smiles(write(tmp_path, text), **options)
+
+
+def test_a_threshold_makes_a_task_of_numbers(tmp_path):
+    data = from_smiles(write(tmp_path, CSV.replace(",,3", ",,")), thresholds={"dose": 2.5})
+    assert data.tasks == ("toxic", "active", "dose")
+    assert data.labels[:, 2].tolist() == [1, -1, 1]
+    cut = from_smiles(write(tmp_path), tasks=["toxic"], thresholds={"dose": 3.5})
+    assert (cut.tasks, cut.labels[:, 1].tolist()) == (("toxic", "dose"), [0, 0, 1])
+
+
+def test_rows_of_one_molecule_stay_on_one_side(tmp_path):
+    spellings = ["CCO", "OCC", "c1ccccc1", "C1=CC=CC=C1", "CC", "CCC", "CCCC", "C(CC)C", "CN", "NC"]
+    table = "smiles,t\n" + "".join(f"{smiles},1\n" for smiles in spellings)
+    for seed in range(5):
+        data = from_smiles(write(tmp_path, table), shares=(0.5, 0.2), seed=seed)
+        parts = [set(part.tolist()) for part in (data.train, data.valid, data.test)]
+        assert sorted(row for part in parts for row in part) == list(range(10))
+        for pair in ({0, 1}, {2, 3}, {6, 7}, {8, 9}):
+            assert sum(bool(pair & part) for part in parts) == 1
 
 
 def test_unreadable_rows_are_skipped_only_when_told_to(tmp_path):

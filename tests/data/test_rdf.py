@@ -294,7 +294,7 @@ def test_labels_come_as_a_file_per_part(tmp_path):
     test = table(tmp_path, f"node,class\n{EX}c,red\n", "test.csv")
     data = from_rdf(write(tmp_path), train=train, test=test)
     assert (len(data.train), len(data.valid), len(data.test)) == (2, 0, 1)
-    with pytest.raises(ValueError, match="either as one file"):
+    with pytest.raises(ValueError, match="or by a predicate, got several"):
         from_rdf(write(tmp_path), train, test=test)
     with pytest.raises(ValueError, match=r"test\.csv, line 2: .* has a label in .*other\.tsv, line 2"):
         from_rdf(write(tmp_path), train=table(tmp_path, f"node class\n{EX}c blue\n", "other.tsv"), test=test)

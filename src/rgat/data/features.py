@@ -1,69 +1,152 @@
-"""Literals as features of their subjects, instead of as nodes."""
+"""Features of nodes: their types, and literals as features of their subjects instead of as nodes.
+
+A vocabulary says what each column means, so that files read later, with other nodes, get the same columns.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from datetime import date, datetime
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from rgat.checks import check_word
 from rgat.data.rdf import Triples, split_literal
 
+FEATURES = ("types", "literals")
 NUM_HASHED = 32  # columns that all strings share
+MAX_TYPES = 256  # rarer ones say little, and cost a column each
 
+Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 _NUMBERS = re.compile(
     r".*#(integer|int|long|short|byte|decimal|double|float|nonNegativeInteger|positiveInteger|"
     r"nonPositiveInteger|negativeInteger|unsigned(Int|Long|Short|Byte))"
 )
 
 
-def literal_features(triples: Triples) -> tuple[Triples, Tensor]:
-    """Take literals out of the graph and return features ``[N, F]`` of the nodes that remain.
+@dataclass(frozen=True)
+class Vocabulary:
+    """What the columns mean.
+
+    Attributes:
+        types: classes of nodes with a column each, before a column of ones; None where types are no features.
+        numbers: for each predicate with numbers how they are scaled: divisor, mean, spread; None where literals are no
+            features. Strings have their hashed columns in any case.
+    """
+
+    types: list[str] | None = None
+    numbers: dict[str, list[float]] | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values; ``Vocabulary(**values)`` makes it again."""
+        return asdict(self)
+
+
+def is_type(relation: str) -> bool:
+    """Whether a predicate says of what kind its subject is: rdf:type, or another whose name is "type"."""
+    return relation.startswith("<") and re.split(r"[/#]", relation[1:-1])[-1] == "type"
+
+
+def learn_vocabulary(triples: Triples, features: Sequence[str]) -> Vocabulary:
+    """The columns that the given triples ask for.
+
+    Args:
+        triples: literals are still nodes.
+        features: of "types" and "literals".
+    """
+    for word in features:
+        check_word("features", word, FEATURES)
+    types, numbers = None, None
+    if "types" in features:
+        counts = Counter(triples.node_names[kind] for _, kind in _typed(triples))
+        types = sorted(counts, key=lambda name: (-counts[name], name))[:MAX_TYPES]
+    if "literals" in features:
+        values: dict[int, list[float]] = {}
+        for _, predicate, value in _literals(triples):
+            if isinstance(value, float):
+                values.setdefault(predicate, []).append(value)
+        numbers = {triples.relation_names[predicate]: _scale(values[predicate]) for predicate in sorted(values)}
+    return Vocabulary(types, numbers)
+
+
+def encode(triples: Triples, vocabulary: Vocabulary) -> tuple[Triples, Tensor]:
+    """Features ``[N, F]`` of the nodes, and the triples without the literals that became features.
 
     Each predicate with numbers, dates or booleans gets two columns: the standardised value (the mean of several) and
     whether there is one. Strings are hashed, word by word, into shared columns. Values that are no numbers although
-    their datatype says so count as strings.
+    their datatype says so count as strings, and so do numbers of predicates that had none when the vocabulary was made.
     """
+    columns: list[Array] = []
+    if vocabulary.types is not None:
+        place = {name: column for column, name in enumerate(vocabulary.types)}
+        kinds = np.zeros((len(triples.node_names), len(place) + 1))
+        kinds[:, -1] = 1.0
+        for node, kind in _typed(triples):
+            if triples.node_names[kind] in place:
+                kinds[node, place[triples.node_names[kind]]] = 1.0
+        columns.append(kinds)
+    if vocabulary.numbers is None:
+        return triples, torch.from_numpy(np.concatenate(columns, axis=1)).float()
+    columns += _encode_literals(triples, vocabulary.numbers)
     is_literal = np.array([name[0] == '"' for name in triples.node_names], dtype=bool)
-    kept = np.flatnonzero(~is_literal)
-    new_id = np.cumsum(~is_literal) - 1
-    literal_edges = triples.edges[is_literal[triples.edges[:, 2]]]
-    graph_edges = triples.edges[~is_literal[triples.edges[:, 2]]]
-    numbers: dict[int, list[tuple[int, float]]] = {}
-    hashed = np.zeros((len(kept), NUM_HASHED))
-    for subject, predicate, literal in literal_edges.tolist():
-        row = int(new_id[subject])
-        value = _as_number(triples.node_names[literal])
-        if value is not None:
-            numbers.setdefault(predicate, []).append((row, value))
+    kept, nodes = triples.keep(~is_literal[triples.edges[:, 2]], ~is_literal)
+    return kept, torch.from_numpy(np.concatenate(columns, axis=1)[nodes]).float()
+
+
+def literal_features(triples: Triples) -> tuple[Triples, Tensor]:
+    """Take literals out of the graph and return features ``[N, F]`` of the nodes that remain."""
+    return encode(triples, learn_vocabulary(triples, ("literals",)))
+
+
+def _typed(triples: Triples) -> list[tuple[int, int]]:
+    """Nodes and their types."""
+    relations = [place for place, name in enumerate(triples.relation_names) if is_type(name)]
+    return [(s, o) for s, p, o in triples.edges[np.isin(triples.edges[:, 1], relations)].tolist()]
+
+
+def _literals(triples: Triples) -> list[tuple[int, int, float | str]]:
+    """Subject, predicate and value of each triple that ends in a literal."""
+    is_literal = np.array([name[0] == '"' for name in triples.node_names], dtype=bool)
+    found: list[tuple[int, int, float | str]] = []
+    for subject, predicate, literal in triples.edges[is_literal[triples.edges[:, 2]]].tolist():
+        name = triples.node_names[literal]
+        number = _as_number(name)
+        found.append((subject, predicate, split_literal(name)[0] if number is None else number))
+    return found
+
+
+def _scale(entries: list[float]) -> list[float]:
+    """Divisor, mean and spread; sums of huge numbers would overflow without the first."""
+    values = np.array(entries)
+    divisor = max(float(np.abs(values).max()), 1e-300)
+    spread = float((values / divisor).std())
+    return [divisor, float((values / divisor).mean()), spread if spread > 0 else 1.0]
+
+
+def _encode_literals(triples: Triples, numbers: dict[str, list[float]]) -> list[Array]:
+    num_nodes = len(triples.node_names)
+    hashed = np.zeros((num_nodes, NUM_HASHED))
+    sums = {name: np.zeros((num_nodes, 2)) for name in numbers}
+    for subject, predicate, value in _literals(triples):
+        name = triples.relation_names[predicate]
+        if isinstance(value, float) and name in sums:
+            divisor, mean, spread = numbers[name]
+            sums[name][subject] += ((value / divisor - mean) / spread, 1)
         else:
-            text = split_literal(triples.node_names[literal])[0]
-            for word in re.split(r"(?:\\[nrt]|\s)+", text.lower()):
-                hashed[row, _bucket(word)] += 1
-    columns = [np.log1p(hashed)]
-    for predicate in sorted(numbers):
-        columns.append(_standardised(numbers[predicate], len(kept)))
-    relation_kept = np.unique(graph_edges[:, 1])
-    relation_id = np.full(len(triples.relation_names), -1, dtype=np.int64)
-    relation_id[relation_kept] = np.arange(len(relation_kept))
-    edges = np.stack([new_id[graph_edges[:, 0]], relation_id[graph_edges[:, 1]], new_id[graph_edges[:, 2]]], axis=1)
-    names = [triples.node_names[place] for place in kept.tolist()]
-    relations = [triples.relation_names[place] for place in relation_kept.tolist()]
-    return Triples(names, relations, edges), torch.from_numpy(np.concatenate(columns, axis=1)).float()
-
-
-def _standardised(entries: list[tuple[int, float]], num_rows: int) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    rows = np.array([row for row, _ in entries])
-    values = np.array([value for _, value in entries])
-    values = values / max(np.abs(values).max(), 1e-300)  # sums of huge numbers would overflow
-    spread = values.std()
-    values = (values - values.mean()) / (spread if spread > 0 else 1.0)
-    count = np.bincount(rows, minlength=num_rows)
-    mean = np.bincount(rows, weights=values, minlength=num_rows) / np.maximum(count, 1)
-    return np.stack([mean, (count > 0).astype(float)], axis=1)
+            for word in re.split(r"(?:\\[nrt]|\s)+", str(value).lower()):
+                hashed[subject, _bucket(word)] += 1
+    columns: list[Array] = [np.log1p(hashed)]
+    for total in sums.values():
+        average = total[:, 0] / np.maximum(total[:, 1], 1)
+        columns.append(np.stack([average, (total[:, 1] > 0).astype(float)], axis=1))
+    return columns
 
 
 def _as_number(literal: str) -> float | None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rgat.checks import check_count
-from rgat.data.features import literal_features
+from rgat.data.features import encode, learn_vocabulary
 from rgat.data.files import write_atomically
 from rgat.data.labels import Label, read_labels
 from rgat.data.rdf import Triples, read_triples
@@ -29,6 +29,7 @@ def from_rdf(
     files: Path_ | Sequence[Path_],
     labels: Path_ | None = None,
     *,
+    label_predicate: str | None = None,
     train: Path_ | None = None,
     valid: Path_ | None = None,
     test: Path_ | None = None,
@@ -42,6 +43,7 @@ def from_rdf(
     inverses: bool = True,
     self_loops: bool = True,
     literals: str = "nodes",
+    features: Sequence[str] = (),
     blank_nodes: str = "kept",
     drop_predicates: Sequence[str] = (),
     hops: int | None = None,
@@ -53,6 +55,8 @@ def from_rdf(
     Args:
         files: one or several RDF files; see :func:`rgat.data.rdf.read_triples`.
         labels: a TSV or CSV file of nodes and classes, split by ``split_column`` or else at random, stratified.
+        label_predicate: instead of ``labels``, the IRI whose triples say the class of their subject. They leave the
+            graph, and with them all triples from such a class back to its node.
         train: instead of ``labels``, a file for each part.
         valid: likewise.
         test: likewise.
@@ -66,6 +70,8 @@ def from_rdf(
         inverses: add an inverse relation for every relation.
         self_loops: add a relation from every node to itself.
         literals: "nodes" (each spelling one), "merged" (each value one), "dropped", or "features" of their subjects.
+        features: "types" of nodes, "literals" or both, instead of a one-hot input; a model of these can judge nodes
+            that it has not seen.
         blank_nodes: "kept" or "dropped".
         drop_predicates: IRIs whose triples are left out.
         hops: keep only what a model of so many layers can see from the labelled nodes; its outputs there stay the same.
@@ -74,18 +80,29 @@ def from_rdf(
     """
     if hops is not None:
         check_count("hops", hops)
-    if ids is not None and (hops is not None or literals == "features"):
-        raise ValueError('`ids` must not be given with `hops` or literals="features", which number and scale anew')
+    if "literals" in features:
+        literals = "features"
+    elif literals == "features":
+        features = (*features, "literals")
+    if ids is not None and (hops is not None or features):
+        raise ValueError("`ids` must not be given with `hops` or features, which number and scale anew")
     triples = read_triples(files, format, literals, blank_nodes, drop_predicates)
-    features: Tensor | None = None
-    if literals == "features":
-        triples, features = literal_features(triples)
+    given: list[Label] = []
+    if label_predicate is not None:
+        triples, given = take_labels(triples, label_predicate)
+    x: Tensor | None = None
+    vocabulary = None
+    if features:
+        vocabulary = learn_vocabulary(triples, features)
+        triples, x = encode(triples, vocabulary)
     if ids is not None:
         triples = _renumber(triples, *read_ids(ids))
     source = LabelSource(
         labels, train, valid, test, node_column, label_column, split_column, shares, seed, skip_unknown
     )
-    data = label_triples(triples, source, features, inverses, self_loops, name or "knowledge graph")
+    data = label_triples(triples, source, x, inverses, self_loops, name or "knowledge graph", given)
+    if vocabulary is not None:
+        data.provenance["vocabulary"] = vocabulary.as_json()
     return data if hops is None else prune(data, hops)
 
 
@@ -112,14 +129,16 @@ def label_triples(
     inverses: bool = True,
     self_loops: bool = True,
     name: str = "knowledge graph",
+    taken: Sequence[Label] = (),
 ) -> NodeData:
-    """Give nodes of a read graph their classes."""
+    """Give nodes of a read graph their classes: those of the source, or those taken from the graph."""
     parts = {part: path for part in PARTS if (path := getattr(source, part)) is not None}
-    if source.labels is not None and parts:
-        raise ValueError("labels must come either as one file (`labels`) or as a file per part, got both")
+    if (source.labels is not None) + bool(parts) + bool(taken) > 1:
+        raise ValueError("labels must come as one file (`labels`), or a file per part, or by a predicate, got several")
     columns = (source.node_column, source.label_column)
     given = [read_labels(source.labels, *columns, source.split_column)] if source.labels is not None else []
     given += [_in_part(read_labels(path, *columns), part) for part, path in parts.items()]
+    given.append(list(taken))
     places = {node: place for place, node in enumerate(triples.node_names)}
     known = _known([label for table in given for label in table], places, source.skip_unknown)
     classes = tuple(sorted({label.name for label in known}))
@@ -135,6 +154,24 @@ def label_triples(
     else:
         cut = [torch.tensor(by_part[part], dtype=torch.long) for part in PARTS]
     return assemble(triples, features, targets, classes, cut, inverses, self_loops, name)
+
+
+def take_labels(triples: Triples, predicate: str) -> tuple[Triples, list[Label]]:
+    """Classes that a predicate gives to its subjects, and the triples without these and their inverses."""
+    word = f"<{predicate.strip('<>')}>"
+    if word not in triples.relation_names:
+        known = ", ".join(triples.relation_names[:5])
+        raise ValueError(f"`label_predicate` must be a predicate of the graph, got {word}; it has {known}, ...")
+    subject, relation, value = triples.edges.T
+    said = relation == triples.relation_names.index(word)
+    size, labels = len(triples.node_names), dict[str, Label]()
+    for node, name in zip(subject[said].tolist(), value[said].tolist(), strict=True):
+        node, name = triples.node_names[node], triples.node_names[name]
+        if node in labels:
+            raise ValueError(f"{node} must have one value of {word}, got {labels[node].name} and {name}; keep one")
+        labels[node] = Label(node, name, None, f"predicate {word}")
+    back = np.isin(value * size + subject, subject[said] * size + value[said])
+    return triples.keep(~said & ~back)[0], list(labels.values())
 
 
 def _in_part(labels: list[Label], part: str) -> list[Label]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 
 import torch
@@ -10,9 +10,9 @@ from torch import Tensor
 
 from rgat.checks import check_word
 from rgat.data.labels import Table, read_table
-from rgat.data.molecules import BONDS, count_bonds, parse_smiles, scaffold, store_molecules
+from rgat.data.molecules import BONDS, canonical, count_bonds, parse_smiles, scaffold, store_molecules
 from rgat.data.records import MISSING, GraphData
-from rgat.data.splits import grouped_parts, random_parts
+from rgat.data.splits import Parts, grouped_parts, random_parts
 
 SPLITS = ("random", "scaffold")
 _VALUES = {"0": 0, "0.0": 0, "1": 1, "1.0": 1, "": MISSING, "nan": MISSING, "NaN": MISSING, "NA": MISSING}
@@ -23,6 +23,7 @@ def from_smiles(
     smiles_column: str | None = None,
     tasks: Sequence[str] | None = None,
     *,
+    thresholds: Mapping[str, float] | None = None,
     split: str = "random",
     shares: tuple[float, float] = (0.8, 0.1),
     seed: int = 0,
@@ -40,7 +41,8 @@ def from_smiles(
         path: a CSV or TSV file, plain or compressed.
         smiles_column: by default the column called smiles.
         tasks: the columns to learn, with 0, 1 or nothing; by default all columns that hold only these.
-        split: "random", or "scaffold": molecules with the same rings stay in one part.
+        thresholds: columns of numbers to learn, each with the value from which on a molecule counts as positive.
+        split: "random", or "scaffold": molecules with the same rings stay in one part. Rows of one molecule always do.
         shares: of the training and the validation part.
         seed: of the random split.
         skip_invalid: leave out rows whose SMILES cannot be read, instead of stopping.
@@ -55,10 +57,10 @@ def from_smiles(
     table = read_table(path)
     column = _smiles_column(table, smiles_column)
     smiles = [text.strip() for text in table.column(column)]
-    chosen, ignored = _task_columns(table, column, tasks)
-    labels = (
-        torch.tensor([_values(table, task) for task in chosen], dtype=torch.long).view(len(chosen), len(smiles)).t()
-    )
+    cuts = dict(thresholds or {})
+    chosen, ignored = _task_columns(table, column, tasks, cuts)
+    values = [_values(table, task, cuts.get(task)) for task in chosen]
+    labels = torch.tensor(values, dtype=torch.long).view(len(chosen), len(smiles)).t()
     molecules = []
     for row, text in enumerate(smiles):
         molecules.append(parse_smiles(text, relaxed) if text else None)
@@ -74,7 +76,7 @@ def from_smiles(
     good = [row for row, molecule in enumerate(molecules) if molecule is not None]
     names = [smiles[row] for row in good]
     if split == "random":
-        parts = random_parts(len(good), seed, shares)
+        parts = _random_molecules([canonical(molecules[row]) for row in good], seed, shares)
     else:
         parts = grouped_parts([scaffold(text) for text in names], shares)
     store = store_molecules([molecules[row] for row in good], self_loops, rich, bonds)
@@ -111,21 +113,71 @@ def _smiles_column(table: Table, given: str | None) -> str:
     return found[0]
 
 
-def _task_columns(table: Table, smiles: str, tasks: Sequence[str] | None) -> tuple[list[str], list[str]]:
-    """The columns to learn, and those left aside."""
+def _random_molecules(names: Sequence[str], seed: int, shares: tuple[float, float]) -> Parts:
+    """Random parts of molecules; rows of the same molecule go together."""
+    owner: dict[str, int] = {}
+    molecule = torch.tensor([owner.setdefault(name, len(owner)) for name in names], dtype=torch.long)
+    rank = torch.empty(len(owner), dtype=torch.long)
+    parts, found = random_parts(len(owner), seed, shares), []
+    for part in parts:
+        rank.fill_(len(owner))
+        rank[part] = torch.arange(len(part))
+        rows = (rank[molecule] < len(owner)).nonzero().squeeze(1)
+        found.append(rows[rank[molecule[rows]].argsort(stable=True)])
+    return found[0], found[1], found[2]
+
+
+def _task_columns(
+    table: Table, smiles: str, tasks: Sequence[str] | None, thresholds: Mapping[str, float]
+) -> tuple[list[str], list[str]]:
+    """The columns to learn, and those left aside, which hold text."""
     others = [name for name in table.header if name != smiles]
+    for name in thresholds:
+        check_word(f"threshold: column of {table.path}", name, others)
     if tasks is not None:
-        return list(tasks), [name for name in others if name not in tasks]
-    chosen = [name for name in others if all(value.strip() in _VALUES for value in table.column(name))]
+        chosen = [*tasks, *(name for name in thresholds if name not in tasks)]
+        return chosen, [name for name in others if name not in chosen]
+    chosen = []
+    for name in others:
+        values = [value.strip() for value in table.column(name)]
+        if name in thresholds or all(value in _VALUES for value in values):
+            chosen.append(name)
+        elif all(_is_number(value) or value in _VALUES for value in values):
+            raise ValueError(
+                f"{table.path}: column {name} holds numbers other than 0 and 1; cut them with `thresholds` "
+                f"(--threshold {name}=VALUE) or name the columns to learn with `tasks` (--tasks)"
+            )
+    if not chosen:
+        raise ValueError(
+            f"{table.path}: some column beside {smiles} must hold 0, 1 or nothing, got "
+            f"{', '.join(others) or 'no other column'}"
+        )
     return chosen, [name for name in others if name not in chosen]
 
 
-def _values(table: Table, task: str) -> list[int]:
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _values(table: Table, task: str, threshold: float | None) -> list[int]:
     values = []
-    for line, text in zip(table.lines, table.column(task), strict=True):
-        if text.strip() not in _VALUES:
-            raise ValueError(f'{table.path}, line {line}: task {task} must be 0, 1 or empty, got "{text}"')
-        values.append(_VALUES[text.strip()])
+    for line, text in zip(table.lines, map(str.strip, table.column(task)), strict=True):
+        if threshold is not None and _is_number(text):
+            number = float(text)
+            values.append(MISSING if number != number else int(number >= threshold))
+        elif text in _VALUES and (threshold is None or _VALUES[text] == MISSING):
+            values.append(_VALUES[text])
+        elif threshold is not None:
+            raise ValueError(
+                f'{table.path}, line {line}: {task}, which has a threshold, must hold numbers, got "{text}"'
+            )
+        else:
+            way = f"; cut numbers with `thresholds` (--threshold {task}=VALUE)" if _is_number(text) else ""
+            raise ValueError(f'{table.path}, line {line}: task {task} must be 0, 1 or empty, got "{text}"{way}')
     return values
 
 

@@ -97,6 +97,12 @@ def bond_relation(bond: Any) -> int | None:
     return BONDS.index(word) if word in BONDS else None
 
 
+def canonical(molecule: Any) -> str:
+    """The SMILES that every spelling of a molecule shares."""
+    text: str = rdkit().MolToSmiles(molecule)
+    return text
+
+
 def store_molecules(
     molecules: Sequence[Any], self_loops: bool = True, rich: bool = False, bonds: bool = False
 ) -> GraphStore:

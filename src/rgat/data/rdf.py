@@ -60,6 +60,26 @@ class Triples:
     def __len__(self) -> int:
         return len(self.edges)
 
+    def keep(self, edges: NDArray[np.bool_], nodes: NDArray[np.bool_] | None = None) -> tuple[Triples, Ids]:
+        """Some of the triples, over the relations that they use and the given nodes, or those that they use.
+
+        Args:
+            edges: which triples.
+            nodes: which nodes; they must include the ends of these triples.
+
+        Returns:
+            The triples, and the former ids of their nodes.
+        """
+        kept = self.edges[edges]
+        if nodes is None:
+            used = np.bincount(kept[:, [0, 2]].reshape(-1), minlength=len(self.node_names))
+            nodes = used > 0
+        node_id, places = np.cumsum(nodes) - 1, np.flatnonzero(nodes)
+        relations, relation = np.unique(kept[:, 1], return_inverse=True)
+        table = np.stack([node_id[kept[:, 0]], relation, node_id[kept[:, 2]]], axis=1)
+        names = [self.node_names[place] for place in places.tolist()]
+        return Triples(names, [self.relation_names[place] for place in relations.tolist()], table), places
+
 
 def oxigraph() -> Any:
     """Import pyoxigraph, or say how to get it."""

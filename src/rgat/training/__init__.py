@@ -4,7 +4,7 @@ from rgat.training.checkpoint import has_checkpoint, load_checkpoint, save_check
 from rgat.training.loop import fit
 from rgat.training.loss import balanced_class_weights, l2_penalty, multi_task_cross_entropy, node_cross_entropy
 from rgat.training.many import Job, fit_many, plan_stacks
-from rgat.training.metric import accuracy, mean_roc_auc, roc_auc, roc_auc_per_task
+from rgat.training.metric import accuracy, mean_pr_auc, mean_roc_auc, roc_auc, roc_auc_per_task
 from rgat.training.run import Epoch, Result, Settings
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "has_checkpoint",
     "l2_penalty",
     "load_checkpoint",
+    "mean_pr_auc",
     "mean_roc_auc",
     "multi_task_cross_entropy",
     "node_cross_entropy",

@@ -43,3 +43,23 @@ def mean_roc_auc(logits: Tensor, labels: Tensor) -> float:
         return float("nan")
     values = [value for value in roc_auc_per_task(logits, labels) if not np.isnan(value)]
     return float(np.mean(values)) if values else float("nan")
+
+
+def pr_auc(scores: NDArray[np.floating], positive: NDArray[np.bool_]) -> float:
+    """Average precision: the area under the steps of the precision-recall curve; NaN if undefined."""
+    if not positive.any() or positive.all() or np.isnan(scores).any():
+        return float("nan")
+    order = np.argsort(-scores, kind="stable")
+    hits = np.cumsum(positive[order])
+    last = np.append(np.diff(scores[order]) != 0, True)  # tied scores are one step
+    hits, ranks = hits[last], (np.arange(len(scores)) + 1)[last]
+    return float((np.diff(hits, prepend=0) * hits / ranks).sum() / hits[-1])
+
+
+def mean_pr_auc(logits: Tensor, labels: Tensor) -> float:
+    """Mean of the average precision over the tasks that have both classes; NaN if none has."""
+    scores, classes = (logits[..., 1] - logits[..., 0]).double().cpu().numpy(), labels.cpu().numpy()
+    known = classes != MISSING
+    values = [pr_auc(s[k], c[k] == 1) for s, c, k in zip(scores.T, classes.T, known.T, strict=True)]
+    finite = [value for value in values if not np.isnan(value)]
+    return float(np.mean(finite)) if finite else float("nan")

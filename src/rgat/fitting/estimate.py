@@ -1,0 +1,202 @@
+"""Fit a model to data: check the data, tune if asked to, train an ensemble, calibrate it, say how good it is.
+
+Where there are validation examples, they stop the training and calibrate the result. Labelled nodes are often few:
+where there are no validation nodes, cross-validation inside the training part finds the number of epochs and
+calibrates, and the members then learn from the whole training part. Test examples are looked at once, at the end.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rgat.checks import check_count
+from rgat.data import GraphData, NodeData
+from rgat.data import load as load_data
+from rgat.data.splits import stratified_folds
+from rgat.experiments.search import ROUND, propose, select
+from rgat.experiments.train import Trained
+from rgat.experiments.variants import build_model
+from rgat.fitting.calibration import Calibration, calibrate_graphs, calibrate_nodes
+from rgat.fitting.comparison import compare
+from rgat.fitting.configuration import Config, configure, searchable, split_config, task_of
+from rgat.fitting.fitted import GraphModel, NodeModel
+from rgat.fitting.inspection import check
+from rgat.fitting.progress import Progress, no_progress
+from rgat.fitting.quality import measure
+from rgat.models import Model
+from rgat.training import Result, Settings, balanced_class_weights, fit_many
+
+NUM_FOLDS = 5
+Data = NodeData | GraphData
+
+
+def fit(
+    data: Data | str,
+    *,
+    ensemble: int = 1,
+    search: int = 0,
+    seed: int = 0,
+    comparison: bool = True,
+    device: torch.device | str = "cpu",
+    progress: Progress = no_progress,
+    **options: Any,
+) -> NodeModel | GraphModel:
+    """Fit a model to labelled nodes or graphs; the defaults are meant to work.
+
+    Args:
+        data: what :func:`rgat.data.from_rdf` or :func:`rgat.data.from_smiles` returns, or the name of a data set.
+        ensemble: number of models, with different seeds, whose outputs are averaged.
+        search: number of configurations to try first, on validation data; 0 takes the given or default one.
+        seed: of everything random.
+        comparison: also train what the model has to be better than: see the model's ``report``.
+        device: where to train.
+        progress: called with what is being done, and how much of it is done, from 0 to 1.
+        **options: ``model`` (a name in the paper's tables), options of the model, settings of training; see
+            :func:`rgat.fitting.configuration.configure`.
+    """
+    if isinstance(data, str):
+        data = load_data(data)
+    check_count("ensemble", ensemble)
+    check_count("search", search, least=0)
+    check(data)
+    config = configure(task_of(data), options)
+    trainer = _Trainer(data, torch.device(device), seed, progress)
+    if search:
+        config = _search(trainer, config, options, search)
+    members, calibration = trainer.train(config, ensemble)
+    fitted = _fitted(data, members, config, calibration)
+    fitted.report.update(seed=seed, ensemble=ensemble, search=search, **measure(fitted, data))
+    if comparison:
+        fitted.report["comparison"] = compare(data, config, seed, trainer.train_alone)
+    return fitted
+
+
+def fit_trained(trained: Trained, config: Config, seed: int) -> NodeModel | GraphModel:
+    """What :func:`fit` returns, of a model that was trained already; its validation part calibrates it."""
+    trainer = _Trainer(trained.data, torch.device("cpu"), seed, no_progress)
+    fitted = _fitted(trained.data, [trained.model], config, trainer.calibrate([trained.model]))
+    fitted.report.update(seed=seed, ensemble=1, search=0, **measure(fitted, trained.data))
+    return fitted
+
+
+def _fitted(data: Data, members: list[Model], config: Config, calibration: Calibration) -> NodeModel | GraphModel:
+    if isinstance(data, NodeData):
+        return NodeModel(members, config, calibration, {}, data)
+    about = (data.tasks, data.relation_names, data.in_channels, data.provenance)
+    return GraphModel(members, config, calibration, {}, *about)
+
+
+class _Trainer:
+    """Trains models of one data set."""
+
+    def __init__(self, data: Data, device: torch.device, seed: int, progress: Progress) -> None:
+        self.data, self.device, self.seed, self.progress = data, device, seed, progress
+        # Without validation nodes each fold of the training part takes their place once.
+        self.folds = _folds(data, seed) if isinstance(data, NodeData) and not len(data.valid) else []
+
+    def run(
+        self, what: str, datas: Sequence[Data], config: Config, settings: Settings, seeds: Sequence[int]
+    ) -> tuple[list[Model], list[Result]]:
+        """Train one model for each seed and data set."""
+        options, _ = split_config(config)
+        models = [build_model(data, seed, **options).to(self.device) for data, seed in zip(datas, seeds, strict=True)]
+        total = len(models) * settings.max_epochs
+
+        def on_epoch(number: int, epoch: Any) -> None:
+            self.progress(what, (number * settings.max_epochs + epoch.epoch) / total)
+
+        same_order = [self.seed] * len(models) if isinstance(self.data, GraphData) else list(seeds)
+        results = fit_many(models, list(datas), settings, same_order, on_epoch)
+        self.progress(what, 1.0)
+        if any(result.best_epoch == 0 for result in results):
+            raise ValueError(
+                f"training must keep finite numbers, but {what} diverged; lower `learning_rate` "
+                f"(now {settings.learning_rate})"
+            )
+        return models, results
+
+    def cross_validate(self, config: Config, what: str) -> tuple[list[Model], list[Result]]:
+        """One model per fold, or one on the validation part."""
+        _, settings = split_config(config)
+        datas: list[Data] = [*self.folds] or [self.data]
+        return self.run(what, datas, config, settings, [self.seed + 1000 + fold for fold in range(len(datas))])
+
+    def train(self, config: Config, ensemble: int, what: str = "the model") -> tuple[list[Model], Calibration]:
+        """The members of an ensemble, and how their logits become probabilities."""
+        _, settings = split_config(config)
+        seeds = [self.seed * 1000 + member for member in range(ensemble)]
+        if not self.folds:
+            members, _ = self.run(what, [self.data] * ensemble, config, settings, seeds)
+            return members, self.calibrate(members)
+        models, results = self.cross_validate(config, f"cross-validation of {what}")
+        epochs = statistics.median_high([result.best_epoch for result in results])
+        fixed = dataclasses.replace(settings, max_epochs=epochs, patience=None)
+        members, _ = self.run(what, [self.data] * ensemble, config, fixed, seeds)
+        return members, self._calibrate_folds(models)
+
+    def train_alone(self, config: Config, what: str) -> Model:
+        """One model, for comparison; nothing but itself is of interest."""
+        return self.train(config, 1, what)[0][0]
+
+    def calibrate(self, members: list[Model]) -> Calibration:
+        """By the validation part."""
+        data, valid = self.data, self.data.valid
+        if isinstance(data, GraphData):
+            x, graph = data.graphs.batch(valid)
+            logits = torch.stack([_logits(member, x, graph) for member in members]).mean(0)
+            return calibrate_graphs(logits, data.labels[valid], balanced_class_weights(data.labels[data.train]))
+        logits = torch.stack([_logits(member, data.x, data.graph) for member in members]).mean(0)
+        return calibrate_nodes(logits[valid], data.labels[valid])
+
+    def _calibrate_folds(self, models: list[Model]) -> Calibration:
+        """Each node is judged by the model that did not learn from it."""
+        logits, labels = [], []
+        for model, fold in zip(models, self.folds, strict=True):
+            logits.append(_logits(model, fold.x, fold.graph)[fold.valid])
+            labels.append(fold.labels[fold.valid])
+        return calibrate_nodes(torch.cat(logits), torch.cat(labels))
+
+
+def _logits(model: Model, x: Tensor | None, graph: Any) -> Tensor:
+    device = next(model.parameters()).device
+    with torch.no_grad():
+        found: Tensor = model(None if x is None else x.to(device), graph.to(device))
+    return found.float().cpu()
+
+
+def _folds(data: NodeData, seed: int) -> list[NodeData]:
+    classes = data.labels[data.train].tolist()
+    folds = []
+    for held in stratified_folds(classes, min(NUM_FOLDS, len(classes)), seed):
+        learned = torch.ones(len(classes), dtype=torch.bool).index_fill_(0, held, False)
+        folds.append(dataclasses.replace(data, train=data.train[learned], valid=data.train[held]))
+    return folds
+
+
+def _search(trainer: _Trainer, config: Config, given: Mapping[str, Any], trials: int) -> Config:
+    """The best of some configurations by validation data; the first is the one to begin with."""
+    priors = searchable(task_of(trainer.data), config, given)
+    finished: list[dict[str, Any]] = []
+    for trial in range(trials):
+        if trial % ROUND == 0:
+            proposals = propose(priors, trainer.seed, trial // ROUND, finished)
+        tried = config if trial == 0 else config | proposals[trial % ROUND]
+        record = {"trial": trial, "model": config["model"], "config": dict.fromkeys(priors) | tried, "error": None}
+        try:
+            _, results = trainer.cross_validate(tried, f"search, configuration {trial + 1} of {trials}")
+        except ValueError as error:  # it diverged: as bad as can be, but no reason to stop
+            finished.append(record | {"status": "diverged", "error": str(error)})
+            continue
+        curves = [result.curve[result.best_epoch - 1] for result in results]
+        objective, tie = (
+            statistics.mean(getattr(point, name) for point in curves) for name in ("valid_metric", "valid_loss")
+        )
+        finished.append(record | {"status": "done", "objective": objective, "tie_breaker": tie, "tried": tried})
+    chosen: Config = select(finished)["tried"]
+    return chosen

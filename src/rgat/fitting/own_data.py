@@ -1,0 +1,220 @@
+"""What the command line does with people's own data: read, fit, predict, explain; one function for each command."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from rgat.checks import check_word
+from rgat.data import GraphData, NodeData, from_rdf, from_smiles
+from rgat.data import load as load_data
+from rgat.data.download import sha256
+from rgat.experiments.train import Trained
+from rgat.experiments.train import train as train_one
+from rgat.experiments.variants import VARIANTS
+from rgat.fitting.configuration import flat_config, read_option, read_toml, split_config
+from rgat.fitting.estimate import fit, fit_trained
+from rgat.fitting.explanation import NodeExplanation, RelationImportance
+from rgat.fitting.explorer import write_explorer
+from rgat.fitting.fitted import GraphModel, NodeModel
+from rgat.fitting.folder import load
+from rgat.fitting.inspection import describe as describe_data
+from rgat.fitting.inspection import find_leaks
+from rgat.fitting.molecule_explanation import MoleculeExplanation
+from rgat.fitting.predictions import PREDICTED, Predictions
+from rgat.fitting.progress import Progress, no_progress
+from rgat.fitting.streaming import predict_file
+from rgat.fitting.wording import ORDERS, molecule_rows, node_rows, node_sentences, relation_rows
+
+__all__ = ["fit", "load"]
+
+Path_ = str | PathLike[str]
+TEST_SHARE = 0.2  # of the labelled nodes, where nobody says which are to be tested
+
+
+def given_options(config: Path_ | None, options: Sequence[str], **flags: Any) -> dict[str, Any]:
+    """What a person asked for: a TOML file, then options, then flags; the last word counts."""
+    given = {} if config is None else read_toml(config)
+    given |= dict(read_option(text) for text in options)
+    return given | {name: value for name, value in flags.items() if value is not None}
+
+
+def read_thresholds(texts: Sequence[str]) -> dict[str, float]:
+    """Pairs COLUMN=VALUE."""
+    found = {}
+    for text in texts:
+        column, _, value = text.rpartition("=")
+        try:
+            found[column] = float(value)
+        except ValueError:
+            raise ValueError(f'a threshold must be COLUMN=VALUE with a number, got "{text}"') from None
+    return found
+
+
+def read_nodes(named: Sequence[str], path: Path_ | None) -> list[str] | None:
+    """Nodes that were named, and those of a file with one per line; None if neither is given."""
+    if path is None:
+        return list(named) or None
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: cannot be read: {error}") from error
+    return [*named, *(line.strip() for line in lines if line.strip())]
+
+
+def read(
+    name: str | None,
+    *,
+    rdf: Sequence[Path_] | None = None,
+    smiles: Path_ | None = None,
+    labels: Path_ | None = None,
+    test_labels: Path_ | None = None,
+    label_predicate: str | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> NodeData | GraphData:
+    """A data set by name, or of RDF files and labels, or of a table of SMILES; hashes of the files are kept.
+
+    Args:
+        name: of a data set.
+        rdf: files of the graph.
+        smiles: file of the molecules.
+        labels: table of nodes and classes.
+        test_labels: the same for the test part.
+        label_predicate: instead of ``labels``.
+        seed: of a random split.
+        **options: of :func:`rgat.data.from_rdf` and :func:`rgat.data.from_smiles`.
+    """
+    if (name is not None) + bool(rdf) + (smiles is not None) != 1:
+        raise ValueError("one of a data set's name, --rdf and --smiles must be given; `rgat data list` shows the names")
+    if name is not None:
+        return load_data(name)
+    if smiles is not None:
+        words: tuple[str, ...] = ("smiles_column", "tasks", "thresholds", "split", "skip_invalid", "relaxed")
+        chosen = {word: options[word] for word in words if word in options}
+        data: NodeData | GraphData = from_smiles(smiles, seed=seed, name=Path(smiles).name, **chosen)
+        files = [smiles]
+    else:
+        if labels is None and label_predicate is None:
+            raise ValueError("classes of some nodes must be given: --labels FILE, or --label-predicate IRI")
+        if labels is not None and label_predicate is not None:
+            raise ValueError("labels must come either from --labels or by --label-predicate, got both")
+        words = ("node_column", "label_column", "drop_predicates", "features", "skip_unknown")
+        chosen = {word: options[word] for word in words if word in options}
+        parts: dict[str, Any] = {"labels": labels} if test_labels is None else {"train": labels, "test": test_labels}
+        files = [*(rdf or ()), *(path for path in (labels, test_labels) if path is not None)]
+        data = from_rdf(
+            list(rdf or ()),
+            **parts,
+            label_predicate=label_predicate,
+            shares=(1 - TEST_SHARE, 0.0),
+            seed=seed,
+            name=Path(files[0]).name,
+            **chosen,
+        )
+    data.provenance["sha256"] = {Path(path).name: sha256(Path(path)) for path in files}
+    return data
+
+
+def describe(data: NodeData | GraphData) -> list[str]:
+    """What was understood of the data, and warnings."""
+    leaks = find_leaks(data) if isinstance(data, NodeData) else []
+    return [*describe_data(data), *(f"warning: {leak}" for leak in leaks)]
+
+
+def train_by_name(name: str, out: Path, given: Mapping[str, Any], seed: int, resume: bool) -> Trained | None:
+    """Train one model with checkpoints, in one process or those of `torchrun`; None in all but the first."""
+    config = {"model": "additive WIRGAT"} | dict(given)
+    check_word("model", config["model"], tuple(VARIANTS))
+    options, settings = split_config(config)
+    own = {key: value for key, value in options.items() if key not in VARIANTS[config["model"]]}
+    trained = train_one(name, config["model"], out, own, settings, seed, resume=resume, progress=True)
+    if trained is not None:
+        fit_trained(trained, flat_config(config["model"], own, settings), seed).save(out)
+    return trained
+
+
+def predict(
+    fitted: NodeModel | GraphModel,
+    out: Path_ | None,
+    *,
+    nodes: Sequence[str] | None = None,
+    kind: str | None = None,
+    rdf: Sequence[Path_] | None = None,
+    predicate: str | None = None,
+    smiles: str | None = None,
+    smiles_column: str | None = None,
+    workers: int | None = None,
+    resume: bool = False,
+    progress: Progress = no_progress,
+) -> tuple[Predictions | None, list[str]]:
+    """Judge what was asked for; the predictions, unless they went straight to a file, and what to say of them."""
+    if isinstance(fitted, NodeModel):
+        if smiles is not None:
+            raise ValueError("this is a model of the nodes of a graph: ask for --node, --nodes, --type or --rdf")
+        found = fitted.predict(nodes, type=kind, rdf=list(rdf) if rdf else None)
+    elif smiles is None:
+        raise ValueError("this is a model of molecules: give --smiles, a file or a SMILES")
+    elif Path(smiles).is_file():
+        if out is None:
+            raise ValueError("predictions of a file of molecules must go to a file: --out predictions.csv")
+        done = predict_file(
+            fitted, smiles, out, smiles_column=smiles_column, workers=workers, resume=resume, progress=progress
+        )
+        resumed = f", {done.resumed:,} of them resumed" if done.resumed else ""
+        bad = f"; {done.unreadable:,} are no SMILES, and say so" if done.unreadable else ""
+        return None, [f"{done.molecules:,} molecules are in {out}{resumed}{bad}"]
+    else:
+        if Path(smiles).suffix in (".csv", ".tsv", ".smi", ".txt", ".gz"):
+            raise ValueError(f"{smiles} must be a file that is there, or a SMILES")
+        found = fitted.predict([smiles])
+        if (found.labels == -1).any():
+            raise ValueError(f'"{smiles}" must be a SMILES, or a file that is there; it can be read as neither')
+    notes = list(found.notes)
+    if out is not None:
+        found.save(out, predicate or PREDICTED)
+        notes.append(f"{len(found):,} predictions are in {out}")
+    return found, notes
+
+
+def explain(
+    fitted: NodeModel | GraphModel,
+    *,
+    node: str | None = None,
+    smiles: str | None = None,
+    task: str | None = None,
+    top: int = 20,
+    page: Path_ | None = None,
+) -> NodeExplanation | RelationImportance | MoleculeExplanation:
+    """The explanation that was asked for; a page is written beside it."""
+    if isinstance(fitted, GraphModel):
+        if smiles is None:
+            raise ValueError("this is a model of molecules: give --smiles")
+        found = fitted.explain(smiles, task)
+        if page is not None:
+            if Path(page).suffix != ".html":
+                raise ValueError(f"{page}: a page must go to a file that ends in .html")
+            found.save(page)
+        return found
+    if smiles is not None:
+        raise ValueError("this is a model of the nodes of a graph: give --node, or nothing for all relations")
+    if page is not None:
+        write_explorer(fitted, page, node)
+    return fitted.explain(node, top=top)
+
+
+def told(
+    found: NodeExplanation | RelationImportance | MoleculeExplanation, top: int, by: str
+) -> tuple[list[str], Sequence[str], list[tuple[str, ...]], int]:
+    """Sentences, columns, rows, and how many of the columns are text."""
+    check_word("by", by, ORDERS)
+    if isinstance(found, NodeExplanation):
+        numbers = ("attention", "equal share", "effect, points", "log-odds")
+        return node_sentences(found), ("relation", "who speaks", "to whom", *numbers), node_rows(found, by), 3
+    if isinstance(found, RelationImportance):
+        sentence = f"Relations by attention, over {found.nodes:,} labelled nodes; effect: mean change without them."
+        return [sentence], ("relation", "attention", "effect, points", "class changes"), relation_rows(found, top), 1
+    sentence = f"{found.smiles}: {found.task} positive with probability {found.probability:.1%}"
+    return [sentence], ("atom or bond", "attention", "effect, points"), molecule_rows(found, top), 1

@@ -1,0 +1,115 @@
+"""What a model says of nodes or molecules: probabilities, how far the members of an ensemble agree, files of both."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rgat.data.files import write_atomically
+
+Array = NDArray[np.float64]
+PREDICTED = "urn:rgat:predicted-class"  # predicate of the triples, unless another is given
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Calibrated probabilities.
+
+    Attributes:
+        names: of the nodes, or SMILES.
+        columns: classes of nodes, or tasks of molecules.
+        probabilities: of each class (they sum to one), or of a positive result in each task, ``[n, columns]``; NaN for
+            what could not be read.
+        spread: standard deviation of the same over the members of the ensemble; 0 for one member.
+        exclusive: whether the columns are classes, of which one holds, or tasks of their own.
+        notes: what the reader should know, such as how many nodes could not be judged.
+    """
+
+    names: tuple[str, ...]
+    columns: tuple[str, ...]
+    probabilities: Array = field(repr=False)
+    spread: Array = field(repr=False)
+    exclusive: bool = True
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def labels(self) -> NDArray[np.str_] | NDArray[np.int64]:
+        """The most probable class of each node; or 1, 0 or -1 (unreadable) for each molecule and task."""
+        if self.exclusive:
+            return np.array([self.columns[place] for place in self.probabilities.argmax(1)], dtype=np.str_)
+        found: NDArray[np.int64] = np.where(np.isnan(self.probabilities), -1, self.probabilities >= 0.5).astype(
+            np.int64
+        )
+        return found
+
+    def header(self) -> list[str]:
+        """Names of the columns of a table."""
+        if self.exclusive:
+            return ["node", "class", "probability", "spread", *(f"p({name})" for name in self.columns)]
+        return ["smiles", *self.columns, *(f"{task} spread" for task in self.columns), "problem"]
+
+    def rows(self) -> list[list[str]]:
+        """The rows of a table."""
+        found = []
+        for name, chance, spread in zip(self.names, self.probabilities, self.spread, strict=True):
+            if self.exclusive:
+                best = int(chance.argmax())
+                cells = [self.columns[best], _number(chance[best]), _number(spread[best]), *map(_number, chance)]
+            else:
+                problem = "cannot be read as SMILES" if np.isnan(chance).any() else ""
+                cells = [*map(_number, chance), *map(_number, spread), problem]
+            found.append([name, *cells])
+        return found
+
+    def save(self, path: str | PathLike[str], predicate: str = PREDICTED) -> None:
+        """Write a table (.csv, .tsv) or, of nodes, triples (.nt)."""
+        path = Path(path)
+        if path.suffix == ".nt":
+            write_atomically(path, self._triples(predicate).encode())
+        elif path.suffix in (".csv", ".tsv"):
+            write_atomically(path, table_text([self.header(), *self.rows()], path).encode())
+        else:
+            raise ValueError(f"{path}: predictions must go to a file that ends in .csv, .tsv or .nt")
+
+    def _triples(self, predicate: str) -> str:
+        if not self.exclusive:
+            raise ValueError("triples (.nt) must be about nodes of a graph, got molecules; write .csv or .tsv")
+        lines = []
+        for node, label in zip(self.names, self.labels.tolist(), strict=True):
+            if node[:1] not in "<_" or node[:1] == "":
+                raise ValueError(f"triples (.nt) must be about IRIs, got {node}; write .csv or .tsv")
+            lines.append(f"{node} <{predicate.strip('<>')}> {_term(label)} .\n")
+        return "".join(lines)
+
+
+def _number(value: float) -> str:
+    return "" if np.isnan(value) else f"{value:.6f}"
+
+
+def _term(name: str) -> str:
+    """A class as an object of a triple: an IRI if it is one, else a literal."""
+    if name.startswith("<") and name.endswith(">"):
+        return name
+    if "://" in name and not any(character in name for character in ' <>"{}|^`\\'):
+        return f"<{name}>"
+    if name.startswith('"') and name.rfind('"') > 0:
+        return name
+    escaped = name.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
+    return f'"{escaped}"'
+
+
+def table_text(rows: Sequence[Sequence[str]], path: Path) -> str:
+    """Rows as CSV or, by the name of the file, TSV."""
+    text = io.StringIO()
+    csv.writer(text, delimiter="\t" if path.suffix == ".tsv" else ",", lineterminator="\n").writerows(rows)
+    return text.getvalue()

@@ -1,0 +1,48 @@
+import numpy as np
+import pytest
+
+from rgat.fitting.predictions import Predictions
+
+CHANCE = np.array([[0.7, 0.3], [0.2, 0.8]])
+
+
+def nodes(names=("<http://x/a>", "_:b1"), columns=("http://x/Red", 'a "b"\n')):
+    return Predictions(names, columns, CHANCE, CHANCE / 10)
+
+
+def test_nodes_go_to_tables_and_triples(tmp_path):
+    nodes(columns=("http://x/Red", "blue")).save(tmp_path / "p.csv")
+    first, second = (tmp_path / "p.csv").read_text().splitlines()[:2]
+    assert first.startswith("node,class,probability,spread,p(http://x/Red),")
+    nodes(columns=("red", "blue")).save(tmp_path / "p.tsv")
+    row = (tmp_path / "p.tsv").read_text().splitlines()[1]
+    assert row == "<http://x/a>\tred\t0.700000\t0.070000\t0.700000\t0.300000"
+    nodes().save(tmp_path / "p.nt", "http://x/class")
+    assert (tmp_path / "p.nt").read_text() == (
+        '<http://x/a> <http://x/class> <http://x/Red> .\n_:b1 <http://x/class> "a \\"b\\"\\n" .\n'
+    )
+    nodes(columns=("<http://x/Red>", '"1"^^<http://x/int>')).save(tmp_path / "p.nt")
+    assert (tmp_path / "p.nt").read_text().splitlines()[1].endswith('> "1"^^<http://x/int> .')
+    assert second.startswith("<http://x/a>,http://x/Red,0.700000,0.070000")
+
+
+def test_molecules_go_to_tables_and_say_what_could_not_be_read(tmp_path):
+    chance = np.array([[0.7, 0.3], [np.nan, np.nan]])
+    found = Predictions(("CC", "?"), ("a", "b"), chance, chance / 10, exclusive=False)
+    found.save(tmp_path / "p.csv")
+    assert (tmp_path / "p.csv").read_text().splitlines() == [
+        "smiles,a,b,a spread,b spread,problem",
+        "CC,0.700000,0.300000,0.070000,0.030000,",
+        "?,,,,,cannot be read as SMILES",
+    ]
+    assert found.labels.tolist() == [[1, 0], [-1, -1]]
+    assert len(found) == 2
+    with pytest.raises(ValueError, match="must be about nodes of a graph, got molecules"):
+        found.save(tmp_path / "p.nt")
+
+
+def test_other_files_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"ends in \.csv, \.tsv or \.nt"):
+        nodes().save(tmp_path / "p.xlsx")
+    with pytest.raises(ValueError, match="must be about IRIs, got case 1"):
+        nodes(names=("case 1", "case 2")).save(tmp_path / "p.nt")
