@@ -237,7 +237,7 @@ def stack(models: Sequence[Model]) -> Stack:
     return Stack(models)
 
 
-def difference(first: Model, other: Model) -> str | None:
+def difference(first: nn.Module, other: nn.Module) -> str | None:
     """How two models differ in what a stack shares, or why there is no stack of them; None: not at all."""
     if not isinstance(first, NodeClassifier | GraphClassifier):
         return f"a {type(first).__name__}, of which there are no stacks"

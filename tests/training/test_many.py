@@ -151,3 +151,12 @@ def test_a_stack_is_no_part_of_what_fit_returns():
     together = stack(models)
     fit_many(models, data, Settings(max_epochs=2))
     assert not torch.equal(together.model.conv2.bias[0], models[0].conv2.bias)
+
+
+def test_what_cannot_be_stacked_is_trained_alone():
+    data = load("institute")
+    models = [build_model(data, seed, score="dynamic") for seed in (0, 0)] + [build_model(data, 0, layer="ggnn")]
+    results = fit_many(models, data, Settings(max_epochs=2))
+    assert all(result.how.startswith("alone: ") for result in results)
+    assert 'the score "dynamic", of which there are no stacks' in results[0].how
+    assert results[0].curve == results[1].curve

@@ -80,7 +80,8 @@ def fit(
 def fit_trained(trained: Trained, config: Config, seed: int) -> NodeModel | GraphModel:
     """What :func:`fit` returns, of a model that was trained already; its validation part calibrates it."""
     trainer = _Trainer(trained.data, torch.device("cpu"), seed, no_progress)
-    fitted = _fitted(trained.data, [trained.model], config, trainer.calibrate([trained.model]))
+    members: list[Any] = [trained.model]
+    fitted = _fitted(trained.data, members, config, trainer.calibrate(members))
     fitted.report.update(seed=seed, ensemble=1, search=0, **measure(fitted, trained.data))
     return fitted
 
@@ -105,7 +106,9 @@ class _Trainer:
     ) -> tuple[list[Model], list[Result]]:
         """Train one model for each seed and data set."""
         options, _ = split_config(config)
-        models = [build_model(data, seed, **options).to(self.device) for data, seed in zip(datas, seeds, strict=True)]
+        models: list[Any] = [
+            build_model(data, seed, **options).to(self.device) for data, seed in zip(datas, seeds, strict=True)
+        ]
         total = len(models) * settings.max_epochs
 
         def on_epoch(number: int, epoch: Any) -> None:

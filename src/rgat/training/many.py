@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
 from rgat.data import GraphData, NodeData
-from rgat.models import Model, difference, stack
+from rgat.models import difference, stack
 from rgat.training.loop import Data, Training, fit, make_task
 from rgat.training.progress import epoch_bar
 from rgat.training.run import Epoch, Result, Run, Settings
@@ -22,14 +23,14 @@ MEMORY_SHARE = 0.5  # of what is free
 class Job(NamedTuple):
     """One model to train."""
 
-    model: Model
+    model: nn.Module
     data: Data
     settings: Settings
     seed: int
 
 
 def fit_many(
-    models: Sequence[Model],
+    models: Sequence[nn.Module],
     data: Data | Sequence[Data],
     settings: Settings | Sequence[Settings] | None = None,
     seeds: int | Sequence[int] = 0,
@@ -95,7 +96,7 @@ def plan_stacks(jobs: Sequence[Job], stacked: bool = True) -> list[tuple[list[in
     plan: list[tuple[list[int], str]] = []
     for group in groups:
         first = jobs[group[0]]
-        size = max(1, _members_that_fit(first))
+        size = max(1, _members_that_fit(first)) if len(group) > 1 else 1
         bound = f" ({size} fit in memory)" if size < len(group) else ""
         for start in range(0, len(group), size):
             part = group[start : start + size]
@@ -125,7 +126,8 @@ def _why_not_together(first: Job, other: Job) -> str | None:
 
 def _numbers_moved(job: Job) -> int:
     """How many numbers the first layer moves for edges and nodes in a step."""
-    width = job.model.conv1.heads * job.model.conv1.out_channels
+    layer: Any = job.model.conv1
+    width: int = layer.heads * layer.out_channels
     if isinstance(job.data, GraphData):
         store, batch = job.data.graphs, job.settings.batch_size
         return width * batch * (len(store.edge_type) + len(store.x)) // max(len(store), 1)
