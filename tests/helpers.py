@@ -6,6 +6,7 @@ import itertools
 import torch
 
 from rgat import RelationalGraph, ops
+from rgat.data import NodeData
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5, torch.bfloat16: 3e-2}
 
@@ -147,3 +148,12 @@ def pairwise(options):
         rows.append({name: options[name][row[name]] for name in names})
         missing -= {pair(row, a, b) for a, b in itertools.combinations(names, 2)}
     return rows
+
+
+def labelled_graph(num_nodes=40):
+    """A small graph with labels and all parts, as a data set."""
+    nodes = torch.randperm(num_nodes, generator=torch.Generator().manual_seed(1))
+    names = tuple(map(str, range(num_nodes)))
+    parts = (nodes[: num_nodes // 2], nodes[num_nodes // 2 : num_nodes * 3 // 4], nodes[num_nodes * 3 // 4 :])
+    graph = random_graph(num_nodes, 5 * num_nodes, 4)
+    return NodeData("made up", graph, None, nodes % 3, ("a", "b", "c"), *parts, names, names[:4])

@@ -362,3 +362,7 @@ def test_what_is_no_model_and_features_of_other_members_are_refused():
         stack([RGATConv(F, 3, R)])
     with pytest.raises(ValueError, match=re.escape("`x` must have one entry per member, [N, 2, F], got [9, 3, 5]")):
         stack([NodeClassifier(F, 3, R)] * 2)(torch.randn(N, 3, F), random_graph(N, 60, R))
+    x = torch.randn(N, 2, F)
+    x[3, 1, 0] = torch.nan
+    with pytest.raises(ValueError, match="`x` must not contain NaN"):
+        stack([NodeClassifier(F, 3, R)] * 2)(x, random_graph(N, 60, R))

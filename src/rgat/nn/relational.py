@@ -166,7 +166,7 @@ class RelationalConv(nn.Module):
         state: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """Outputs ``[N, H, D]`` and attention ``[E, H]`` for dense features, in the order that is planned."""
-        x = _as_autocast(x)
+        x = as_autocast(x)
         s = graph.complete_structure if plan.alternative == "dense" else graph.structure
         uses_bases = isinstance(self.kernel, BasisKernel) and plan.alternative.startswith("basis")
         weight = query_weight = queries = keys = None
@@ -200,7 +200,7 @@ class RelationalConv(nn.Module):
     def _values(self, x: Tensor | None, index: Tensor | None, rows: Rows, graph: RelationalGraph) -> Tensor:
         """The values ``g`` of the given rows, ``[U, H, D]``."""
         if x is not None:
-            return self.kernel.project(_as_autocast(x), rows)
+            return self.kernel.project(as_autocast(x), rows)
         if isinstance(self.kernel, RowKernel):
             return ops.look_up(self.kernel.weight, find_rows(self.rows, rows, graph))[0]
         assert index is not None
@@ -297,7 +297,7 @@ def _(held: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
     return keys.new_empty(keys.shape), held.new_empty(held.shape, dtype=torch.int32)
 
 
-def _as_autocast(x: Tensor) -> Tensor:
+def as_autocast(x: Tensor) -> Tensor:
     """The features in the dtype that autocast asks for, if it is on."""
     device = x.device.type
     if torch.is_autocast_enabled(device) and x.dtype != torch.float64:

@@ -20,7 +20,7 @@ from rgat import ops
 from rgat.graph import RelationalGraph, Rows
 from rgat.nn.gather import GraphGather
 from rgat.nn.kernels import BasisKernel, RowKernel
-from rgat.nn.relational import RelationalConv, find_rows
+from rgat.nn.relational import RelationalConv, as_autocast, check_features, find_rows
 from rgat.nn.rgat import RGATConv, project_edges
 
 Layer = TypeVar("Layer", bound=nn.Module)
@@ -112,10 +112,12 @@ class StackedConv(Stacked[RelationalConv]):
         if ops.requested_backend() == "reference":
             return self._one_by_one(x, graph, constant_attention)
         own = x is not None and x.dim() == 3
-        if own and x is not None and x.shape[1] != self.members:
-            raise ValueError(f"`x` must have one entry per member, [N, {self.members}, F], got {list(x.shape)}")
-        dense, index = like._split_input(x[:, 0] if own and x is not None else x, graph)
-        dense = x if own else dense
+        if x is not None and own:
+            if x.shape[1] != self.members:
+                raise ValueError(f"`x` must have one entry per member, [N, {self.members}, F], got {list(x.shape)}")
+            like._split_input(x[:, 0], graph)
+            check_features("x", x, graph)
+        dense, index = (x, None) if own else like._split_input(x, graph)
         scores = None if constant_attention else self._attention_kernels()
         edge_logits = None
         if isinstance(like, RGATConv):
@@ -126,7 +128,7 @@ class StackedConv(Stacked[RelationalConv]):
             out = self._attend(index, scores, edge_logits, graph)
         else:
             weight, query_weight = self._fold(scores, own)
-            dense = dense.to(torch.get_autocast_dtype(dense.device.type)) if _autocasts(dense) else dense
+            dense = as_autocast(dense)
             out, _ = ops.convolve(
                 dense if own else dense.unsqueeze(1),
                 weight.to(dense.dtype),
@@ -161,13 +163,10 @@ class StackedConv(Stacked[RelationalConv]):
         """The matrices of source and target rows: those of each member, or of all of them side by side."""
         axis = 0 if own else 1
         kernels, *attention = (kernel.flatten(axis, axis + 1) for kernel in (_compose(self.kernel), *(scores or ())))
-        made = ops.fold(kernels, *attention) if attention else (ops.fold_heads(kernels),)
-        weight, query_weight = (
-            # [R * S, 1, F, M] -> [R, S, F, M]
-            matrix.view(-1, self.members, *matrix.shape[2:]) if own and matrix is not None else matrix
-            for matrix in (*made, None)[:2]
-        )
-        assert weight is not None
+        weight, query_weight = ops.fold(kernels, *attention) if attention else (ops.fold_heads(kernels), None)
+        if own:  # [R * S, 1, F, M] -> [R, S, F, M]
+            weight = weight.view(-1, self.members, *weight.shape[2:])
+            query_weight = None if query_weight is None else query_weight.view(*weight.shape[:3], -1)
         return weight, query_weight
 
     def _attend(
@@ -233,10 +232,6 @@ class StackedConv(Stacked[RelationalConv]):
         if how == "projection":
             out = torch.einsum("nsi,sid->nsd", out, self.projection)
         return out if self.bias is None else out + self.bias.to(out.dtype)
-
-
-def _autocasts(x: Tensor) -> bool:
-    return torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64
 
 
 def _compose(kernel: Any) -> Tensor:

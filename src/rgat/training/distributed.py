@@ -14,7 +14,6 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.nn.functional import all_reduce
 from torch.nn.parallel import DistributedDataParallel
 
 from rgat.nn.relational import RelationalConv
@@ -61,6 +60,8 @@ def joined_processes() -> Iterator[torch.device]:
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         yield device or torch.device("cpu")
         return
+    if device is not None:
+        torch.cuda.set_device(device)
     dist.init_process_group("gloo" if device is None else "nccl", device_id=device)
     try:
         yield device or torch.device("cpu")
@@ -127,5 +128,7 @@ class SyncBatchNorm(nn.BatchNorm1d):
 
 def _sum(own: Tensor) -> Tensor:
     """Over all processes, differentiable."""
+    from torch.distributed.nn.functional import all_reduce
+
     total: Tensor = all_reduce(own)  # type: ignore[no-untyped-call]
     return total

@@ -197,8 +197,11 @@ class Training:
                     for name, tensor in self.best.items()
                 }
         self.members = [self.members[place] for place in staying]
-        if self.members and isinstance(self.model, Stack):
-            self.optimizer.zero_grad()
+        self.optimizer.zero_grad()
+        if not self.members:  # memory that nobody needs any more
+            self.best = {}
+            self.optimizer.state.clear()
+        elif isinstance(self.model, Stack):
             self.model.select(staying)
             self.task.select(staying)
             select_members(self.optimizer, staying)
@@ -207,7 +210,7 @@ class Training:
 
     def restore(self) -> None:
         """Put a single model back to its best epoch."""
-        self.layers.load_state_dict(self.best)
+        self.layers.load_state_dict(self.finished[0])
         self.layers.eval()
 
     def results(self, model: Model | Stack, runs: Sequence[Run], how: str) -> list[Result]:

@@ -1,4 +1,4 @@
-"""Many models trained together: seeds, folds and settings of one architecture as stacks, where that is faster."""
+"""Many models trained together: seeds, folds and settings of one architecture as stacks, as far as memory allows."""
 
 from __future__ import annotations
 
@@ -16,9 +16,6 @@ from rgat.training.loop import Data, Training, fit, make_task
 from rgat.training.progress import epoch_bar
 from rgat.training.run import Epoch, Result, Run, Settings
 
-# On a CPU a step of a small graph is mostly Python, which a stack pays once; a large one is bound by memory, and a
-# stack's no longer fits the caches. In numbers that a layer moves; measured by `benchmarks/training.py`.
-WORTH_STACKING = 200_000
 MEMORY_SHARE = 0.5  # of what is free
 
 
@@ -38,7 +35,7 @@ def fit_many(
     seeds: int | Sequence[int] = 0,
     on_epoch: Callable[[int, Epoch], None] | None = None,
     progress: bool = False,
-    stacked: bool | None = None,
+    stacked: bool = True,
 ) -> list[Result]:
     """Train models in place, each as :func:`fit` would alone; ``how`` of each result says whether it was stacked.
 
@@ -53,7 +50,8 @@ def fit_many(
         seeds: of the order of the batches, likewise.
         on_epoch: called with the number of the model after every epoch of it.
         progress: show a progress bar for each stack.
-        stacked: False trains one by one, True stacks whatever can be; by default what is faster and fits in memory.
+        stacked: False trains one by one. Stacks were faster wherever it was measured (`docs/training.md`), so what can
+            be stacked is, as far as memory allows.
     """
     columns = {"data": data, "settings": settings or Settings(), "seeds": seeds}
     each = [_one_each(name, given, len(models)) for name, given in columns.items()]
@@ -78,9 +76,9 @@ def _one_each(name: str, given: Any, count: int) -> Sequence[Any]:
     return given
 
 
-def plan_stacks(jobs: Sequence[Job], stacked: bool | None = None) -> list[tuple[list[int], str]]:
+def plan_stacks(jobs: Sequence[Job], stacked: bool = True) -> list[tuple[list[int], str]]:
     """Which jobs are done together, and why."""
-    if stacked is False:
+    if not stacked:
         return [([k], "alone, as asked for") for k in range(len(jobs))]
     groups: list[list[int]] = []
     reasons: dict[int, str] = {}
@@ -90,21 +88,21 @@ def plan_stacks(jobs: Sequence[Job], stacked: bool | None = None) -> list[tuple[
             if reason is None:
                 group.append(k)
                 break
-            reasons[group[0]] = reasons[k] = reason
+            for number in (group[0], k):
+                reasons.setdefault(number, reason)
         else:
             groups.append([k])
     plan: list[tuple[list[int], str]] = []
     for group in groups:
         first = jobs[group[0]]
-        slow = None if stacked or len(group) == 1 else _why_slower(first)
-        size = 1 if slow else max(1, _members_that_fit(first))
+        size = max(1, _members_that_fit(first))
         bound = f" ({size} fit in memory)" if size < len(group) else ""
         for start in range(0, len(group), size):
             part = group[start : start + size]
             if len(part) > 1:
                 plan.append((part, f"in a stack of {len(part)}{bound}"))
             else:
-                plan.append((part, f"alone: {slow or reasons.get(part[0]) or 'nothing to stack it with'}{bound}"))
+                plan.append((part, f"alone: {reasons.get(part[0], 'nothing to stack it with')}{bound}"))
     return plan
 
 
@@ -123,14 +121,6 @@ def _why_not_together(first: Job, other: Job) -> str | None:
         return "others are selected in another way"
     reason = difference(first.model, other.model)
     return None if reason is None else f"others have another architecture: {reason}"
-
-
-def _why_slower(job: Job) -> str | None:
-    """Why a stack would take longer than its members one by one; None if it would not."""
-    size = _numbers_moved(job)
-    if next(job.model.parameters()).is_cuda or size <= WORTH_STACKING:
-        return None
-    return f"a step moves {size:,} numbers, more than caches hold, and a stack's would be no faster"
 
 
 def _numbers_moved(job: Job) -> int:

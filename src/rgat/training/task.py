@@ -54,6 +54,11 @@ def _members(model: nn.Module, logits: Tensor) -> Tensor:
     return logits if isinstance(model, Stack) else logits.unsqueeze(0)
 
 
+def _wide(logits: Tensor) -> Tensor:
+    """Scores are computed in single precision at least."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
 class _Part(NamedTuple):
     """The nodes of one part of each member's split, filled up to the longest, and which of them count."""
 
@@ -103,7 +108,7 @@ class NodeTask:
     def logits(self, model: nn.Module, constant_attention: bool = False) -> Tensor:
         """Those of all nodes, ``[S, N, classes]``."""
         logits: Tensor = model(self.x, self.graph, constant_attention=constant_attention)
-        return _members(model, logits).float()
+        return _wide(_members(model, logits))
 
     def scores(self, logits: Tensor, parts: Sequence[str]) -> list[list[Score]]:
         """For each of the parts the loss and accuracy of each member."""
@@ -173,7 +178,7 @@ class GraphTask:
             ids = getattr(self.data, part)
             if part not in self._prepared:
                 self._prepared[part] = self._batch(self.processes.share(ids))
-            own = _members(model, model(*self._prepared[part], constant_attention=constant_attention)).float()
+            own = _wide(_members(model, model(*self._prepared[part], constant_attention=constant_attention)))
             logits = self.processes.gather(own.transpose(0, 1).contiguous(), len(ids))  # [G, S, tasks, classes]
             labels = self.data.labels[ids].to(self.device)
             found.append(

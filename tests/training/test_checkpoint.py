@@ -1,0 +1,241 @@
+import dataclasses
+import errno
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+
+from rgat.data import load
+from rgat.experiments.train import train
+from rgat.experiments.variants import build_model
+from rgat.training import Settings, fit, has_checkpoint, load_checkpoint, save_checkpoint
+
+TENSORS = {"a": torch.arange(6.0).view(2, 3), "b": torch.tensor(7)}
+OPTIONS = {"hidden_channels": 8, "heads": 2, "batch_norm": True, "feature_dropout": 0.3, "edge_dropout": 0.3}
+
+
+def assert_same_tensors(actual, expected):
+    assert actual.keys() == expected.keys()
+    assert all(torch.equal(actual[name], expected[name]) for name in expected)
+
+
+def test_a_checkpoint_comes_back_as_it_was_and_replaces_the_one_before(tmp_path):
+    folder = tmp_path / "new" / "folder"
+    assert not has_checkpoint(folder)
+    save_checkpoint(folder, {"a": torch.zeros(1)}, {"epoch": 1})
+    save_checkpoint(folder, {"a": TENSORS["a"].t(), "b": TENSORS["b"]}, {"epoch": 2})
+    tensors, record = load_checkpoint(folder)
+    assert_same_tensors(tensors, {"a": TENSORS["a"].t(), "b": TENSORS["b"]})
+    assert record["epoch"] == 2
+    assert sorted(path.suffix for path in folder.iterdir()) == [".json", ".safetensors"]
+
+
+@pytest.mark.parametrize("name", ["institute", "molecules"])
+def test_an_interrupted_run_goes_on_to_the_same_bits(tmp_path, name):
+    data, settings = load(name), Settings(max_epochs=6, batch_size=32, kernel_l2=(1e-4, 0.0))
+
+    def run(folder, stop_after=None):
+        def stop(epoch):
+            if epoch.epoch == stop_after:
+                raise KeyboardInterrupt
+
+        model = build_model(data, 3, **OPTIONS)
+        return model, fit(model, data, settings, 3, stop, checkpoint=folder, checkpoint_seconds=0)
+
+    model, whole = run(None)
+    for stop_after in (3, 5):
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path, stop_after)
+    again, resumed = run(tmp_path)
+    assert dataclasses.replace(resumed, seconds=0) == dataclasses.replace(whole, seconds=0)
+    assert_same_tensors(again.state_dict(), model.state_dict())
+    finished, same = run(tmp_path)  # nothing is left to do
+    assert dataclasses.replace(same, seconds=0) == dataclasses.replace(whole, seconds=0)
+    assert_same_tensors(finished.state_dict(), model.state_dict())
+
+
+CHILD = """
+    import sys, time, torch
+    from rgat.data import load
+    from rgat.experiments.variants import build_model
+    from rgat.training import Settings, fit
+    torch.set_num_threads(1)
+    data = load("institute")
+    model = build_model(data, 3, hidden_channels=8, heads=2, batch_norm=True, feature_dropout=0.3, edge_dropout=0.3)
+    fit(model, data, Settings(max_epochs=40, patience=None), 3, lambda epoch: print(epoch.epoch, flush=True),
+        checkpoint=sys.argv[1], checkpoint_seconds=0)
+"""
+
+
+def test_a_killed_run_goes_on_to_the_same_bits(tmp_path):
+    for epochs in (4, 9):
+        command = [sys.executable, "-c", textwrap.dedent(CHILD), str(tmp_path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+            for _ in range(epochs):
+                assert child.stdout.readline()
+            os.kill(child.pid, signal.SIGKILL)
+        assert child.wait() == -signal.SIGKILL
+    seen = len(load_checkpoint(tmp_path)[1]["curve"])
+    assert 11 <= seen < 40
+    data, results, states = load("institute"), [], []
+    for folder in (tmp_path, None):
+        model = build_model(data, 3, **OPTIONS)
+        results.append(fit(model, data, Settings(max_epochs=40, patience=None), 3, checkpoint=folder))
+        states.append(model.state_dict())
+    assert [dataclasses.astuple(e)[:2] for e in results[0].curve] == [
+        dataclasses.astuple(e)[:2] for e in results[1].curve
+    ]
+    assert results[0].scores == results[1].scores
+    assert_same_tensors(*states)
+
+
+def test_a_run_may_be_made_longer_but_not_another_one(tmp_path):
+    data = load("institute")
+
+    def run(epochs, seed=0, data=data, **options):
+        return fit(build_model(data, 0, **options), data, Settings(max_epochs=epochs), seed, checkpoint=tmp_path)
+
+    assert len(run(2).curve) == 2
+    assert len(run(4).curve) == 4
+    with pytest.raises(ValueError, match="its `seed` is 0, not 1; choose another folder"):
+        run(4, seed=1)
+    with pytest.raises(ValueError, match=r"its `model` is .*not.*feature_dropout=0.5"):
+        run(4, feature_dropout=0.5)
+    with pytest.raises(ValueError, match="its `data` is 'institute"):
+        run(4, data=load("planted-needle"))
+
+
+def test_numbers_that_json_does_not_know_survive(tmp_path):
+    data, settings = load("institute"), Settings(max_epochs=4, patience=2, learning_rate=1e30)
+    first = fit(build_model(data), data, settings, checkpoint=tmp_path)
+    again = fit(build_model(data), data, settings, checkpoint=tmp_path)
+    assert repr(again.curve) == repr(first.curve)
+    assert "nan" in repr(first.curve)
+
+
+def test_a_full_disk_is_an_error_and_the_last_checkpoint_stays(tmp_path, monkeypatch):
+    save_checkpoint(tmp_path, TENSORS, {"epoch": 1})
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ValueError, match="failed: No space left on device; the last checkpoint there is intact"):
+        save_checkpoint(tmp_path, {"a": torch.zeros(3)}, {"epoch": 2})
+    monkeypatch.undo()
+    assert load_checkpoint(tmp_path)[1]["epoch"] == 1
+    assert len(list(tmp_path.iterdir())) == 2, "no half file is left"
+    replace = os.replace
+    monkeypatch.setattr(os, "replace", lambda a, b: full(0) if str(b).endswith("json") else replace(a, b))
+    with pytest.raises(ValueError, match="No space left on device"):
+        save_checkpoint(tmp_path, {"a": torch.zeros(3)}, {"epoch": 2})
+    monkeypatch.undo()
+    tensors, record = load_checkpoint(tmp_path)
+    assert record["epoch"] == 1
+    assert_same_tensors(tensors, TENSORS)
+
+
+def test_a_folder_that_cannot_be_written_to_is_an_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match=r"must be written to .*file, which failed: .*; make room or choose another"):
+        save_checkpoint(tmp_path / "file", TENSORS, {})
+
+
+def break_checkpoint(folder, how):
+    record, tensors = folder / "checkpoint.json", next(folder.glob("*.safetensors"))
+    body = json.loads(record.read_text())
+    if how == "truncated record":
+        record.write_text(record.read_text()[:-20])
+    elif how == "truncated tensors":
+        tensors.write_bytes(tensors.read_bytes()[:-4])
+    elif how == "tampered tensors":
+        data = bytearray(tensors.read_bytes())
+        data[-1] ^= 1
+        tensors.write_bytes(bytes(data))
+    elif how == "tampered record":
+        record.write_text(json.dumps(body | {"epoch": 99}))
+    elif how == "foreign record":
+        record.write_text('{"epoch": 3}')
+    elif how == "other format":
+        record.write_text(json.dumps(body | {"format": 99}))
+    elif how == "missing tensors":
+        tensors.unlink()
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("truncated record", "it is no JSON"),
+        ("truncated tensors", "it was cut off or changed since it was written"),
+        ("tampered tensors", "it was cut off or changed since it was written"),
+        ("tampered record", "it was changed since it was written"),
+        ("foreign record", "it is no checkpoint of rgat"),
+        ("other format", "it has format 99, and this version reads 1"),
+        ("missing tensors", "No such file"),
+    ],
+)
+def test_what_is_not_a_whole_checkpoint_is_refused(tmp_path, how, message):
+    save_checkpoint(tmp_path, TENSORS, {"epoch": 1})
+    break_checkpoint(tmp_path, how)
+    with pytest.raises(ValueError, match=f"must be part of a whole checkpoint, but {message}.*; train anew"):
+        load_checkpoint(tmp_path)
+
+
+class Trap:
+    def __reduce__(self):
+        return (os.system, ("echo never > never",))
+
+
+def test_a_pickle_is_never_loaded(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save_checkpoint(tmp_path, TENSORS, {"epoch": 1})
+    payload, path = pickle.dumps(Trap()), tmp_path / "checkpoint.json"
+    path.write_bytes(payload)
+    with pytest.raises(ValueError, match="it is no JSON"):
+        load_checkpoint(tmp_path)
+    # Even one that somebody has signed with the right hash.
+    import hashlib
+
+    from rgat.training import checkpoint
+
+    next(tmp_path.glob("*.safetensors")).write_bytes(payload)
+    file = next(tmp_path.glob("*.safetensors")).name
+    body = {"format": 1, "tensors": file, "tensors_sha256": hashlib.sha256(payload).hexdigest()}
+    path.write_text(json.dumps(body | {"sha256": checkpoint._hash(body)}))
+    with pytest.raises(ValueError, match="it is no safetensors file"):
+        load_checkpoint(tmp_path)
+    assert not (tmp_path / "never").exists()
+
+
+def test_a_missing_library_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "safetensors.torch", None)
+    with pytest.raises(ImportError, match="checkpoints need safetensors; install it with `pip install safetensors`"):
+        save_checkpoint(tmp_path, TENSORS, {})
+
+
+def test_a_trained_model_is_kept_with_what_it_takes_to_build_it(tmp_path):
+    trained = train("institute", "RGCN", tmp_path, {"hidden_channels": 8}, Settings(max_epochs=2), seed=5)
+    tensors, record = load_checkpoint(tmp_path, "model")
+    assert record["options"] == {"layer": "rgcn", "hidden_channels": 8}
+    assert record["scores"] == trained.result.scores
+    model = build_model(trained.data, **record["options"])
+    model.load_state_dict(tensors)
+    assert torch.equal(model.eval()(None, trained.data.graph), trained.model(None, trained.data.graph))
+    with pytest.raises(ValueError, match="must not hold a checkpoint, but does; resume it, or choose another folder"):
+        train("institute", "RGCN", tmp_path)
+    with pytest.raises(ValueError, match='did you mean "RGCN"'):
+        train("institute", "RGNC", tmp_path)
+
+
+def test_nodes_without_a_validation_part_get_one_from_the_training_nodes(tmp_path):
+    data = load("institute")
+    bare = dataclasses.replace(data, valid=data.valid[:0])
+    trained = train(bare, "RGCN", tmp_path, settings=Settings(max_epochs=1))
+    assert len(trained.data.valid) == len(data.train) // 5
+    assert sorted([*trained.data.valid.tolist(), *trained.data.train.tolist()]) == sorted(data.train.tolist())

@@ -1,0 +1,105 @@
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+
+from rgat.data import load
+from rgat.experiments.variants import build_model
+from rgat.training import fit
+from rgat.training import task as tasks
+from rgat.training.distributed import Processes, joined_processes
+
+# 3 epochs of 7 steps; the last batch has one graph, so that the second process has none.
+SETTINGS = {"max_epochs": 3, "batch_size": 32, "kernel_l2": (1e-4, 0.0)}
+TRAIN = 193
+
+RUN = """
+    import dataclasses, json, sys, torch
+    from rgat.data import load
+    from rgat.experiments.variants import build_model
+    from rgat.training import Settings, fit, loop
+    from rgat.training.distributed import joined_processes, processes
+
+    torch.set_num_threads(1)
+    out, settings, train = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
+    data = load("molecules")
+    data = dataclasses.replace(data, train=torch.cat([data.train, data.test])[:train])
+    steps, step = [], loop.Training._step
+
+    def watched(self, ids):
+        losses = step(self, ids)
+        steps.append(float(processes().average(losses.clone())))
+        return losses
+
+    loop.Training._step = watched
+    with joined_processes():
+        model = build_model(data, 1, hidden_channels=8, dense_channels=8, heads=2, batch_norm=True).double()
+        data = dataclasses.replace(data, graphs=dataclasses.replace(data.graphs, x=data.graphs.x.double()))
+        settings["kernel_l2"] = tuple(settings["kernel_l2"])
+        result = fit(model, data, Settings(**settings), 4)
+        if processes().rank == 0:
+            state = {name: tensor.tolist() for name, tensor in model.state_dict().items()}
+            curve = [dataclasses.astuple(epoch) for epoch in result.curve]
+            with open(out, "w") as file:
+                json.dump({"steps": steps, "curve": curve, "scores": result.scores, "state": state}, file)
+"""
+
+
+def torchrun(count, port, *arguments):
+    options = ["--nproc-per-node", str(count), "--master-addr", "127.0.0.1", "--master-port", str(port)]
+    return subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *options, *arguments],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+
+
+def test_two_processes_learn_what_one_does(tmp_path, free_port):
+    script, outs = tmp_path / "run.py", [tmp_path / "one.json", tmp_path / "two.json"]
+    script.write_text(textwrap.dedent(RUN))
+    arguments = [json.dumps(SETTINGS), str(TRAIN)]
+    alone = subprocess.run([sys.executable, script, outs[0], *arguments], capture_output=True, text=True, timeout=240)
+    assert alone.returncode == 0, alone.stderr
+    done = torchrun(2, free_port, script, outs[1], *arguments)
+    assert done.returncode == 0, done.stderr
+    one, two = (json.loads(out.read_text()) for out in outs)
+    assert len(two["steps"]) == 21
+    assert two["steps"] == pytest.approx(one["steps"], abs=1e-6)
+    for ours, theirs in zip(two["curve"], one["curve"], strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-6)
+    assert two["scores"] == pytest.approx(one["scores"], abs=1e-6)
+    for name, values in one["state"].items():
+        assert (torch.tensor(two["state"][name]) - torch.tensor(values)).abs().max() < 1e-6, name
+
+
+def test_the_command_line_trains_in_two_processes_and_one_speaks(tmp_path, free_port):
+    options = ["--epochs", "2", "--hidden", "8", "--feature-dropout", "0.2", "--batch-norm"]
+    command = ["-m", "rgat", "train", "molecules", "--out", str(tmp_path / "run"), *options]
+    done = torchrun(2, free_port, *command)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("constant attention") == 1
+    names = sorted(path.name.partition("-")[0] for path in (tmp_path / "run").iterdir())
+    assert names == ["checkpoint", "checkpoint.json", "model", "model.json"]
+
+
+def test_nodes_of_one_graph_are_not_shared_out(monkeypatch):
+    data = load("institute")
+    monkeypatch.setattr(tasks, "processes", lambda: Processes(0, 2))
+    with pytest.raises(ValueError, match="are learned from together, by one process, got 2 for institute"):
+        fit(build_model(data), data)
+
+
+def test_a_process_alone_is_left_as_it_is(monkeypatch):
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    with joined_processes() as device:
+        assert device.type == ("cuda" if torch.cuda.is_available() else "cpu")
+        assert not torch.distributed.is_initialized()
+    ids = torch.arange(7)
+    parts = [Processes(rank, 3).share(ids).tolist() for rank in range(3)]
+    assert parts == [[0, 3, 6], [1, 4], [2, 5]]

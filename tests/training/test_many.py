@@ -1,0 +1,153 @@
+import dataclasses
+
+import pytest
+import torch
+from helpers import labelled_graph
+
+from rgat.data import load
+from rgat.data.splits import stratified_folds
+from rgat.experiments.variants import build_model
+from rgat.models import stack
+from rgat.training import Job, Settings, fit, fit_many, plan_stacks
+from rgat.training import many as module
+
+EIGHT = [
+    Settings(learning_rate=0.01 * (1 + k % 3), max_epochs=30, patience=(3, 30)[k % 2], kernel_l2=(1e-3 * k, 5e-4))
+    for k in range(8)
+]
+
+
+def folds(data, count):
+    """Data sets over one graph, each with a fold of the training nodes for validation."""
+    parts = stratified_folds(data.labels[data.train].tolist(), count, seed=0)
+    return [
+        dataclasses.replace(
+            data,
+            train=data.train[torch.cat([other for other in parts if other is not part])],
+            valid=data.train[part],
+        )
+        for part in parts
+    ]
+
+
+def eight_models(data, **options):
+    rates = [{"feature_dropout": 0.1 * (k % 4), "edge_dropout": 0.2 * (k % 3)} for k in range(8)]
+    return [build_model(data, k, **rates[k], **options).double() for k in range(8)]
+
+
+@pytest.mark.parametrize("options", [{"batch_norm": True, "heads": 2}, {"num_bases": 3, "score": "multiplicative"}])
+def test_eight_members_of_different_seeds_rates_and_folds_train_as_they_would_alone(options):
+    data = labelled_graph()
+    datas = folds(data, 4) * 2
+    together, alone = (eight_models(data, hidden_channels=8, **options) for _ in range(2))
+    results = fit_many(together, datas, EIGHT)
+    lengths = set()
+    for k, (model, result) in enumerate(zip(alone, results, strict=True)):
+        expected = fit(model, datas[k], EIGHT[k])
+        assert result.best_epoch == expected.best_epoch
+        assert len(result.curve) == len(expected.curve)
+        assert result.scores == expected.scores
+        assert result.constant_scores == expected.constant_scores
+        for ours, theirs in zip(result.curve, expected.curve, strict=True):
+            assert dataclasses.astuple(ours) == pytest.approx(dataclasses.astuple(theirs), abs=1e-8)
+        for name, tensor in model.state_dict().items():
+            assert (together[k].state_dict()[name] - tensor).abs().max() <= 1e-8, name
+        assert result.how.startswith("in a stack of 8; ")
+        lengths.add(len(result.curve))
+    assert min(lengths) < max(lengths) == 30, "some member must stop early, and some not"
+
+
+def test_a_finished_member_changes_no_more():
+    data = load("institute")
+    models = eight_models(data, hidden_channels=8)[:2]
+    settings = [Settings(max_epochs=2, patience=None), Settings(max_epochs=12, patience=None)]
+    seen = []
+    fit_many(models, data, settings, on_epoch=lambda number, epoch: seen.append((number, epoch.epoch)))
+    assert seen == [(0, 1), (1, 1), (0, 2), (1, 2)] + [(1, epoch) for epoch in range(3, 13)]
+    (alone,) = eight_models(data, hidden_channels=8)[:1]
+    fit(alone, data, settings[0])
+    for name, tensor in alone.state_dict().items():
+        torch.testing.assert_close(models[0].state_dict()[name], tensor)
+    assert models[0].conv1.dropout_state[1] == 0  # the first has no dropout, the second has
+    assert models[1].conv1.dropout_state[1] == 12
+
+
+def test_a_diverged_member_does_not_touch_the_others():
+    data = load("institute")
+    settings = [Settings(max_epochs=6, learning_rate=rate) for rate in (1e30, 0.01)]
+    models = [build_model(data, 1) for _ in range(2)]
+    results = fit_many(models, data, settings)
+    (alone,) = [build_model(data, 1)]
+    assert fit(alone, data, settings[1]).curve[-1].train_loss == pytest.approx(results[1].curve[-1].train_loss, 1e-4)
+    assert all(parameter.isfinite().all() for model in models for parameter in model.parameters())
+
+
+def test_graph_classifiers_with_the_same_batches_train_as_they_would_alone():
+    data = load("molecules")
+    options = {"hidden_channels": 8, "dense_channels": 8, "batch_norm": True, "feature_dropout": 0.2}
+    settings = [Settings(max_epochs=3, learning_rate=rate) for rate in (0.01, 0.003)]
+
+    def models():
+        return [build_model(data, k, **options).double() for k in range(2)]
+
+    wide = dataclasses.replace(data, graphs=dataclasses.replace(data.graphs, x=data.graphs.x.double()))
+    together, alone = models(), models()
+    results = fit_many(together, wide, settings, seeds=[4, 4])
+    for k, model in enumerate(alone):
+        expected = fit(model, wide, settings[k], seed=4)
+        assert results[k].scores == pytest.approx(expected.scores)
+        assert results[k].how.startswith("in a stack of 2; ")
+        for name, tensor in model.state_dict().items():
+            assert (together[k].state_dict()[name] - tensor).abs().max() <= 1e-8, name
+
+
+def jobs(data, *changes, **options):
+    base = {"data": data, "settings": Settings(), "seed": 0}
+    return [Job(build_model(data, k, **options), **(base | change)) for k, change in enumerate(changes)]
+
+
+def test_what_cannot_be_stacked_is_trained_alone_and_says_why():
+    nodes, graphs = load("institute"), load("molecules")
+    again = dataclasses.replace(nodes, graph=load("institute").graph)
+    short = {"settings": Settings(patience=None)}
+    half = {"settings": Settings(autocast=True)}
+    plan = plan_stacks(jobs(nodes, {}, {}, {"data": again}, short, half, {"settings": Settings(learning_rate=0.1)}))
+    assert [numbers for numbers, _ in plan] == [[0, 1, 5], [2], [3], [4]]
+    assert [how for _, how in plan] == [
+        "in a stack of 3",
+        "alone: others have another graph",
+        "alone: others are selected in another way",
+        "alone: others have another precision",
+    ]
+    plan = plan_stacks(jobs(graphs, {}, {"seed": 1}, {"data": dataclasses.replace(graphs, name="copy")}))
+    assert [numbers for numbers, _ in plan] == [[0], [1], [2]]
+    assert "others have other batches" in plan[1][1]
+    assert "others have other graphs" in plan[2][1]
+    assert plan_stacks(jobs(nodes, {}, {}), stacked=False) == [([k], "alone, as asked for") for k in range(2)]
+    different = [*jobs(nodes, {}), *jobs(nodes, {}, hidden_channels=8)]
+    assert "another architecture: different `conv1" in plan_stacks(different)[1][1]
+    assert plan_stacks(jobs(nodes, {})) == [([0], "alone: nothing to stack it with")]
+
+
+def test_a_stack_is_no_larger_than_memory_allows(monkeypatch):
+    data = load("institute")
+    monkeypatch.setattr(module, "_members_that_fit", lambda job: 2)
+    plan = plan_stacks(jobs(data, {}, {}, {}))
+    assert plan == [([0, 1], "in a stack of 2 (2 fit in memory)"), ([2], plan[1][1])]
+    assert plan[1][1].endswith("(2 fit in memory)")
+    monkeypatch.undo()
+    assert module._members_that_fit(jobs(data, {})[0]) > 1
+
+
+def test_there_must_be_one_setting_for_all_models_or_one_for_each():
+    data = load("institute")
+    with pytest.raises(ValueError, match="`seeds` must be one for all models or one for each of the 2, got 3"):
+        fit_many([build_model(data) for _ in range(2)], data, seeds=[1, 2, 3])
+
+
+def test_a_stack_is_no_part_of_what_fit_returns():
+    data = load("institute")
+    models = [build_model(data, k) for k in range(2)]
+    together = stack(models)
+    fit_many(models, data, Settings(max_epochs=2))
+    assert not torch.equal(together.model.conv2.bias[0], models[0].conv2.bias)
