@@ -6,6 +6,7 @@ the data alone: not on the worker, nor on the number of threads.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 import time
@@ -118,11 +119,11 @@ def _run(unit: Unit, division: Division, device: str) -> dict[str, Any]:
     data = _place(division.split(unit["split"]), device)
     model, result = _train(unit["config"], data, unit["seed"], device)
     found: dict[str, Any] = {"best_epoch": result.best_epoch, "curve": _curve(result)}
-    with torch.no_grad():
-        logits = {flag: {part: _logits(model, data, part, flag) for part in PARTS} for flag in (False, True)}
     config = unit["config"]
     cut_short = config["patience"] is None and result.best_epoch < config["max_epochs"]
-    if cut_short or result.best_epoch == 0 or not all(v.isfinite().all() for v in logits[False].values()):
+    with torch.no_grad():
+        logits = {flag: {part: _logits(model, data, part, flag) for part in PARTS} for flag in (False, True)}
+    if cut_short or result.best_epoch == 0 or not all(values.isfinite().all() for values in logits[False].values()):
         return found | {"status": "diverged", "error": f"no finite loss after epoch {result.best_epoch}"}
     found["status"] = "done"
     for prefix, flag, scores in (("", False, result.scores), ("constant_", True, result.constant_scores)):
@@ -139,7 +140,9 @@ def _logits(model: nn.Module, data: NodeData | GraphData, part: str, constant_at
     if isinstance(data, GraphData):
         graph_logits: Tensor = model(*data.graphs.batch(ids), constant_attention=constant_attention)
         return graph_logits.float()
-    node_logits: Tensor = model(data.x, data.graph, constant_attention=constant_attention)
+    graph = copy.copy(data.graph)
+    graph.validate = False  # a diverged model is a finding
+    node_logits: Tensor = model(data.x, graph, constant_attention=constant_attention)
     return node_logits[ids].float()
 
 
