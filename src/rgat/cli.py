@@ -156,7 +156,7 @@ def train(
     skip_unknown: Annotated[bool, typer.Option("--skip-unknown", help="Drop labels of unknown nodes.")] = False,
     smiles: Annotated[Path | None, typer.Option(help="Your molecules: CSV of SMILES and 0/1 columns.")] = None,
     smiles_column: Annotated[str | None, typer.Option(help="Column of the SMILES; default: smiles.")] = None,
-    tasks: Annotated[list[str] | None, typer.Option(help="Column to learn; repeat; default: all of 0, 1.")] = None,
+    tasks: Annotated[list[str] | None, typer.Option(help="Columns to learn; default: all of 0, 1.")] = None,
     threshold: Annotated[
         list[str] | None, typer.Option(help="COLUMN=VALUE: numbers from VALUE on count as positive.")
     ] = None,
@@ -722,10 +722,20 @@ def doctor() -> None:
     console.print(table, highlight=False)
 
 
+def _one_by_one(option: str, arguments: Sequence[str]) -> list[str]:
+    """Write `--tasks A B` as `--tasks A --tasks B`, which the parser knows."""
+    found: list[str] = []
+    inside = False
+    for word in arguments:
+        inside = word == option or (inside and not word.startswith("-"))
+        found += [option, word] if inside and word != option and found[-1] != option else [word]
+    return found
+
+
 def main() -> None:
     """Entry point of `rgat`: a user's mistake ends with one sentence and exit code 2."""
     try:
-        code = app(standalone_mode=False)
+        code = app(_one_by_one("--tasks", sys.argv[1:]), standalone_mode=False)
     except USAGE_ERROR as error:
         # Without a command the help is printed, and asked for.
         if type(error).__name__ == "NoArgsIsHelpError":

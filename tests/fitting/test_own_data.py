@@ -85,7 +85,7 @@ def test_molecules_from_a_file_to_predictions_and_reasons(tmp_path, rgat):
     done = rgat("train", "--smiles", table, "--out", model)
     assert done.returncode == 2
     assert "column dose holds numbers other than 0 and 1" in done.stderr
-    options = ("--epochs", 3, "--hidden", 16, "--tasks", "amide", "--tasks", "nitrogen-ring")
+    options = ("--epochs", 3, "--hidden", 16, "--tasks", "amide", "nitrogen-ring")
     done = rgat("train", "--smiles", table, "--threshold", "dose=12", *options, "--out", model, "--option", "heads=2")
     assert done.returncode == 0, done.stderr
     out = said(done.stdout)
@@ -101,6 +101,12 @@ def test_molecules_from_a_file_to_predictions_and_reasons(tmp_path, rgat):
     assert done.returncode == 0, done.stderr
     assert "C2 - O3, double" in done.stdout
     assert (tmp_path / "m.html").read_text().count("<svg") == 2
+
+
+def test_one_option_takes_several_tasks():
+    words = ["--tasks", "A", "B", "--out", "m", "--tasks", "C"]
+    assert cli._one_by_one("--tasks", words) == ["--tasks", "A", "--tasks", "B", "--out", "m", "--tasks", "C"]
+    assert cli._one_by_one("--tasks", ["--tasks"]) == ["--tasks"]
 
 
 def test_a_model_of_a_data_set_by_name_can_be_used_too(tmp_path, rgat):

@@ -1,5 +1,6 @@
 import csv
 import gzip
+from concurrent.futures.process import BrokenProcessPool
 
 import pytest
 
@@ -110,7 +111,11 @@ def test_bad_files_of_molecules_are_refused(tmp_path, graph_model, name, content
         predict_file(graph_model, tmp_path / name, tmp_path / "p.csv")
 
 
-def test_wrong_files_and_options_are_refused(tmp_path, graph_model):
+def broken(rows, workers, self_loops):
+    raise BrokenProcessPool
+
+
+def test_wrong_files_and_options_are_refused(tmp_path, graph_model, monkeypatch):
     source = tmp_path / "m.tsv"
     source.write_text("structure\tid\nCC\t1\n")
     assert list(read_smiles(source, "structure")) == ["CC"]
@@ -123,3 +128,6 @@ def test_wrong_files_and_options_are_refused(tmp_path, graph_model):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="cannot be written"):
         predict_file(graph_model, source, tmp_path / "file" / "p.csv", smiles_column="structure")
+    monkeypatch.setattr(streaming, "_parsed", broken)
+    with pytest.raises(ValueError, match="worker processes must stay alive"):
+        predict_file(graph_model, source, tmp_path / "q.csv", smiles_column="structure")

@@ -11,6 +11,7 @@ from rgat.data.records import PARTS
 
 LEAK = 0.95  # a relation that is right this often by itself does more likely state the class than predict it
 LEAST_SHARE = 0.5  # of the labelled nodes that it has to reach
+MOST_VALUES = 3  # per class: what states a class has about as many values as there are classes
 LEAST_EXAMPLES = 2
 
 
@@ -102,8 +103,8 @@ class Leak(NamedTuple):
 def find_leaks(data: NodeData) -> list[Leak]:
     """Relations by which labelled nodes share neighbours with their own class alone.
 
-    For each relation a node is given the class of most other training nodes with the same neighbour. Names of nodes,
-    numbers and the like are no leak: nobody else has the same.
+    For each relation with few values a node is given the class of most other training nodes with the same neighbour.
+    Names, numbers and the like are no leak, for nobody else has the same; nor are co-authors, who are many.
     """
     labels = np.full(data.graph.num_nodes, MISSING)
     labels[data.train] = data.labels[data.train]
@@ -115,6 +116,8 @@ def find_leaks(data: NodeData) -> list[Leak]:
     leaks = []
     for number in np.unique(relation[known & (source != target)]).tolist():
         chosen = known & (relation == number) & (source != target)
+        if len(np.unique(source[chosen])) > MOST_VALUES * len(data.classes):
+            continue
         reached, right = _told(source[chosen], target[chosen], labels, len(data.classes))
         if reached >= LEAST_SHARE * len(data.train) and right >= LEAK * reached:
             name = data.relation_names[number].removeprefix("inverse of ")

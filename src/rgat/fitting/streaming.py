@@ -13,6 +13,7 @@ import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -93,6 +94,11 @@ def predict_file(
                 judged, unreadable = judged + len(texts), unreadable + len(texts) - len(piece.good)
                 progress("molecules", (done + judged) / total)
         os.replace(part, out)
+    except BrokenProcessPool as error:
+        raise ValueError(
+            "worker processes must stay alive, but one ended: out of memory, or started by a script whose work does "
+            'not stand under `if __name__ == "__main__":`; what is done can be resumed'
+        ) from error
     except OSError as error:
         raise ValueError(f"{out}: cannot be written: {error.strerror}; resume when there is room") from error
     return Streamed(done + judged, unreadable, done)
