@@ -2,8 +2,8 @@
 
     python benchmarks/molecule_stream.py tox21.csv.gz --count 200000
 
-Repeats the molecules of a file until there are enough of them, judges them with a model of the default configuration and
-prints molecules per second after start-up, CPU time per molecule, and the memory of this process on the way.
+Repeats the molecules of a file until there are enough of them, judges them with a model of the default configuration,
+and prints molecules per second after start-up, CPU time per molecule, and the memory of this process on the way.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rgat.training import accuracy, mean_roc_auc, roc_auc, roc_auc_per_task
+from rgat.training import accuracy, mean_pr_auc, mean_roc_auc, roc_auc, roc_auc_per_task
+from rgat.training.metric import pr_auc
 
 
 def test_accuracy_by_hand():
@@ -42,3 +43,13 @@ def test_mean_roc_auc_leaves_out_missing_labels_and_tasks_with_one_class():
     assert math.isnan(mean_roc_auc(logits[:, 2:], labels[:, 2:]))
     logits[0, 0] = math.nan  # a diverged task is not left out
     assert math.isnan(mean_roc_auc(logits, labels))
+
+
+def test_average_precision_by_hand_and_with_ties():
+    positive = np.array([True, False, True, False])
+    assert pr_auc(np.array([4.0, 3.0, 2.0, 1.0]), positive) == pytest.approx((1 + 2 / 3) / 2)
+    assert pr_auc(np.ones(4), positive) == pytest.approx(0.5)  # one step: precision is the share of positives
+    assert np.isnan(pr_auc(np.ones(2), np.array([True, True])))
+    logits = torch.tensor([[[0.0, 4.0]], [[0.0, 3.0]], [[0.0, 2.0]], [[0.0, 9.0]]])
+    assert mean_pr_auc(logits, torch.tensor([[1], [0], [1], [-1]])) == pytest.approx((1 + 2 / 3) / 2)
+    assert np.isnan(mean_pr_auc(logits, torch.ones(4, 1)))
