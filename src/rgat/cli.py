@@ -265,7 +265,7 @@ def _print_rows(columns: Sequence[str], rows: Sequence[Sequence[str]], texts: in
     """A table whose first columns are text and whose others are numbers."""
     table = Table(box=box.SIMPLE, pad_edge=False)
     for place, column in enumerate(columns):
-        table.add_column(column, justify="left" if place < texts else "right", overflow="fold")
+        table.add_column(column, justify="left" if place < texts else "right", overflow="fold", no_wrap=place >= texts)
     for row in rows:
         table.add_row(*map(escape, row))
     console.print(table, highlight=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -43,19 +44,42 @@ def _one_hot(position: int, size: int) -> list[float]:
     return row
 
 
-def atom_features(atom: Any, valence: Any) -> list[float]:
+def atom_features(atom: Any, valence: Any) -> tuple[float, ...]:
     """The 75 features of an RDKit atom; ``valence`` is RDKit's word for the implicit one."""
-    symbol, hybridisation = atom.GetSymbol(), str(atom.GetHybridization())
-    return [
+    return _encoded(
+        atom.GetSymbol(),
+        atom.GetDegree(),
+        atom.GetValence(valence),
+        atom.GetFormalCharge(),
+        atom.GetNumRadicalElectrons(),
+        atom.GetHybridization(),
+        atom.GetIsAromatic(),
+        atom.GetTotalNumHs(),
+    )
+
+
+@lru_cache(maxsize=1 << 16)  # most atoms are like one before
+def _encoded(
+    symbol: str,
+    degree: int,
+    valence: int,
+    charge: int,
+    radicals: int,
+    hybridisation: Any,
+    aromatic: bool,
+    hydrogens: int,
+) -> tuple[float, ...]:
+    word = str(hybridisation)
+    return (
         *_one_hot(_ELEMENT_PLACE.get(symbol, len(ELEMENTS)), len(ELEMENTS) + 1),
-        *_one_hot(atom.GetDegree(), 11),
-        *_one_hot(atom.GetValence(valence), 7),
-        float(atom.GetFormalCharge()),
-        float(atom.GetNumRadicalElectrons()),
-        *_one_hot(HYBRIDISATIONS.index(hybridisation) if hybridisation in HYBRIDISATIONS else 4, 5),
-        float(atom.GetIsAromatic()),
-        *_one_hot(atom.GetTotalNumHs(), 5),
-    ]
+        *_one_hot(degree, 11),
+        *_one_hot(valence, 7),
+        float(charge),
+        float(radicals),
+        *_one_hot(HYBRIDISATIONS.index(word) if word in HYBRIDISATIONS else 4, 5),
+        float(aromatic),
+        *_one_hot(hydrogens, 5),
+    )
 
 
 def rich_features(atom: Any) -> list[float]:
