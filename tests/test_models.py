@@ -223,6 +223,7 @@ STACKS = pairwise(
         "scope": ["within", "across"],
         "score": ["additive", "multiplicative"],
         "batch_norm": [False, True],
+        "bias": [True, False],
         "num_bases": [None, 2],
         "x": [None, "compact", "shared", "index", "own"],
         "edge_dim": [None, 2],
@@ -272,7 +273,7 @@ def assert_stack_equals_members(models, x, graph, own=False, **call):
 @pytest.mark.parametrize("row", STACKS, ids=lambda row: "-".join(str(value) for value in row.values()))
 def test_a_stack_is_its_members_one_by_one(row):
     graph = random_graph(N, 60, R, edge_dim=row["edge_dim"])
-    options = {name: row[name] for name in ("layer", "batch_norm", "num_bases")}
+    options = {name: row[name] for name in ("layer", "batch_norm", "bias", "num_bases")}
     if row["layer"] == "rgat":
         options |= {name: row[name] for name in ("scope", "score", "heads", "edge_dim")}
         options["num_attention_bases"] = row["num_bases"]

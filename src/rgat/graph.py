@@ -75,6 +75,8 @@ class RelationalGraph:
             with these features).
 
     Attributes:
+        counted: in a batch that was filled up to a size, 1 for each of its nodes and 0 for those that fill it up; batch
+            statistics leave these out.
         plans: what eager calls of layers found out about this graph: how layers of some sizes are best computed on it,
             and where its rows stand in compact ones.
     """
@@ -99,6 +101,7 @@ class RelationalGraph:
         self.validate = validate
         self._structure: Structure | None = None
         self._complete: Structure | None = None
+        self.counted: Tensor | None = None
         self.plans: dict[Any, Any] = {}
         self._num_nodes = num_nodes
         self._num_relations = num_relations
@@ -264,6 +267,7 @@ class RelationalGraph:
         new._num_nodes, new._num_relations = self.num_nodes, self.num_relations
         new._num_graphs = self.num_graphs
         new._structure = new._complete = None
+        new.counted = None if self.counted is None else function(self.counted)
         new.plans = {}
         if self._structure is not None:
             new._structure = pytree.tree_map(function, self._structure)
@@ -415,7 +419,7 @@ def _flatten_with_keys(graph: RelationalGraph) -> tuple[list[tuple[Any, Any]], t
 def _unflatten(leaves: Any, present: tuple[str, ...]) -> RelationalGraph:
     leaves = list(leaves)
     graph: RelationalGraph = object.__new__(RelationalGraph)
-    graph.edge_attr = graph.batch = None
+    graph.edge_attr = graph.batch = graph.counted = None
     for name in (*_FIXED, *present):
         setattr(graph, name, leaves.pop(0))
     graph._structure = Structure.from_leaves(leaves)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from rgat.checks import check_count, check_word
 from rgat.graph import RelationalGraph
 from rgat.nn import GraphGather, RGATConv, RGCNConv
+from rgat.nn.normalisation import normalise
 from rgat.nn.stacked import SHARED, Stacked, StackedConv, member_tensors, stack_layers
 
 LAYERS = ("rgat", "rgcn")
@@ -103,7 +104,7 @@ class NodeClassifier(nn.Module):
     def forward(self, x: Tensor | None, graph: RelationalGraph, constant_attention: bool = False) -> Tensor:
         """Return class logits ``[N, num_classes]``."""
         x = _convolve(self.conv1, x, graph, constant_attention)
-        x = torch.relu(self.norm1(x))
+        x = torch.relu(normalise(self.norm1, x, graph))
         return _convolve(self.conv2, x, graph, constant_attention)
 
 
@@ -162,8 +163,8 @@ class GraphClassifier(nn.Module):
 
     def forward(self, x: Tensor | None, graph: RelationalGraph, constant_attention: bool = False) -> Tensor:
         """Return class logits ``[G, num_tasks, num_classes]``."""
-        h = torch.relu(self.norm1(_convolve(self.conv1, x, graph, constant_attention)))
-        h = torch.relu(self.norm2(_convolve(self.conv2, h, graph, constant_attention)))
+        h = torch.relu(normalise(self.norm1, _convolve(self.conv1, x, graph, constant_attention), graph))
+        h = torch.relu(normalise(self.norm2, _convolve(self.conv2, h, graph, constant_attention), graph))
         z = torch.tanh(self.gather(h, graph))
         logits: Tensor = self.dense2(torch.relu(self.dense1(z)))
         return logits.reshape(*logits.shape[:-1], self.num_tasks, self.num_classes)

@@ -16,7 +16,7 @@ from rgat.experiments import work as worker
 from rgat.experiments.executors import open_executor
 from rgat.experiments.plan import make_plan, read_plan
 from rgat.experiments.protocol import next_units, open_protocol, run_protocol, write_units
-from rgat.experiments.records import unpack_array
+from rgat.experiments.records import unpack_array, write_record
 from rgat.experiments.search import select
 from rgat.experiments.summary import PAPER, summarise, write_configs
 from rgat.experiments.units import read_config, train_many
@@ -166,17 +166,28 @@ def test_units_travel_as_json_and_return_as_records(node_run, tmp_path, capsys):
     experiment = open_protocol(NODES, tmp_path)
     assert write_units(experiment, search_only=True) == 6
     worker.main([str(experiment.folder)])
-    assert capsys.readouterr().out.count("done") == 6
+    assert "6 of 6 records" in capsys.readouterr().out
     assert worker.work(experiment.folder) == 0
     assert write_units(experiment, search_only=True) == 0
     assert write_units(experiment) == 4
     elsewhere = tmp_path / "elsewhere"
-    assert worker.work(experiment.folder, elsewhere) == 4
+    shutil.copytree(experiment.folder, elsewhere)
+    assert worker.work(elsewhere, workers=2) == 4
     shutil.copytree(elsewhere / "records", experiment.folder / "records", dirs_exist_ok=True)
+    assert untimed(run_protocol(experiment)) == untimed(found)
+
+
+def test_a_machine_with_optuna_alone_goes_on_to_the_end(node_run, tmp_path, capsys):
+    _, found, _ = node_run
+    experiment = open_protocol(NODES, tmp_path)
+    write_units(experiment)
+    worker.main([str(experiment.folder), "--all", "--search-only"])
+    assert "6 of 6 records" in capsys.readouterr().out
+    worker.main([str(experiment.folder), "--all"])
     assert untimed(run_protocol(experiment)) == untimed(found)
     with pytest.raises(SystemExit, match="2"):
         worker.main([str(tmp_path / "nowhere")])
-    assert "must hold units.json and data.safetensors" in capsys.readouterr().err
+    assert "must hold plan.json and data.safetensors" in capsys.readouterr().err
 
 
 def test_a_search_alone_never_looks_at_the_test_part(tmp_path, monkeypatch):
@@ -280,7 +291,11 @@ def test_who_works_and_where_is_checked(node_run, tmp_path):
     assert make_plan("graph", {"data": "molecules"}).task == "graph"
 
 
-def test_graphs_are_trained_on_the_cpu(graph_run):
-    experiment, _ = graph_run
-    with pytest.raises(ValueError, match='`device` must be "cpu" for sets of graphs'):
-        list(train_many([], experiment.division, "cuda"))
+def test_seeds_that_share_a_stack_have_the_same_records_whoever_is_missing(node_run, tmp_path):
+    experiment, found, _ = node_run
+    runs = [record for record in found if record["kind"] == "run" and record["model"] == "RGCN"]
+    assert [run["stack"] for run in runs] == [[0, 1]] * 2
+    units = next_units(experiment, [record for record in found if record is not runs[1]])
+    assert [unit["seed"] for unit in units] == [1]
+    (again,) = train_many(units, experiment.division)
+    assert untimed([json.loads(write_record(tmp_path, again).read_bytes())]) == untimed(runs[1:])

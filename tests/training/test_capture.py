@@ -20,7 +20,8 @@ def test_a_step_that_is_not_captured_says_why():
     settings = Settings(max_epochs=1)
     assert fit(build_model(nodes), nodes, settings).how == "alone; steps not captured: it runs on the CPU"
     task = make_task([graphs], settings, CPU)
-    assert why_not_capture(task, GPU) == "its batches differ in size"
+    task.processes = task.processes._replace(number=2)
+    assert why_not_capture(task, GPU) == "several processes share its batches"
     with ops.backend("torch"):
         task = make_task([nodes], settings, CPU)
         assert why_not_capture(task, GPU) == 'the backend "torch" looks at numbers on the host'
@@ -50,6 +51,26 @@ def test_captured_steps_are_steps(monkeypatch, members, batch_norm):
         assert len(result.curve) == len(other.curve)
         for point, same in zip(result.curve, other.curve, strict=True):
             assert dataclasses.astuple(point) == pytest.approx(dataclasses.astuple(same), nan_ok=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("options", [{}, {"batch_norm": True, "edge_dropout": 0.3}, {"layer": "rgcn"}], ids=str)
+def test_captured_steps_of_graphs_are_steps(monkeypatch, options):
+    data = load("molecules")
+    settings = Settings(max_epochs=6, learning_rate=0.01, batch_size=24, kernel_l2=(1e-4, 0.0))
+
+    def run():
+        model = build_model(data, 0, hidden_channels=16, **options).double().to(GPU)
+        return model, fit(model, data, settings)
+
+    captured, result = run()
+    assert "captured in a CUDA graph" in result.how
+    monkeypatch.setattr(module, "why_not_capture", lambda task, device: "asked not to")
+    eager, expected = run()
+    for name, tensor in eager.state_dict().items():
+        torch.testing.assert_close(captured.state_dict()[name], tensor, rtol=1e-9, atol=1e-9)
+    for point, same in zip(result.curve, expected.curve, strict=True):
+        assert dataclasses.astuple(point) == pytest.approx(dataclasses.astuple(same), nan_ok=True)
 
 
 @pytest.mark.gpu

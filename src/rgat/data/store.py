@@ -184,6 +184,8 @@ class _Flat:
         )
         tables = [_table(field, count) for field, count in zip(fields.values(), lines, strict=True)]
         size, start = (np.concatenate(parts, axis=1) for parts in zip(*tables, strict=True))  # [G + 1, lines]
+        per_graph = ("target_ptr", "order", "sources.by_node", "targets.by_node")
+        self.sizes = size[:-1, [self.line[name] for name in per_graph]]  # nodes, edges, rows of sources and targets
         lengths = [len(field.values) for field in fields.values()]
         base = (np.cumsum(lengths) - lengths).repeat(lines)
         # A graph's slices lie side by side, and so do its entries of the table: a batch touches few places in memory.

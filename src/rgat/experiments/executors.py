@@ -22,7 +22,7 @@ from rgat.checks import check_count, check_word
 from rgat.experiments.division import Division
 from rgat.experiments.portable import decode, encode
 from rgat.experiments.records import Record, record_name
-from rgat.experiments.units import Unit, train_many
+from rgat.experiments.units import Unit, together, train_many
 
 EXECUTORS = ("local", "processes", "ray")
 RETRIES = 3  # workers lost in a row without anything done between, or with Ray by one unit
@@ -62,10 +62,9 @@ def _division(content: bytes) -> Division:
     return decode(content)
 
 
-def _work(unit: Unit, content: bytes, device: str) -> Record:
-    """One unit, in a worker."""
-    (record,) = train_many([unit], _division(content), device)
-    return record
+def _work(group: Sequence[Unit], content: bytes, device: str) -> list[Record]:
+    """Units that train as one stack, in a worker."""
+    return list(train_many(group, _division(content), device))
 
 
 class _Processes:
@@ -76,26 +75,26 @@ class _Processes:
         self.pool: ProcessPoolExecutor | None = None
 
     def execute(self, units: Sequence[Unit]) -> Iterator[Record]:
-        left = {record_name(unit): unit for unit in units}
+        left = {record_name(group[0]): group for group in together(units)}
         lost = 0
         while left:
             pool = self._open()
-            futures: dict[Future[Record], str] = {}
+            futures: dict[Future[list[Record]], str] = {}
             broken = False
             try:
-                for name, unit in left.items():
-                    futures[pool.submit(_work_here, unit)] = name
+                for name, group in left.items():
+                    futures[pool.submit(_work_here, group)] = name
             except BrokenProcessPool:
                 broken = True
             for future in as_completed(futures):
                 try:
-                    record = future.result()
+                    records = future.result()
                 except BrokenProcessPool:
                     broken = True  # all that was not done ends so, at once
                     continue
                 del left[futures[future]]
                 lost = 0
-                yield record
+                yield from records
             if broken:
                 self.close()
                 lost += 1
@@ -137,8 +136,8 @@ def _leave_with_parent(line: Connection) -> None:
         os._exit(1)
 
 
-def _work_here(unit: Unit) -> Record:
-    return _work(unit, _here["content"], _here["device"])
+def _work_here(group: Sequence[Unit]) -> list[Record]:
+    return _work(group, _here["content"], _here["device"])
 
 
 @contextmanager
@@ -153,11 +152,11 @@ def _ray_executor(content: bytes, device: str, workers: int | None, address: str
         task = ray.remote(num_cpus=1, num_gpus=int(device != "cpu"), max_retries=RETRIES)(_work)
 
         def execute(units: Sequence[Unit]) -> Iterator[Record]:
-            waiting = [task.remote(unit, data, device) for unit in units]
+            waiting = [task.remote(group, data, device) for group in together(units)]
             while waiting:
                 done, waiting = ray.wait(waiting, num_returns=1)
                 try:
-                    yield ray.get(done[0])
+                    yield from ray.get(done[0])
                 except ray.exceptions.RaySystemError as error:
                     raise ValueError(f"Ray must run each unit, got one whose workers were lost: {error}") from error
 

@@ -5,6 +5,7 @@ So nothing needs to be remembered: whoever is killed at any moment starts again,
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import importlib.util
 import json
@@ -18,7 +19,7 @@ from rgat.data.files import write_atomically
 from rgat.experiments.division import Division, divide
 from rgat.experiments.executors import open_executor
 from rgat.experiments.plan import Plan, asked_for, complete_config, make_plan, searched, trial_config
-from rgat.experiments.portable import encode
+from rgat.experiments.portable import decode, encode
 from rgat.experiments.priors import draw_options
 from rgat.experiments.records import Record, open_experiment, read_experiment, record_name, write_record
 from rgat.experiments.search import FROM_PRIOR, ROUND, propose, retrain_epochs, select, write_studies
@@ -28,7 +29,9 @@ from rgat.training.task import GraphTask, NodeTask
 
 STUDIES = "studies.sqlite3"
 UNITS = "units.json"
+PLAN = "plan.json"
 PREPARED = "data.safetensors"
+STACK = 20  # seeds of nodes that train together; a fixed number, so that records do not depend on the machine
 
 
 @dataclass(frozen=True)
@@ -159,10 +162,12 @@ def _runs(experiment: Experiment, model: str, trials: Sequence[Record]) -> list[
     """The final runs of the selected configuration: every split, every seed."""
     plan, splits = experiment.plan, experiment.division.splits
     config, selected_on = selected_config(plan, model, trials)
+    seeds = range(plan.seeds)
+    stacks = {seed: list(seeds[seed // STACK * STACK :][:STACK]) for seed in seeds if plan.task == "node"}
     return [
-        _unit(experiment, "run", model, config, split=split, seed=seed, selected_on=selected_on)
+        _unit(experiment, "run", model, config, split=split, seed=seed, stack=stacks.get(seed), selected_on=selected_on)
         for split in splits
-        for seed in range(plan.seeds)
+        for seed in seeds
     ]
 
 
@@ -238,6 +243,21 @@ def write_units(experiment: Experiment, search_only: bool = False) -> int:
     `python -m rgat.experiments.work FOLDER` does the work there. Bring back the folder ``records``.
     """
     units = next_units(experiment, experiment.records(), search_only)
+    plan = dataclasses.asdict(experiment.plan) | {"data_hashes": experiment.data_hashes}
     write_atomically(experiment.folder / PREPARED, encode(experiment.division))
+    write_atomically(experiment.folder / PLAN, json.dumps(plan, indent=1).encode())
     write_atomically(experiment.folder / UNITS, json.dumps(units, indent=1).encode())
     return len(units)
+
+
+def read_prepared(folder: Path) -> Experiment:
+    """The experiment that ``write_units`` wrote down, without the files of its data set."""
+    try:
+        plan = json.loads((folder / PLAN).read_bytes())
+        content = (folder / PREPARED).read_bytes()
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"{folder} must hold {PLAN} and {PREPARED} ({error}); write them with `rgat reproduce --propose`"
+        ) from error
+    hashes = plan.pop("data_hashes")
+    return Experiment(Plan(**plan | {"models": tuple(plan["models"])}), decode(content), folder, hashes)

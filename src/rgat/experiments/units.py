@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import json
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,7 +24,7 @@ from rgat.data.records import PARTS
 from rgat.experiments.division import Division
 from rgat.experiments.records import Record, environment, pack_array, rounded
 from rgat.experiments.variants import build_model
-from rgat.training import Result, Settings, fit, roc_auc_per_task
+from rgat.training import Result, Settings, fit_many, roc_auc_per_task
 
 Unit = dict[str, Any]
 UNKNOWN: dict[str, dict[str, Any]] = {  # what a record says of work that did not end well
@@ -42,18 +43,29 @@ def read_config(config: dict[str, Any]) -> tuple[dict[str, Any], Settings]:
     return options, Settings(**settings)
 
 
+def together(units: Iterable[Unit]) -> list[list[Unit]]:
+    """Units whose models train as one stack, side by side: final runs say which seeds they share one with."""
+    groups: dict[str, list[Unit]] = {}
+    for number, unit in enumerate(units):
+        shared = {key: unit.get(key) for key in ("model", "setting", "split", "stack", "config")}
+        key = json.dumps(shared) if unit.get("stack") else str(number)
+        groups.setdefault(key, []).append(unit)
+    return list(groups.values())
+
+
 def train_many(units: Iterable[Unit], division: Division, device: str = "cpu") -> Iterator[Record]:
-    """Do the work of each unit and yield its record as soon as it is there."""
-    if device != "cpu" and division.task == "graph":
-        raise ValueError(f'`device` must be "cpu" for sets of graphs, whose batches are made there, got "{device}"')
-    for unit in units:
+    """Do the work of the units and yield each record as soon as it is there."""
+    for group in together(units):
         started = time.perf_counter()
+        trial = group[0]["kind"] == "trial"
         try:
             with _one_thread():
-                found = _run_trial(unit, division, device) if unit["kind"] == "trial" else _run(unit, division, device)
+                found = [_run_trial(group[0], division, device)] if trial else _run(group, division, device)
         except Exception as error:  # whatever it is, it is found again in the record, and the others go on
-            found = {"status": "failed", "error": f"{type(error).__name__}: {error}"}
-        yield unit | UNKNOWN[unit["kind"]] | found | {"seconds": time.perf_counter() - started} | environment(device)
+            found = [{"status": "failed", "error": f"{type(error).__name__}: {error}"}] * len(group)
+        seconds = (time.perf_counter() - started) / len(group)
+        for unit, one in zip(group, found, strict=True):
+            yield unit | UNKNOWN[unit["kind"]] | one | {"seconds": seconds} | environment(device)
 
 
 @contextmanager
@@ -67,20 +79,15 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _train(config: dict[str, Any], data: NodeData | GraphData, seed: int, device: str) -> tuple[nn.Module, Result]:
+def _train(
+    config: dict[str, Any], datas: Sequence[NodeData | GraphData], seeds: Sequence[int], device: str
+) -> tuple[list[nn.Module], list[Result]]:
+    """One model for each data set and seed, as one stack where they can be."""
     options, settings = read_config(config)
-    model = build_model(data, seed, **options).to(device)
-    return model, fit(model, data, settings, seed)
-
-
-def _place(data: NodeData | GraphData, device: str) -> NodeData | GraphData:
-    """Data of nodes on the device of the model."""
-    if isinstance(data, GraphData) or device == "cpu":
-        return data
-    moved = {name: getattr(data, name).to(device) for name in ("labels", *PARTS)}
-    return dataclasses.replace(
-        data, graph=data.graph.to(device), x=None if data.x is None else data.x.to(device), **moved
-    )
+    models: list[nn.Module] = [
+        build_model(data, seed, **options).to(device) for data, seed in zip(datas, seeds, strict=True)
+    ]
+    return models, fit_many(models, datas, settings, seeds)
 
 
 def fold_seed(trial: int, fold: int) -> int:
@@ -91,9 +98,9 @@ def fold_seed(trial: int, fold: int) -> int:
 def _run_trial(unit: Unit, division: Division, device: str) -> dict[str, Any]:
     """Train on each fold; the objective is the mean of the validation metric at the folds' best epochs."""
     folds: list[dict[str, Any]] = []
-    for number in unit["folds"]:
-        data = _place(division.fold(number), device)
-        _, result = _train(unit["config"], data, fold_seed(unit["trial"], number), device)
+    seeds = [fold_seed(unit["trial"], number) for number in unit["folds"]]
+    _, results = _train(unit["config"], [division.fold(number) for number in unit["folds"]], seeds, device)
+    for number, result in zip(unit["folds"], results, strict=True):
         if result.best_epoch == 0:
             return {"status": "diverged", "error": f"no finite validation loss in fold {number}", "folds": folds}
         best = result.curve[result.best_epoch - 1]
@@ -114,36 +121,47 @@ def _curve(result: Result) -> dict[str, list[float]]:
     return {name: list(rounded(getattr(epoch, name) for epoch in result.curve)) for name in names}
 
 
-def _run(unit: Unit, division: Division, device: str) -> dict[str, Any]:
-    """Train once and report on the test part, with attention and with constant attention."""
-    data = _place(division.split(unit["split"]), device)
-    model, result = _train(unit["config"], data, unit["seed"], device)
+def _run(group: Sequence[Unit], division: Division, device: str) -> list[dict[str, Any]]:
+    """Train a stack of seeds and report on those asked for.
+
+    All seeds of the stack are trained, even if some of their records are there: rounding may depend on the neighbours.
+    """
+    unit = group[0]
+    data, seeds = division.split(unit["split"]), unit.get("stack") or [unit["seed"]]
+    models, results = _train(unit["config"], [data] * len(seeds), seeds, device)
+    places = [seeds.index(one["seed"]) for one in group]
+    return [_found(unit["config"], models[place], results[place], data) for place in places]
+
+
+def _found(config: dict[str, Any], model: nn.Module, result: Result, data: NodeData | GraphData) -> dict[str, Any]:
+    """What a model does on the test part, with attention and with constant attention."""
     found: dict[str, Any] = {"best_epoch": result.best_epoch, "curve": _curve(result)}
-    config = unit["config"]
     cut_short = config["patience"] is None and result.best_epoch < config["max_epochs"]
     with torch.no_grad():
-        logits = {flag: {part: _logits(model, data, part, flag) for part in PARTS} for flag in (False, True)}
+        logits = {flag: _logits(model, data, flag) for flag in (False, True)}
     if cut_short or result.best_epoch == 0 or not all(values.isfinite().all() for values in logits[False].values()):
         return found | {"status": "diverged", "error": f"no finite loss after epoch {result.best_epoch}"}
     found["status"] = "done"
     for prefix, flag, scores in (("", False, result.scores), ("constant_", True, result.constant_scores)):
         absent = flag and config.get("layer") == "rgcn"  # its attention is constant anyway
         found[f"{prefix}scores"] = None if absent else scores
-        found[f"{prefix}outputs"] = None if absent else {"test": pack_array(logits[flag]["test"].cpu().numpy())}
+        found[f"{prefix}outputs"] = None if absent else {"test": pack_array(logits[flag]["test"].numpy())}
         if isinstance(data, GraphData):
             found[f"{prefix}task_scores"] = None if absent else _task_scores(data, logits[flag])
     return found
 
 
-def _logits(model: nn.Module, data: NodeData | GraphData, part: str, constant_attention: bool) -> Tensor:
-    ids = getattr(data, part)
+def _logits(model: nn.Module, data: NodeData | GraphData, constant_attention: bool) -> dict[str, Tensor]:
+    """Those of each part, on the CPU."""
+    device, options = next(model.parameters()).device, {"constant_attention": constant_attention}
+    ids = {part: getattr(data, part) for part in PARTS}
     if isinstance(data, GraphData):
-        graph_logits: Tensor = model(*data.graphs.batch(ids), constant_attention=constant_attention)
-        return graph_logits.float()
-    graph = copy.copy(data.graph)
+        batches = {part: data.graphs.batch(own) for part, own in ids.items()}
+        return {part: model(x.to(device), g.to(device), **options).float().cpu() for part, (x, g) in batches.items()}
+    graph = copy.copy(data.graph) if data.graph.device == device else data.graph.to(device)
     graph.validate = False  # a diverged model is a finding
-    node_logits: Tensor = model(data.x, graph, constant_attention=constant_attention)
-    return node_logits[ids].float()
+    logits = model(None if data.x is None else data.x.to(device), graph, **options).float().cpu()
+    return {part: logits[own] for part, own in ids.items()}
 
 
 def _task_scores(data: GraphData, logits: dict[str, Tensor]) -> dict[str, dict[str, float | None]]:

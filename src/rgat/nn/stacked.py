@@ -95,6 +95,8 @@ class StackedConv(Stacked[RelationalConv]):
 
     def __init__(self, layers: Sequence[RelationalConv]) -> None:
         super().__init__(layers)
+        if layers[0].bias is None:
+            self.register_parameter("bias", None)
         self.dropout = [(layer.feature_dropout, layer.edge_dropout) for layer in layers]
         device, counted = self.dropout_state.device, [int(max(pair) > 0) for pair in self.dropout]
         self.register_buffer("rates", ops.member_rates(*zip(*self.dropout, strict=True)).to(device), persistent=False)

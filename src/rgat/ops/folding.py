@@ -75,7 +75,7 @@ def fold_kernels_backward(
     dquery = dquery.reshape(-1, 1, *dquery.shape[2:])
     tensors = widen((dweight, dquery, own, _turned(_apart(attention, batch), own.shape[3])))
     dkernels, dattention = module.fold_backward(*tensors)
-    return dkernels.view(kernels.shape), _turned(dattention, attention.shape[3]).reshape(attention.shape)
+    return dkernels.reshape(kernels.shape), _turned(dattention, attention.shape[3]).reshape(attention.shape)
 
 
 @operator("rgat::fold")

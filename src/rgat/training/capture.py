@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rgat import ops
-from rgat.training.task import NodeTask, Task
+from rgat.training.task import GraphTask, Task
 
 WARM_UP = 3  # calls before recording: kernels are compiled and chosen, memory is found
 
@@ -17,8 +17,8 @@ def why_not_capture(task: Task, device: torch.device) -> str | None:
     """Why a step cannot be captured; None if it can."""
     if device.type != "cuda":
         return f"it runs on the {device.type.upper()}"
-    if not isinstance(task, NodeTask):
-        return "its batches differ in size"
+    if isinstance(task, GraphTask) and task.processes.number > 1:
+        return "several processes share its batches"
     backend = ops.active_backend(device)
     return None if backend == "triton" else f'the backend "{backend}" looks at numbers on the host'
 
@@ -32,9 +32,13 @@ class Captured:
 
     def __init__(self, function: Callable[[], Tensor]) -> None:
         self.function = function
+        self.result: Tensor
+        self.forget()
+
+    def forget(self) -> None:
+        """Record anew, for the work has changed its place."""
         self.calls = 0
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.result: Tensor
 
     def __call__(self) -> Tensor:
         """Run the function, or what was recorded of it."""

@@ -128,17 +128,37 @@ class Training:
         self.l2 = (kernel, attention) if bool(kernel.any() or attention.any()) else None
         self.step: Callable[[Tensor], Tensor] = self._step
         self.validate: Callable[[], list[Score]] = lambda: self.task.evaluate(self.called, ["valid"])[0]
-        if self.why_not_capture is None and isinstance(self.task, NodeTask):
+        if self.why_not_capture is None:
+            self._capture()
+
+    def _capture(self) -> None:
+        """Let steps and validation be recorded once, and then replayed."""
+        if isinstance(self.task, NodeTask):
             task = self.task
             step = Captured(lambda: self._step(torch.empty(0)))
             logits = Captured(lambda: task.logits(self.called))
             self.step = lambda ids: step().clone()
             self.validate = lambda: task.scores(logits(), ["valid"])[0]
+        elif isinstance(self.task, GraphTask):
+            graphs = self.task
+            padded = Captured(lambda: self._learn(lambda: graphs.padded_losses(self.called)))
+            values = Captured(lambda: graphs.logits(self.called, "valid"))
+
+            def padded_step(ids: Tensor) -> Tensor:
+                if not graphs.pad(ids):  # another place in memory
+                    padded.forget()
+                return padded().clone()
+
+            self.step = padded_step
+            self.validate = lambda: graphs.scores(values(), "valid")
 
     def _step(self, ids: Tensor) -> Tensor:
+        return self._learn(lambda: self.task.losses(self.called, ids))
+
+    def _learn(self, find_losses: Callable[[], Tensor]) -> Tensor:
         """One step of Adam; returns the loss of each member, ``[S]``."""
         with self.autocast:
-            losses = self.task.losses(self.called, ids)
+            losses = find_losses()
         if self.l2 is not None:
             losses = losses + self._penalties()
         self.optimizer.zero_grad()
@@ -168,6 +188,8 @@ class Training:
             points, improved = [], []
             for place, (member, loss, score) in enumerate(zip(self.members, train_losses, scores, strict=True)):
                 run = self.runs[member]
+                if run.is_finished:  # it waits for others to leave with it
+                    continue
                 points.append((member, Epoch(len(run.curve) + 1, loss, *score)))
                 if run.record(points[-1][1], self.task.watched(score)):
                     improved.append(place)
@@ -181,21 +203,29 @@ class Training:
             for name, tensor in state.items():
                 self.best[name].copy_(tensor)
             return
-        for name, tensor in state.items():
-            for place in places if not _is_shared(name) else ():
-                self.best[name][place].copy_(tensor[place])
+        some = torch.tensor(places, device=self.device)
+        for name, tensor in state.items() if places else ():
+            if not _is_shared(name):
+                self.best[name].index_copy_(0, some, tensor.index_select(0, some))
 
     def _let_go(self) -> None:
-        """Take finished members out of the stack: they change no more, and cost nothing."""
-        staying = [place for place, member in enumerate(self.members) if not self.runs[member].is_finished]
-        if len(staying) == len(self.members):
-            return
+        """Take finished members out of the stack: what they have learned changes no more, and they cost nothing.
+
+        Steps that were recorded have to be recorded anew for another number of members, and their kernels compiled; so
+        there members leave when half of them are finished.
+        """
+        staying = []
         for place, member in enumerate(self.members):
-            if place not in staying:
+            if not self.runs[member].is_finished:
+                staying.append(place)
+            elif member not in self.finished:
                 self.finished[member] = {
                     name: tensor if _is_shared(name) or not isinstance(self.model, Stack) else tensor[place].clone()
                     for name, tensor in self.best.items()
                 }
+        gone = len(self.members) - len(staying)
+        if gone == 0 or (self.why_not_capture is None and staying and gone < len(staying)):
+            return
         self.members = [self.members[place] for place in staying]
         self.optimizer.zero_grad()
         if not self.members:  # memory that nobody needs any more

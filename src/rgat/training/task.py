@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from rgat.data import GraphData, NodeData
-from rgat.data.records import PARTS
+from rgat.data.padding import Capacity, PaddedBatch
+from rgat.data.records import MISSING, PARTS
 from rgat.graph import RelationalGraph
 from rgat.models import Stack
 from rgat.training.distributed import processes
@@ -134,6 +135,11 @@ def _padded(ids: Sequence[Tensor], device: torch.device) -> _Part:
     return _Part(nodes.to(device), known.to(device))
 
 
+def _with_filler(table: Tensor, value: int) -> Tensor:
+    """One more row, for what fills a batch up."""
+    return torch.cat([table, table.new_full((1, *table.shape[1:]), value)])
+
+
 class GraphTask:
     """Mini-batch multi-task graph classification; early stopping watches the mean ROC-AUC.
 
@@ -154,6 +160,7 @@ class GraphTask:
         self.processes = processes()
         self.class_weights = balanced_class_weights(data.labels[data.train]).to(device)
         self._prepared: dict[str, tuple[Tensor, RelationalGraph]] = {}  # this process's share of each part
+        self._padded: PaddedBatch | None = None
 
     def batches(self, generator: torch.Generator) -> Iterator[Tensor]:
         order = torch.randperm(len(self.data.train), generator=generator)
@@ -172,22 +179,55 @@ class GraphTask:
         parts = [multi_task_cross_entropy(one, labels, self.class_weights, len(ids)) * scale for one in logits]
         return torch.stack(parts)
 
+    def pad(self, ids: Tensor) -> bool:
+        """Put a batch where ``padded_losses`` finds it; whether that is the place of the batch before."""
+        store, size = self.data.graphs, min(self.batch_size, len(self.data.train))
+        same = self._padded is not None and self._padded.holds(ids)
+        if self._padded is None:
+            self._padded = PaddedBatch(store, size, self.device, Capacity.usual(store, self.data.train, size))
+            self._tables = [
+                None if table is None else _with_filler(table, value).to(self.device)
+                for table, value in ((store.x, 0), (store.edge_attr, 0), (self.data.labels, MISSING))
+            ]
+        if not self._padded.holds(ids):
+            self._padded = PaddedBatch(store, size, self.device, Capacity.usual(store, ids, size))
+        self._padded.fill(ids)
+        return same
+
+    def padded_losses(self, model: nn.Module) -> Tensor:
+        """The losses of the batch that was put there; the same work whatever the batch."""
+        batch, (features, edge_attr, known) = self._padded, self._tables
+        assert batch is not None
+        assert features is not None
+        assert known is not None
+        batch.widen()
+        if edge_attr is not None:
+            batch.graph.edge_attr = edge_attr.index_select(0, batch.edges)
+        labels = known.index_select(0, batch.ids)
+        logits = _members(model, model(features.index_select(0, batch.nodes), batch.graph))[:, : batch.num_graphs]
+        parts = [multi_task_cross_entropy(one, labels, self.class_weights, 1) / batch.number for one in logits]
+        return torch.cat(parts)
+
     def evaluate(self, model: nn.Module, parts: Sequence[str], constant_attention: bool = False) -> list[list[Score]]:
         found = []
         for part in parts:
+            own = self.logits(model, part, constant_attention)
             ids = getattr(self.data, part)
-            if part not in self._prepared:
-                self._prepared[part] = self._batch(self.processes.share(ids))
-            own = _wide(_members(model, model(*self._prepared[part], constant_attention=constant_attention)))
             logits = self.processes.gather(own.transpose(0, 1).contiguous(), len(ids))  # [G, S, tasks, classes]
-            labels = self.data.labels[ids].to(self.device)
-            found.append(
-                [
-                    (float(multi_task_cross_entropy(one, labels, self.class_weights)), mean_roc_auc(one, labels))
-                    for one in logits.transpose(0, 1)
-                ]
-            )
+            found.append(self.scores(logits.transpose(0, 1), part))
         return found
+
+    def logits(self, model: nn.Module, part: str, constant_attention: bool = False) -> Tensor:
+        """Those of this process's share of a part, ``[S, G, tasks, classes]``."""
+        if part not in self._prepared:
+            self._prepared[part] = self._batch(self.processes.share(getattr(self.data, part)))
+        return _wide(_members(model, model(*self._prepared[part], constant_attention=constant_attention)))
+
+    def scores(self, logits: Tensor, part: str) -> list[Score]:
+        """The loss and mean ROC-AUC of each member."""
+        labels, logits = self.data.labels[getattr(self.data, part)], logits.cpu()  # at once: ranks are found there
+        weights = self.class_weights.cpu()
+        return [(float(multi_task_cross_entropy(one, labels, weights)), mean_roc_auc(one, labels)) for one in logits]
 
     def watched(self, score: Score) -> tuple[float, float]:
         return -score[1], score[0]
