@@ -2,8 +2,8 @@
 
     python benchmarks/training.py --out benchmarks/results/training.json          what fits this machine
     python benchmarks/training.py --only step memory
-    python benchmarks/training.py --prepare prepared.safetensors                  the data as plain tensors, for a
-    python benchmarks/training.py --prepared prepared.safetensors --device cuda   machine without RDKit and RDF readers
+    rgat reproduce aifb --propose; rgat reproduce tox21 --propose                 the data as plain tensors, for a
+    python benchmarks/training.py --prepared runs --device cuda                   machine without RDKit and RDF readers
 
 step: a featureless two-layer NodeClassifier, 16 units, WIRGAT additive, no dropout, on AIFB; CPU time on one thread.
 seeds: 200 seeds of it, 50 epochs, both dropouts at 0.3 (none on a GPU, where it is also timed with them), in stacks; on
@@ -20,36 +20,20 @@ import statistics
 import time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
 
 from rgat import RelationalGraph
-from rgat.data import GraphData, GraphStore, NodeData
+from rgat.data import NodeData
+from rgat.experiments.portable import decode
 from rgat.experiments.variants import build_model
 from rgat.training import Settings, fit, fit_many
 from rgat.training.loop import Training, make_task
 from rgat.training.run import Run
 
 DROPOUT = {"feature_dropout": 0.3, "edge_dropout": 0.3}
-STORE = ("x", "edge_index", "edge_type", "node_ptr", "edge_ptr")
-PARTS = ("train", "valid", "test")
 PER_STACK = 20  # members on the CPU: two processes, each with so many, fit any machine
-
-
-def prepare(path):
-    import rgat.data
-
-    aifb, tox21 = rgat.data.load("aifb"), rgat.data.load("tox21")
-    tensors = {f"aifb.{name}": getattr(aifb.graph, name) for name in ("edge_index", "edge_type")}
-    tensors |= {f"tox21.{name}": getattr(tox21.graphs, name) for name in STORE}
-    for name, data in (("aifb", aifb), ("tox21", tox21)):
-        tensors |= {f"{name}.{field}": getattr(data, field) for field in ("labels", *PARTS)}
-    tensors["aifb.sizes"] = torch.tensor([aifb.graph.num_nodes, aifb.graph.num_relations, len(aifb.classes)])
-    tensors["tox21.sizes"] = torch.tensor([tox21.graphs.num_relations, len(tox21.tasks)])
-    tensors["tox21.x"] = tensors["tox21.x"].to(torch.int8)  # atom features are small whole numbers
-    assert torch.equal(tensors["tox21.x"].float(), tox21.graphs.x)
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
 
 
 def load(name, prepared):
@@ -58,15 +42,7 @@ def load(name, prepared):
         import rgat.data
 
         return rgat.data.load(name)
-    tensors = {k.partition(".")[2]: t for k, t in load_file(prepared).items() if k.startswith(f"{name}.")}
-    parts = [tensors[part] for part in PARTS]
-    sizes = tensors["sizes"].tolist()
-    if name == "tox21":
-        tensors["x"] = tensors["x"].float()
-        store = GraphStore(*(tensors[field] for field in STORE), num_relations=sizes[0])
-        return GraphData(name, store, tensors["labels"], tuple(map(str, range(sizes[1]))), *parts, (), ())
-    graph = RelationalGraph(tensors["edge_index"], tensors["edge_type"], num_nodes=sizes[0], num_relations=sizes[1])
-    return NodeData(name, graph, None, tensors["labels"], tuple(map(str, range(sizes[2]))), *parts, (), ())
+    return decode((prepared / name / "data.safetensors").read_bytes()).data
 
 
 def measure_step(options):
@@ -163,17 +139,13 @@ MEASURES = {"step": measure_step, "seeds": measure_seeds, "tox21": measure_tox21
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--prepare", metavar="FILE")
-    parser.add_argument("--prepared", metavar="FILE")
+    parser.add_argument("--prepared", type=Path, metavar="FOLDER")
     parser.add_argument("--only", nargs="+", choices=MEASURES, default=list(MEASURES))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--epochs", type=int, default=50)
     parser.add_argument("--out", metavar="FILE")
     options = parser.parse_args()
-    if options.prepare:
-        prepare(options.prepare)
-        return
     gpu = options.device != "cpu"
     name = torch.cuda.get_device_name() if gpu else platform.processor() or platform.machine()
     found = {"torch": torch.__version__, "device": name, "cores": os.cpu_count()}

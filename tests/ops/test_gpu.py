@@ -9,6 +9,7 @@ from helpers import assert_close, assert_matches_reference, random_graph
 from rgat import RelationalGraph, ops
 from rgat.models import NodeClassifier
 from rgat.nn import RGATConv, RGCNConv
+from rgat.ops import vectorised
 
 pytestmark = pytest.mark.gpu
 
@@ -47,6 +48,26 @@ def test_no_edges_no_relations_no_nodes():
             conv.cuda()(x, graph).sum().backward()
             assert not x.grad.any()
             assert all(not p.grad.any() for name, p in conv.named_parameters() if name != "bias")
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize(("heads", "bases", "channels"), [(1, 1, 1), (3, 5, 17), (4, 30, 4), (20, 10, 63)])
+def test_bases_are_those_of_the_plain_backend(heads, bases, channels, shared):
+    from rgat.ops import triton_bases
+
+    graph = random_graph(40, 3000, 7).to("cuda")
+    table = torch.randn(40, 1 if shared else heads, bases, channels, device="cuda", dtype=torch.float64)
+    coefficients = torch.randn(7, heads, bases, device="cuda", dtype=torch.float64)
+    rows = graph.structure.sources
+    values = torch.randn(len(rows.node), heads, channels, device="cuda", dtype=torch.float64)
+    for node in (rows.node, rows.node.flip(0)):
+        for name, arguments in (
+            ("spread", (table, coefficients, rows, node)),
+            ("pair", (table, values, rows, node)),
+            ("collect", (values, coefficients, rows, node, 40, table.shape[1])),
+        ):
+            expected = getattr(vectorised, name)(*arguments)
+            assert_close(getattr(triton_bases, name)(*arguments), expected, 1e-10)
 
 
 def step(conv, x, graph):

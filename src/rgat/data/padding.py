@@ -2,7 +2,8 @@
 
 What is missing to that size is one more graph, the filler: nodes, rows and edges that are spread over each other
 evenly. It stands behind all others, and its rows have the last relation, so nothing of the batch itself changes its
-place. A batch with fewer graphs than others has some without nodes.
+place. A batch with fewer graphs than others has some without nodes. Masks of feature dropout are drawn by relation and
+node from the number of nodes; a batch that is filled up draws other ones than the batch alone.
 """
 
 from __future__ import annotations

@@ -222,7 +222,8 @@ def run_protocol(
                 path = write_record(experiment.folder, record)
                 records.append(json.loads(path.read_bytes()))  # as whoever starts again would read it
                 report()
-    if experiment.plan.trials and importlib.util.find_spec("optuna") is not None:
+    libraries = ("optuna", "sqlalchemy")
+    if experiment.plan.trials and all(importlib.util.find_spec(name) is not None for name in libraries):
         _write_studies(experiment, records)
     models = experiment.plan.models
     return sorted(records, key=lambda record: (models.index(record["model"]), record_name(record)))

@@ -63,6 +63,8 @@ def train_many(units: Iterable[Unit], division: Division, device: str = "cpu") -
                 found = [_run_trial(group[0], division, device)] if trial else _run(group, division, device)
         except Exception as error:  # whatever it is, it is found again in the record, and the others go on
             found = [{"status": "failed", "error": f"{type(error).__name__}: {error}"}] * len(group)
+        if device != "cpu":
+            torch.cuda.empty_cache()  # other workers need it
         seconds = (time.perf_counter() - started) / len(group)
         for unit, one in zip(group, found, strict=True):
             yield unit | UNKNOWN[unit["kind"]] | one | {"seconds": seconds} | environment(device)

@@ -35,7 +35,7 @@ class Kernel(nn.Module):
         """The kernels ``[R, H, F, D]``, differentiable."""
         raise NotImplementedError
 
-    def look_up(self, index: Tensor, rows: Rows) -> Tensor:
+    def look_up(self, index: Tensor | None, rows: Rows) -> Tensor:
         """Values ``[U, H, D]`` of one-hot inputs: ``index[u]`` is the position of the one in row ``u``'s input."""
         raise NotImplementedError
 
@@ -58,9 +58,9 @@ class FullKernel(Kernel):
     def compose(self) -> Tensor:
         return self.weight
 
-    def look_up(self, index: Tensor, rows: Rows) -> Tensor:
+    def look_up(self, index: Tensor | None, rows: Rows) -> Tensor:
         table = self.weight.transpose(1, 2).flatten(0, 1)  # [R * F, H, D]
-        return table.index_select(0, rows.relation.long() * self.in_channels + index)
+        return table.index_select(0, rows.relation.long() * self.in_channels + (rows.node if index is None else index))
 
 
 class BasisKernel(Kernel):
@@ -80,7 +80,7 @@ class BasisKernel(Kernel):
     def compose(self) -> Tensor:
         return torch.einsum("rkb,bfd->rkfd", self.coefficients, self.bases)
 
-    def look_up(self, index: Tensor, rows: Rows) -> Tensor:
+    def look_up(self, index: Tensor | None, rows: Rows) -> Tensor:
         table = self.bases.transpose(0, 1).unsqueeze(1)  # [F, 1, B, D]; composed kernels would be one per relation too
         return ops.spread(table, self.coefficients, rows, index)
 

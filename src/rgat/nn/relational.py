@@ -101,7 +101,10 @@ class RelationalConv(nn.Module):
         return graph
 
     def _split_input(self, x: Tensor | None, graph: RelationalGraph) -> tuple[Tensor | None, Tensor | None]:
-        """Return dense features ``[N, F]``, or the position of the one of each node's one-hot input ``[N]``."""
+        """Return dense features ``[N, F]``, or the position of the one of each node's one-hot input ``[N]``.
+
+        Without either, each node's own.
+        """
         if self.rows is not None and x is not None:
             raise ValueError("a layer built with `graph=` is featureless and takes only `x=None`")
         if x is None:
@@ -110,7 +113,7 @@ class RelationalConv(nn.Module):
                     f"without features, `in_channels` must be the number of nodes, {graph.num_nodes}, "
                     f"got {self.in_channels}"
                 )
-            return None, torch.arange(graph.num_nodes, device=graph.device)
+            return None, None
         if x.layout != torch.strided:
             x = _one_hot_index(x, self.in_channels)
         if x.dim() == 1 and not x.is_floating_point() and x.dtype != torch.bool:
@@ -203,8 +206,7 @@ class RelationalConv(nn.Module):
             return self.kernel.project(as_autocast(x), rows)
         if isinstance(self.kernel, RowKernel):
             return ops.look_up(self.kernel.weight, find_rows(self.rows, rows, graph))[0]
-        assert index is not None
-        return self.kernel.look_up(index.index_select(0, rows.node), rows)
+        return self.kernel.look_up(None if index is None else index.index_select(0, rows.node), rows)
 
     def _both_values(self, x: Tensor | None, index: Tensor | None, graph: RelationalGraph) -> tuple[Tensor, ...]:
         """The values of the source rows, and of the target rows."""
@@ -233,8 +235,8 @@ class RelationalConv(nn.Module):
         """The input as a matrix ``[N, F]``, for the reference."""
         if x is not None:
             return x.to(self._dtype)
-        assert index is not None
-        return torch.eye(self.in_channels, dtype=self._dtype, device=index.device)[index]
+        eye = torch.eye(self.in_channels, dtype=self._dtype, device=next(self.parameters()).device)
+        return eye if index is None else eye[index]
 
     def _next_dropout_state(self) -> Tensor | None:
         if not self.training or self.feature_dropout == self.edge_dropout == 0:

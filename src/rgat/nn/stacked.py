@@ -183,15 +183,14 @@ class StackedConv(Stacked[RelationalConv]):
             held: Tensor = self.kernel.weight.transpose(0, 1)  # [rows held, S, H, D]
             places = [find_rows(self.rows, rows, graph) for rows in ends]
             return [values.flatten(1, 2) for values in ops.look_up(held, *places)]
-        assert index is not None
-        indices = [index.index_select(0, rows.node) for rows in ends]
+        indices = [None if index is None else index.index_select(0, rows.node) for rows in ends]
         if isinstance(kind, BasisKernel):
             bases = self.kernel.bases.permute(2, 0, 1, 3).repeat_interleave(heads, 1)  # [F, S * H, B, D]
             coefficients = self.kernel.coefficients.transpose(0, 1).flatten(1, 2)
             return [ops.spread(bases, coefficients, rows, own) for rows, own in zip(ends, indices, strict=True)]
         table: Tensor = self.kernel.weight.permute(1, 3, 0, 2, 4).flatten(0, 1).flatten(1, 2)  # [R * F, S * H, D]
         return [
-            table.index_select(0, rows.relation.long() * kind.in_channels + own)
+            table.index_select(0, rows.relation.long() * kind.in_channels + (rows.node if own is None else own))
             for rows, own in zip(ends, indices, strict=True)
         ]
 

@@ -8,9 +8,10 @@ from rgat.graph import Rows, Structure
 from rgat.ops import triton_attention as attention_kernels
 from rgat.ops import triton_products as products
 from rgat.ops.attention import Attention
+from rgat.ops.triton_bases import collect, pair, spread
 from rgat.ops.triton_products import column_sum as sum_rows
 from rgat.ops.triton_products import fold, fold_backward
-from rgat.ops.vectorised import collect, gather_back, pair, spread
+from rgat.ops.vectorised import gather_back
 
 __all__ = [
     "attend",

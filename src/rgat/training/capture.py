@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -21,6 +23,19 @@ def why_not_capture(task: Task, device: torch.device) -> str | None:
         return "several processes share its batches"
     backend = ops.active_backend(device)
     return None if backend == "triton" else f'the backend "{backend}" looks at numbers on the host'
+
+
+@contextmanager
+def _nothing_freed() -> Iterator[None]:
+    """Python's collector may come upon an older recording, and to free its memory would spoil the new one."""
+    gc.collect()
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 class Captured:
@@ -52,7 +67,7 @@ class Captured:
             return result
         if self.graph is None:
             self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):
+            with _nothing_freed(), torch.cuda.graph(self.graph):
                 self.result = self.function()
         self.graph.replay()
         return self.result
