@@ -539,6 +539,7 @@ def reproduce(
       rgat reproduce institute --budget smoke           a minute, on built-in data
       rgat reproduce aifb --budget small                50 trials and 200 seeds of each of the five models
       rgat reproduce tox21-distinct --models "multiplicative ARGAT" --trials 20
+      rgat reproduce aifb --models "GGNN, dynamic WIRGAT, WL" --trials 20
       rgat reproduce mutag --executor ray --address 10.0.0.1:6379
       rgat reproduce --config configs/aifb/rgcn.toml    200 seeds of a setting selected before
     """
@@ -564,8 +565,13 @@ def _protocol(
     from rgat.experiments.plan import read_plan
     from rgat.experiments.protocol import open_protocol, run_protocol, write_units
 
+    others: list[str] = []
     if asked["models"]:
-        asked["models"] = [name.strip() for names in asked["models"] for name in names.split(",")]
+        names = [name.strip() for names in asked["models"] for name in names.split(",")]
+        others = [] if search_only or propose else [name for name in names if _is_baseline(name)]
+        asked["models"] = [name for name in names if name not in others]
+        if others and not asked["models"]:
+            return _run_baselines(others, asked["data"], asked["seeds"], out)
     wanted = {key: value for key, value in asked.items() if value is not None}
     experiment = open_protocol((read_plan(config) if config else {}) | wanted, out)
     if propose:
@@ -579,6 +585,8 @@ def _protocol(
         records = run_protocol(experiment, search_only, on_progress=show, **how)
     console.print(_search_table(records) if search_only else _result_table(records), highlight=False)
     console.print(f"Records are in {experiment.folder}.", highlight=False, soft_wrap=True)
+    if others:
+        _run_baselines(others, experiment.plan.data, asked["seeds"], out)
     return records
 
 
@@ -643,18 +651,34 @@ def baseline(
       rgat baseline all aifb --seeds 10          all that fit the data, ten runs each
       rgat baseline Weave tox21 --seeds 1        three splits, one run each
     """
+    _run_baselines([name], data, seeds, out)
+
+
+def _is_baseline(name: str) -> bool:
+    """Whether a name is that of one of the other systems, in any spelling that is not a model's."""
+    from rgat.experiments.baseline_runs import is_baseline
+    from rgat.experiments.variants import ALL_VARIANTS
+
+    return name not in ALL_VARIANTS and is_baseline(name)
+
+
+def _run_baselines(names: list[str], data: str | None, seeds: int | None, out: Path) -> list[dict[str, Any]]:
     from rgat.experiments.baseline_runs import run_baselines
 
+    if data is None:
+        raise ValueError("`DATA` must name a data set, got nothing; `rgat data list` shows those there are")
     records = []
     with console.status("loading") as status:
-        for record in run_baselines(name, data, seeds, out):
-            records.append(record)
-            status.update(f"{record['model']}, {len(records)} runs")
+        for name in names:
+            for record in run_baselines(name, data, seeds or 3, out):
+                records.append(record)
+                status.update(f"{record['model']}, {len(records)} runs")
     console.print(_baseline_table(records))
     for record in records:
         if record["status"] != "done":
             console.print(f"{record['model']}, seed {record['seed']}: {record['error']}", highlight=False)
     console.print(f"Mean ± standard deviation in %, of the metric of {data}; records in {out / data}", highlight=False)
+    return records
 
 
 def _baseline_table(records: list[dict[str, Any]]) -> Table:

@@ -15,6 +15,7 @@ from rgat.data import GraphData, NodeData, load
 from rgat.data.benchmarks import SPLIT_SEEDS
 from rgat.experiments.records import (
     EXPERIMENT,
+    SAME_DATA,
     Record,
     environment,
     has_record,
@@ -124,6 +125,11 @@ def _named(name: str, known: tuple[str, ...]) -> tuple[str, ...]:
     return (spellings[_letters(name)],)
 
 
+def is_baseline(name: str) -> bool:
+    """Whether this is the name of a system, in any spelling."""
+    return _letters(name) in {_letters(word) for word in (*NODE_BASELINES, *GRAPH_BASELINES)}
+
+
 def _letters(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
@@ -133,8 +139,7 @@ def _open(folder: Path, parts: dict[int | None, NodeData | GraphData]) -> None:
     description = describe(parts)
     if (folder / EXPERIMENT).exists():
         found = read_experiment(folder).description
-        same = ("data", "task", "metric", "test_labels", "data_hashes")
-        description = found | {key: description[key] for key in same}
+        description = found | {key: description[key] for key in SAME_DATA}
     open_experiment(folder, description)
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from rgat.checks import check_count, check_word
 from rgat.experiments.division import NUM_FOLDS
 from rgat.experiments.priors import Prior, priors_of
-from rgat.experiments.variants import VARIANTS
+from rgat.experiments.variants import ALL_VARIANTS, VARIANTS
 
 
 class Budget(NamedTuple):
@@ -127,7 +127,7 @@ def make_plan(task: str, asked: Mapping[str, Any]) -> Plan:
 
 def _check(task: str, given: dict[str, Any]) -> None:
     for model in given["models"]:
-        check_word("model", model, tuple(VARIANTS))
+        check_word("model", model, tuple(ALL_VARIANTS))
     if not given["models"]:
         raise ValueError("`models` must name at least one model, got none; leave it out for all five")
     least = 0 if "selected" in given else 1
@@ -143,10 +143,12 @@ def _check(task: str, given: dict[str, Any]) -> None:
         check_word("key in [fixed]", name, sorted(known))
     limits = ("max_epochs", "patience", "batch_size")
     for name, value in given.get("selected", {}).items():
-        check_word("key in [config]", name, sorted({*known, *limits, *(o for v in VARIANTS.values() for o in v)}))
+        check_word("key in [config]", name, sorted({*known, *limits, *(o for v in ALL_VARIANTS.values() for o in v)}))
         for model in given["models"]:
-            if VARIANTS[model].get(name, value) != value:
-                raise ValueError(f'`{name}` in [config] must be "{VARIANTS[model][name]}" for {model}, got "{value}"')
+            if ALL_VARIANTS[model].get(name, value) != value:
+                raise ValueError(
+                    f'`{name}` in [config] must be "{ALL_VARIANTS[model][name]}" for {model}, got "{value}"'
+                )
 
 
 def searched(plan: Plan, model: str) -> dict[str, Prior]:
@@ -159,14 +161,14 @@ def trial_config(plan: Plan, model: str, options: dict[str, Any]) -> dict[str, A
     batch = {"batch_size": BATCH_SIZE} if plan.task == "graph" else {}
     limits = {"max_epochs": plan.max_epochs, "patience": plan.patience}
     fixed = {name: value for name, value in plan.fixed.items() if name in priors_of(plan.task, model)}
-    return {**VARIANTS[model], **options, **fixed, **limits, **batch}
+    return {**ALL_VARIANTS[model], **options, **fixed, **limits, **batch}
 
 
 def complete_config(plan: Plan, model: str) -> dict[str, Any]:
     """The plan's selected configuration with what a TOML file cannot say: no bases, no patience."""
     assert plan.selected is not None
     absent = {name: None for name in (*FULL, "patience") if name in priors_of(plan.task, model) or name == "patience"}
-    return {**VARIANTS[model], **absent, **plan.selected}
+    return {**ALL_VARIANTS[model], **absent, **plan.selected}
 
 
 def asked_for(plan: Plan) -> dict[str, Any]:

@@ -141,10 +141,13 @@ PRIORS: dict[str, dict[str, Row]] = {
 }
 
 
+WITHOUT_ATTENTION = ("RGCN", "GGNN")
+
+
 def priors_of(task: str, model: str) -> dict[str, Prior]:
-    """The priors of a model for "node" or "graph" tasks, by option; an RGCN has none of heads and attention."""
+    """The priors of a model for "node" or "graph" tasks, by option; of heads and attention only where it has them."""
     rows = PRIORS[task].items()
-    return {name: row.prior for name, row in rows if not (row.of_attention and model == "RGCN")}
+    return {name: row.prior for name, row in rows if not (row.of_attention and model in WITHOUT_ATTENTION)}
 
 
 def draw_options(priors: dict[str, Prior], search_seed: int, trial: int) -> dict[str, Any]:

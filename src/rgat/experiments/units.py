@@ -145,7 +145,7 @@ def _found(config: dict[str, Any], model: nn.Module, result: Result, data: NodeD
         return found | {"status": "diverged", "error": f"no finite loss after epoch {result.best_epoch}"}
     found["status"] = "done"
     for prefix, flag, scores in (("", False, result.scores), ("constant_", True, result.constant_scores)):
-        absent = flag and config.get("layer") == "rgcn"  # its attention is constant anyway
+        absent = flag and config.get("layer") in ("rgcn", "ggnn")  # without attention nothing can be made constant
         found[f"{prefix}scores"] = None if absent else scores
         found[f"{prefix}outputs"] = None if absent else {"test": pack_array(logits[flag]["test"].numpy())}
         if isinstance(data, GraphData):
