@@ -165,16 +165,21 @@ def half_width(values: ArrayLike) -> float | None:
 
 def difference_half_width(first: ArrayLike, second: ArrayLike) -> float | None:
     """Half of Welch's 95 % interval of the difference of two means; None below two values a sample."""
-    from scipy.stats import t
-
     samples = [np.asarray(first, float), np.asarray(second, float)]
     if min(map(len, samples)) < 2:
         return None
-    errors = [float(s.var(ddof=1)) / len(s) for s in samples]
+    return welch_half_width([(float(s.std(ddof=1)), len(s)) for s in samples])
+
+
+def welch_half_width(samples: Sequence[tuple[float, int]]) -> float:
+    """The same from standard deviations and sizes, of at least two values each."""
+    from scipy.stats import t
+
+    errors = [deviation**2 / size for deviation, size in samples]
     total = sum(errors)
     if total == 0:
         return 0.0
-    freedom = total**2 / sum(e**2 / (len(s) - 1) for e, s in zip(errors, samples, strict=True))
+    freedom = total**2 / sum(e**2 / (size - 1) for e, (_, size) in zip(errors, samples, strict=True))
     return float(t.ppf(0.975, freedom)) * math.sqrt(total)
 
 

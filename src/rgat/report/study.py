@@ -305,6 +305,17 @@ def _gaps(study: Study) -> list[str]:
             f"{study.title}: {len(failed)} of {len(study.runs)} final runs failed or diverged ({models}); "
             "means are over the others and flatter these models."
         )
+    for row in study.rows:
+        values = row.scores()
+        if len(values) and study.is_node and float(values.mean()) < study.floor:
+            below = int((values < study.floor).sum())
+            mean, floor, lowest = (
+                f"{100 * float(value):.2f} %" for value in (values.mean(), study.floor, values.min())
+            )
+            notes.append(
+                f"{study.title}: the mean of {row.name}, {mean}, is below the largest class, {floor}: {below} of its "
+                f"{len(values)} runs are, the lowest at {lowest}."
+            )
     lone = [row.name for row in study.rows if len(row.scores()) == 1]
     if lone:
         notes.append(f"{study.title}: a single run of {', '.join(lone)}; one run has no spread and allows no test.")

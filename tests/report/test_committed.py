@@ -1,0 +1,24 @@
+"""What is in the repository follows from the records in it."""
+
+from pathlib import Path
+
+import pytest
+
+from rgat.experiments.plan import read_plan
+from rgat.report import write_report
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_committed_results_are_those_of_the_committed_records(tmp_path):
+    write_report([ROOT / "results"], tmp_path)
+    assert (tmp_path / "results.md").read_bytes() == (ROOT / "docs" / "results.md").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "configs").glob("*/*.toml")), ids=lambda path: f"{path.parent.name}-{path.stem}"
+)
+def test_shipped_configurations_are_plans(path):
+    plan = read_plan(path)
+    assert plan["data"] == path.parent.name
+    assert plan["selected"]
