@@ -16,6 +16,10 @@ def summarise(analysis: Analysis) -> list[str]:
     """Paragraphs about one study: order, RGCN, attention, and how far to trust them."""
     if not analysis.study.rows:
         return [f"{analysis.study.title} has no finished runs, only trials of a search: no test score to speak of."]
+    if not analysis.five:
+        return [
+            f"Of {analysis.study.title} there are runs of other systems only, none of RGCN or the attention models."
+        ]
     paragraphs = [_order(analysis), _against_rgcn(analysis), _against_constant(analysis), *_cautions(analysis)]
     return [paragraph for paragraph in paragraphs if paragraph]
 
@@ -113,9 +117,10 @@ def _cautions(analysis: Analysis) -> list[str]:
     rgcn = study.row("RGCN")
     if study.is_node and rgcn is not None and len(rgcn.scores("train")) and rgcn.scores("train").mean() >= MEMORISED:
         better = [c.first.name for c in analysis.against_rgcn if c.verdict == "better"]
-        outcome = f"here {listed(better)} does nevertheless" if better else "nothing here shows otherwise"
+        verb = "is" if len(better) == 1 else "are"
+        outcome = f"but {listed(better)} {verb} better here" if better else "and nothing here shows otherwise"
         cautions.append(
-            f"RGCN knows the training set by heart; the paper expects no help of attention then, and {outcome}."
+            f"RGCN knows the training set by heart; the paper expects no help of attention then, {outcome}."
         )
     missing = [model for model in MODELS if study.row(model) is None]
     if missing and len(missing) < len(MODELS):
