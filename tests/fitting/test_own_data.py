@@ -137,13 +137,20 @@ LABELS = "node\tclass\n" + "".join(f"http://x/{node}\t{name}\n" for node, name i
         (GOOD, LABELS.replace("r\n", "r\u00e9\n").encode("latin-1"), "must be UTF-8 text"),
     ],
 )
-def test_bad_graphs_and_labels_are_one_sentence(tmp_path, graph, labels, message):
+def test_bad_graphs_and_labels_are_one_sentence_and_exit_code_2(tmp_path, rgat, graph, labels, message):
     for name, content in (("graph.nt", graph), ("labels.tsv", labels)):
         (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(ValueError) as caught:
-        own_data.fit(own_data.read(None, rdf=[tmp_path / "graph.nt"], labels=tmp_path / "labels.tsv"))
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+    words = ("--rdf", tmp_path / "graph.nt", "--labels", tmp_path / "labels.tsv", "--out", tmp_path / "model")
+    assert_refused(rgat("train", *words), message, tmp_path)
+
+
+def assert_refused(done, message, folder):
+    """One sentence, exit code 2, and nothing left behind."""
+    assert done.returncode == 2
+    assert message in said(done.stderr)
+    assert done.stderr.startswith("rgat: ")
+    assert done.stderr.count("\n") == 1
+    assert not (folder / "model").exists()
 
 
 @pytest.mark.parametrize(
@@ -161,13 +168,10 @@ def test_bad_graphs_and_labels_are_one_sentence(tmp_path, graph, labels, message
         ("", "must begin with a line of column names"),
     ],
 )
-def test_bad_tables_of_molecules_are_one_sentence(tmp_path, table, message):
+def test_bad_tables_of_molecules_are_one_sentence_and_exit_code_2(tmp_path, rgat, table, message):
     path = tmp_path / "m.csv"
     path.write_bytes(table if isinstance(table, bytes) else table.encode())
-    with pytest.raises(ValueError) as caught:
-        own_data.fit(own_data.read(None, smiles=path))
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert_refused(rgat("train", "--smiles", path, "--out", tmp_path / "model"), message, tmp_path)
 
 
 def test_labels_by_a_predicate_leave_the_graph_with_their_inverses(tmp_path):

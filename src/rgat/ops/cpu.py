@@ -31,7 +31,7 @@ _NO_INDEX = np.empty(0, np.int32)
 
 
 def _array(tensor: Tensor) -> Array:
-    array: Array = tensor.detach().numpy()
+    array: Array = (tensor.detach() if tensor.requires_grad else tensor).numpy()
     return array
 
 

@@ -198,11 +198,15 @@ def _constant_attention(lo, hi, ptr, heads, attention):
 
 
 @compiled
-def _scores(start, end, group_ptr, group_row, source_row, queries, keys, edge_logits, additive, out):
-    """The logits of the edges of the groups ``start:end``, before LeakyReLU."""
+def _scores(start, end, group_ptr, group_row, source_row, queries, keys, edge_logits, additive, singles, out):
+    """The logits of the edges of the groups ``start:end``, before LeakyReLU; zero for those that do not matter."""
     num_heads, channels = out.shape[1], queries.shape[2]
     zero = out.dtype.type(0)
     for v in range(start, end):
+        if not singles and group_ptr[v + 1] - group_ptr[v] == 1:
+            for h in range(num_heads):
+                out[group_ptr[v], h] = zero
+            continue
         row = group_row[v]
         for e in range(group_ptr[v], group_ptr[v + 1]):
             u = source_row[e]
@@ -281,12 +285,45 @@ def drop_edges(start, end, stream, below, scale, attention, weights):
                 weights[e, h] = attention[e, h] * scale[m] if _is_kept(stream[m], e, q, below[m]) else zero
 
 
+@inline
+def _add_row(out, row, weights, e, values, other, channels):
+    """``out[row, h] += weights[e, h] * values[other, h]`` where both have the same columns, head by head."""
+    # Unsigned numbers need no test whether an index counts from the end.
+    row, other, channels = np.uint64(row), np.uint64(other), np.uint64(channels)
+    for h in range(np.uint64(weights.shape[1])):
+        weight = weights[e, h]
+        for c in range(h * channels, (h + np.uint64(1)) * channels):
+            out[row, c] += weight * values[other, c]
+
+
+@compiled
+def _sum_rows(lo, hi, target_ptr, source_row, weights, values, out):
+    """``out[i, h] = sum over the edges e of i: weights[e, h] * values[source row of e, h]``."""
+    channels = np.uint64(out.shape[1] // weights.shape[1])
+    total = np.zeros(out.shape[1])
+    base, row_bytes = np.uint64(values.ctypes.data), np.uint64(values.shape[1] * values.itemsize)
+    final, ahead = np.uint64(max(target_ptr[hi], 1) - 1), np.uint64(AHEAD)
+    for i in range(np.uint64(lo), np.uint64(hi)):
+        for c in range(np.uint64(out.shape[1])):
+            out[i, c] = 0
+        begin, end = np.uint64(target_ptr[i]), np.uint64(target_ptr[i + np.uint64(1)])
+        for start in range(begin, end, np.uint64(LONG)):
+            for e in range(start, min(start + np.uint64(LONG), end)):
+                prefetch_row(base, row_bytes, source_row[min(e + ahead, final)])
+                _add_row(out, i, weights, e, values, source_row[e], channels)
+            if end - begin > LONG:
+                put_aside(total, out, i)
+        if end - begin > LONG:
+            bring_back(total, out, i)
+
+
 @compiled
 def _sum_values(
     lo, hi, group_ptr, node_ptr, group_row, group_relation, source_row, aggregated, weights, values, share, width, out
 ):
     num_heads = weights.shape[1]
-    channels = out.shape[1] // num_heads
+    # Divided once: a division takes longer than an edge, and no compiler moves it out of a loop that may not run.
+    channels, batch = out.shape[1] // num_heads, num_heads // share
     total = np.zeros(out.shape[1])
     base, row_bytes = np.uint64(values.ctypes.data), np.uint64(values.shape[1] * values.itemsize)
     final = group_ptr[node_ptr[hi]] - 1
@@ -300,7 +337,7 @@ def _sum_values(
                 for e in range(start, min(start + LONG, group_ptr[v + 1])):
                     u = source_row[e]
                     prefetch_row(base, row_bytes, source_row[min(e + AHEAD, final)])
-                    for p in range(num_heads // share):
+                    for p in range(batch):
                         for q in range(share):
                             weight, at = weights[e, p * share + q], np.uint64(p * width + q * channels)
                             to = np.uint64((p * share + q) * channels)
@@ -355,7 +392,7 @@ def forward(
         if queries.shape[0]:
             _scores(
                 node_ptr[start], node_ptr[end], group_ptr, group_row, source_row,
-                queries, keys, edge_logits, additive, attention,
+                queries, keys, edge_logits, additive, across.shape[0] > 0, attention,
             )  # fmt: skip
             flat = attention[target_ptr[start] : target_ptr[end]].reshape(-1)
             if additive:
@@ -379,21 +416,13 @@ def forward(
         if below.shape[0]:
             first, last = group_ptr[node_ptr[start]], group_ptr[node_ptr[end]]
             drop_edges(first, last, stream, below, scale, attention, weights)
-        _sum_values(
-            start,
-            end,
-            group_ptr,
-            node_ptr,
-            group_row,
-            group_relation,
-            source_row,
-            aggregated,
-            weights,
-            values,
-            share,
-            width,
-            out,
-        )
+        if aggregated.shape[0] == 0 and share == weights.shape[1]:
+            _sum_rows(start, end, target_ptr, source_row, weights, values, out)
+        else:
+            _sum_values(
+                start, end, group_ptr, node_ptr, group_row, group_relation, source_row, aggregated, weights, values,
+                share, width, out,
+            )  # fmt: skip
         if aggregated.shape[0]:
             _sum_inputs(
                 start, end, group_ptr, node_ptr, group_row, group_relation, source_row, source_node,
@@ -420,7 +449,7 @@ def _dot_values(
 ):
     """``dots[e, h] = grad[target, h] . values[source row, h]``."""
     num_heads = dots.shape[1]
-    channels = grad.shape[1] // num_heads
+    channels, batch = grad.shape[1] // num_heads, num_heads // share
     zero = grad.dtype.type(0)
     base, row_bytes = np.uint64(values.ctypes.data), np.uint64(values.shape[1] * values.itemsize)
     final = group_ptr[node_ptr[hi]] - 1
@@ -433,7 +462,14 @@ def _dot_values(
             for e in range(group_ptr[v], group_ptr[v + 1]):
                 u = source_row[e]
                 prefetch_row(base, row_bytes, source_row[min(e + AHEAD, final)])
-                for p in range(num_heads // share):
+                if batch == 1:
+                    for h in range(np.uint64(num_heads)):
+                        dot = zero
+                        for c in range(h * np.uint64(channels), (h + np.uint64(1)) * np.uint64(channels)):
+                            dot += grad[np.uint64(i), c] * values[np.uint64(u), c]
+                        dots[e, h] = dot
+                    continue
+                for p in range(batch):
                     for q in range(share):
                         dot, at = zero, np.uint64(p * width + q * channels)
                         to = np.uint64((p * share + q) * channels)
@@ -507,16 +543,18 @@ def _times_attention(start, end, stream, below, scale, attention, grad_attention
         for n in range(flat.shape[0]):
             flat[n] *= weights[n]
         return
-    zero, per_member = dlogits.dtype.type(0), dlogits.shape[1] // max(stream.shape[0], 1)
+    members = max(stream.shape[0], 1)
+    zero, per_member = dlogits.dtype.type(0), dlogits.shape[1] // members
     for e in range(start, end):
-        for h in range(dlogits.shape[1]):
-            dot = dlogits[e, h]
-            if below.shape[0]:
-                m = h // per_member
-                dot *= scale[m] if _is_kept(stream[m], e, h % per_member, below[m]) else zero
-            if grad_attention.shape[0]:
-                dot += grad_attention[e, h]
-            dlogits[e, h] = attention[e, h] * dot
+        for m in range(members):
+            for q in range(per_member):
+                h = m * per_member + q
+                dot = dlogits[e, h]
+                if below.shape[0]:
+                    dot *= scale[m] if _is_kept(stream[m], e, q, below[m]) else zero
+                if grad_attention.shape[0]:
+                    dot += grad_attention[e, h]
+                dlogits[e, h] = attention[e, h] * dot
 
 
 @compiled
@@ -550,56 +588,82 @@ def backward_by_target(
 
 
 @compiled
+def _short_rows_by_source(lo, hi, first, by_source, source_ptr, target, weights, grad, dlogits, dvalues):
+    """The same for rows of few edges, where heads are not divided; the others stay as they are."""
+    one, ahead = np.uint64(1), np.uint64(AHEAD)
+    heads = np.uint64(weights.shape[1])
+    channels, keys = np.uint64(grad.shape[1]) // heads, np.uint64(grad.shape[1])
+    base, row_bytes = np.uint64(grad.ctypes.data), np.uint64(grad.shape[1] * grad.itemsize)
+    final = np.uint64(max(source_ptr[hi], 1) - 1)
+    for u in range(np.uint64(lo), np.uint64(hi)):
+        begin, end, row = np.uint64(source_ptr[u]), np.uint64(source_ptr[u + one]), u - np.uint64(first)
+        if end == begin or end - begin > LONG:
+            continue
+        for place in range(begin, end):
+            further = np.uint64(by_source[min(place + ahead + ahead, final)])
+            _prefetch_number(target, further)
+            _prefetch_number(weights, further * heads)
+            prefetch_row(base, row_bytes, target[np.uint64(by_source[min(place + ahead, final)])])
+            e = np.uint64(by_source[place])
+            i = np.uint64(target[e])
+            if place > begin:
+                _add_row(dvalues, row, weights, e, grad, i, channels)
+                for h in range(np.uint64(dlogits.shape[1])):
+                    dvalues[row, keys + h] += dlogits[e, h]
+                continue
+            for h in range(heads):
+                weight = weights[e, h]
+                for c in range(h * channels, (h + one) * channels):
+                    dvalues[row, c] = weight * grad[i, c]
+            for h in range(np.uint64(dlogits.shape[1])):
+                dvalues[row, keys + h] = dlogits[e, h]
+
+
+@compiled
 def values_by_source(lo, hi, first, by_source, source_ptr, target, weights, grad, dlogits, dvalues, share, width):
     """Gradients of the values of the source rows ``lo:hi``, into a buffer that begins with row ``first``.
 
     With ``dlogits`` also those of additive keys, which stand behind the values of their share of the heads.
     """
     num_heads = weights.shape[1]
-    channels = grad.shape[1] // num_heads
+    channels, batch = grad.shape[1] // num_heads, num_heads // share
+    key_batch = dlogits.shape[1] // share
+    if batch == 1:
+        _short_rows_by_source(lo, hi, first, by_source, source_ptr, target, weights, grad, dlogits, dvalues)
     total, key_sums = np.zeros(dvalues.shape[1]), np.zeros(dlogits.shape[1])
-    base, row_bytes = np.uint64(grad.ctypes.data), np.uint64(grad.shape[1] * grad.itemsize)
-    final = source_ptr[hi] - 1
     for u in range(lo, hi):
-        is_long = source_ptr[u + 1] - source_ptr[u] > LONG
-        if is_long or source_ptr[u] == source_ptr[u + 1]:
-            for p in range(num_heads // share):
-                for c in range(share * channels):
-                    dvalues[u - first, np.uint64(p * width + c)] = 0
-        for start in range(source_ptr[u], source_ptr[u + 1], LONG):
-            for place in range(start, min(start + LONG, source_ptr[u + 1])):
-                prefetch_row(base, row_bytes, target[by_source[min(place + AHEAD, final)]])
-                further = by_source[min(place + 2 * AHEAD, final)]
-                _prefetch_number(target, further)
-                _prefetch_number(weights, further * num_heads)
-                _prefetch_number(dlogits, further * dlogits.shape[1])
+        begin, end = source_ptr[u], source_ptr[u + 1]
+        if batch == 1 and begin < end <= begin + LONG:
+            continue
+        for p in range(batch):
+            for c in range(share * channels):
+                dvalues[u - first, p * width + c] = 0
+        for start in range(begin, end, LONG):
+            for place in range(start, min(start + LONG, end)):
                 e = by_source[place]
                 i = target[e]
                 for h in range(dlogits.shape[1]):
                     key_sums[h] += dlogits[e, h]
-                for p in range(num_heads // share):
+                for p in range(batch):
                     for q in range(share):
                         weight, to = weights[e, p * share + q], np.uint64(p * width + q * channels)
                         at = np.uint64((p * share + q) * channels)
-                        if place == source_ptr[u]:
-                            for d in range(channels):
-                                dvalues[u - first, to + np.uint64(d)] = weight * grad[i, at + np.uint64(d)]
-                        else:
-                            for d in range(channels):
-                                dvalues[u - first, to + np.uint64(d)] += weight * grad[i, at + np.uint64(d)]
-            if is_long:
-                for p in range(num_heads // share):
+                        for d in range(channels):
+                            dvalues[u - first, to + np.uint64(d)] += weight * grad[i, at + np.uint64(d)]
+            if end - begin > LONG:
+                for p in range(batch):
                     for c in range(share * channels):
-                        total[p * width + c] += dvalues[u - first, np.uint64(p * width + c)]
-                        dvalues[u - first, np.uint64(p * width + c)] = 0
-        if is_long:
-            for p in range(num_heads // share):
+                        total[p * width + c] += dvalues[u - first, p * width + c]
+                        dvalues[u - first, p * width + c] = 0
+        if end - begin > LONG:
+            for p in range(batch):
                 for c in range(share * channels):
-                    dvalues[u - first, np.uint64(p * width + c)] = total[p * width + c]
+                    dvalues[u - first, p * width + c] = total[p * width + c]
                     total[p * width + c] = 0
-        for h in range(dlogits.shape[1]):
-            dvalues[u - first, h // share * width + share * channels + h % share] = key_sums[h]
-            key_sums[h] = 0
+        for p in range(key_batch):
+            for q in range(share):
+                dvalues[u - first, p * width + share * channels + q] = key_sums[p * share + q]
+                key_sums[p * share + q] = 0
 
 
 @compiled
@@ -630,7 +694,7 @@ def keys_by_source(
     share, key_width, first_key,
 ):  # fmt: skip
     """Gradients of the keys of the source rows ``lo:hi``, into a buffer likewise."""
-    num_heads, channels = queries.shape[1], queries.shape[2]
+    num_heads, channels, batch = queries.shape[1], queries.shape[2], queries.shape[1] // share
     sums = np.zeros((num_heads, channels))  # in double precision
     for u in range(lo, hi):
         for place in range(source_ptr[u], source_ptr[u + 1]):
@@ -644,7 +708,7 @@ def keys_by_source(
                     gradient = dlogits[e, h]
                     for a in range(channels):
                         sums[h, a] += gradient * queries[row, h, a]
-        for p in range(num_heads // share):
+        for p in range(batch):
             for q in range(share):
                 for a in range(channels):
                     at = np.uint64(p * key_width + first_key + q * channels + a)

@@ -22,6 +22,7 @@ from rgat.ops.numba_kernels import (
 
 _BUFFER = 1 << 17  # numbers in a buffer between a loop and a matrix product: fits the second-level cache
 _LEAST = 64  # rows of a chunk
+NARROW = 8  # columns up to which loops are faster than BLAS: those of queries, and of layers that make logits
 
 
 @inline
@@ -75,6 +76,69 @@ def _scatter_add(start, end, index, rows, out):
             out[j, c] += rows[u - start, c]
 
 
+@inline
+def _is_narrow(batch, columns):
+    return batch == 1 and columns <= NARROW
+
+
+@compiled
+def _turned(kernel, begin):
+    """The columns of a kernel from ``begin`` on, as rows."""
+    inputs, columns = kernel.shape
+    rows = np.empty((columns - begin, inputs), kernel.dtype)
+    for m in range(columns - begin):
+        for f in range(inputs):
+            rows[m, f] = kernel[f, begin + m]
+    return rows
+
+
+@compiled
+def _project_narrow(start, end, index, x, turned, begin, out):
+    """``out[u, begin + m] = x[index[u]] . turned[m]``."""
+    base, row_bytes = np.uint64(x.ctypes.data), np.uint64(x.shape[1] * x.itemsize)
+    zero, inputs, last = x.dtype.type(0), np.uint64(x.shape[1]), np.uint64(end - 1)
+    for u in range(np.uint64(start), np.uint64(end)):
+        j = u
+        if index.shape[0]:
+            prefetch_row(base, row_bytes, index[min(u + np.uint64(AHEAD), last)])
+            j = np.uint64(index[u])
+        for m in range(np.uint64(turned.shape[0])):
+            dot = zero
+            for f in range(inputs):
+                dot += x[j, f] * turned[m, f]
+            out[u, np.uint64(begin) + m] = dot
+
+
+@compiled
+def _narrow_backward(start, end, index, grad, first, x, turned, dx, dkernel):
+    """Its gradients, added to ``dx`` and to ``dkernel``; ``grad`` begins with row ``first``."""
+    inputs, last = np.uint64(turned.shape[1]), np.uint64(end - 1)
+    base, row_bytes = np.uint64(dx.ctypes.data), np.uint64(dx.shape[1] * dx.itemsize)
+    other = np.uint64(x.ctypes.data)
+    sums = np.zeros(turned.shape, turned.dtype)
+    for u in range(np.uint64(start), np.uint64(end)):
+        j = u
+        if index.shape[0]:
+            further = index[min(u + np.uint64(AHEAD), last)]
+            j = np.uint64(index[u])
+            if dkernel.shape[0]:
+                prefetch_row(other, row_bytes, further)
+            if dx.shape[0]:
+                prefetch_row(base, row_bytes, further)
+        for m in range(np.uint64(turned.shape[0])):
+            own = grad[u - np.uint64(first), m]
+            if dkernel.shape[0]:
+                for f in range(inputs):
+                    sums[m, f] += own * x[j, f]
+            if dx.shape[0]:
+                for f in range(inputs):
+                    dx[j, f] += own * turned[m, f]
+    if dkernel.shape[0]:
+        for m in range(turned.shape[0]):
+            for f in range(turned.shape[1]):
+                dkernel[f, m] += sums[m, f]
+
+
 @compiled
 def project(lo, hi, routine, index, relation_ptr, partly, first, x, weight, out):
     """``out[u, p] = x[index[u], p] @ weight[relation, p]`` for rows ``lo:hi``; without an index ``x[u, p]``.
@@ -88,6 +152,9 @@ def project(lo, hi, routine, index, relation_ptr, partly, first, x, weight, out)
         start, end = _rows_between(relation_ptr, r, lo, hi)
         begin = first if partly.shape[0] and partly[r] else 0
         if start >= end or begin == columns:
+            continue
+        if _is_narrow(batch, columns - begin):
+            _project_narrow(start, end, index, x, _turned(weight[r, 0], begin), begin, out[:, 0])
             continue
         for a in range(start, end, step):
             b = min(a + step, end)
@@ -122,6 +189,18 @@ def project_backward(lo, hi, bounds, routine, index, relation_ptr, grad, x, weig
     taken, dinputs = _buffer(rows, batch * inputs, grad), _buffer(rows, batch * inputs, grad)
     for r in range(len(relation_ptr) - 1):
         start, end = _rows_between(relation_ptr, r, lo, hi)
+        if _is_narrow(batch, columns) and start < end:
+            kernel = weight[r, 0] if weight.shape[0] else np.zeros((inputs, columns), grad.dtype)
+            own = to = taken[:0]
+            if dweight.shape[0]:
+                own = shared[part, 0] if relation_ptr[r] < lo else dweight[r, 0]
+            if dx.shape[0] and index.shape[0]:
+                to = dx[part]
+            elif dx.shape[0]:
+                to = dx[0]
+                to[start:end] = 0
+            _narrow_backward(start, end, index, grad, 0, x, _turned(kernel, 0), to, own)
+            continue
         for a in range(start, end, step):
             b = min(a + step, end)
             if index.shape[0] and dweight.shape[0]:
@@ -184,6 +263,10 @@ def table_backward(
                     share, columns, first,
                 )  # fmt: skip
             begin = first if summed else 0
+            if not summed and _is_narrow(batch, columns):
+                own = shared[part, 0] if relation_ptr[r] < lo else dweight[r, 0]
+                _narrow_backward(a, b, index, dtable, a, x, _turned(weight[r, 0], 0), dx[part], own)
+                continue
             if begin < columns:
                 _gather(a, b, index, x, taken)
                 for p in range(batch):
