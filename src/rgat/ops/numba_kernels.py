@@ -213,6 +213,9 @@ def _scores(start, end, group_ptr, group_row, source_row, queries, keys, edge_lo
             if additive:
                 for h in range(num_heads):
                     out[e, h] = queries[row, h, 0] + keys[u, h, 0]
+            elif channels == 1:
+                for h in range(num_heads):
+                    out[e, h] = queries[row, h, 0] * keys[u, h, 0]
             else:
                 for h in range(num_heads):
                     score = zero
@@ -523,6 +526,10 @@ def _query_grads(
                         gradient = dlogits[e, h] * (one if bits[e, h] & 1 else slope)
                         dlogits[e, h] = gradient
                         dqueries[row, h, 0] += gradient
+                elif channels == 1:
+                    u = source_row[e]
+                    for h in range(num_heads):
+                        dqueries[row, h, 0] += dlogits[e, h] * keys[u, h, 0]
                 else:
                     u = source_row[e]
                     for h in range(num_heads):
@@ -702,6 +709,10 @@ def keys_by_source(
             if additive:
                 for h in range(num_heads):
                     sums[h, 0] += dlogits[e, h]
+            elif channels == 1:
+                row = group_row[group[e]]
+                for h in range(num_heads):
+                    sums[h, 0] += dlogits[e, h] * queries[row, h, 0]
             else:
                 row = group_row[group[e]]
                 for h in range(num_heads):
