@@ -74,3 +74,18 @@ def test_mistakes_are_one_sentence_and_exit_code_2(rgat, tmp_path):
 def test_help_has_examples(rgat):
     for command in ("search", "reproduce"):
         assert f"\n    rgat {command} institute --budget smoke" in rgat(command, "--help")[1]
+
+
+def test_further_models_and_other_systems_are_asked_for_by_the_same_option(rgat, tmp_path):
+    (tmp_path / "plan.toml").write_text(PLAN)
+    quick = ("--config", "plan.toml", "--trials", "1", "--seeds", "1", "--executor", "local")
+    assert rgat("baseline", "WL", "institute")[0] == 0  # the folder may be begun without a plan
+    code, out, err = rgat("reproduce", "--models", "GGNN, dynamic ARGAT, feat", *quick)
+    assert (code, err) == (0, "")
+    folders = {path.name: len(list(path.iterdir())) for path in (tmp_path / "runs/institute/records").iterdir()}
+    assert folders == {"ggnn": 2, "dynamic-argat": 2, "feat": 1, "wl": 1}
+    assert "FEAT" in out
+    assert rgat("reproduce", "institute", "--models", "WL", "--seeds", "1")[0] == 0
+    code, _, err = rgat("reproduce", "--models", "GGN", *quick)
+    assert code == 2
+    assert "GGNN" in err
