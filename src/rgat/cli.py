@@ -364,9 +364,11 @@ def explain(
     """
     import json
 
+    from rgat.checks import check_word
     from rgat.fitting import own_data
 
     fitted = own_data.load(model)
+    check_word("by", by, ("strength", "attention", "effect"))
     found = own_data.explain(fitted, node=node, smiles=smiles, task=task, top=top, page=page)
     if as_json:
         print(json.dumps(found.as_json(), ensure_ascii=False))

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import rgat
-from rgat.data import from_rdf
+from rgat.data import from_rdf, from_smiles
 from rgat.fitting.configuration import configure, flat_config, read_option, read_toml, split_config
 from rgat.fitting.inspection import describe, find_leaks
 from rgat.fitting.quality import bootstrap, wilson
@@ -192,3 +192,10 @@ def test_intervals_hold_the_truth_and_shrink_with_more_examples():
     low, high = bootstrap(lambda rows: float(values[rows].mean()), 400)
     assert 185 < low < 199.5 < high < 214
     assert bootstrap(lambda rows: float("nan"), 3) == [0.0, 1.0]
+
+
+def test_repeated_and_contradictory_molecules_are_counted(tmp_path):
+    table = tmp_path / "m.csv"
+    table.write_text("smiles,a\n" + "".join(f"{'C' * n}O,{n % 2}\n" for n in range(1, 30)) + "OCC,1\nOCCC,1\n")
+    (said,) = [line for line in describe(from_smiles(table)) if line.startswith("repeated")]
+    assert "2 molecules stand in several rows, 1 of them with labels that contradict" in said

@@ -80,8 +80,13 @@ def test_what_is_left_of_another_run_is_not_mixed_in(tmp_path, graph_model):
     source.write_text("CCO\nCCN\nCCC\n")
     predict_file(graph_model, source, out)
     whole = out.read_text().splitlines(keepends=True)
+    part.write_text("".join(whole[:2]))
+    with pytest.raises(ValueError, match="must be of the same model"):  # nobody says whose it is
+        predict_file(graph_model, source, out, resume=True)
+    mark = tmp_path / "p.csv.part.model"
+    mark.write_text(streaming._digest(graph_model))
     part.write_text("smiles,other\nCCO,1\n")
-    with pytest.raises(ValueError, match="must be of the same model"):
+    with pytest.raises(ValueError, match="must be of the same model, but its columns differ"):
         predict_file(graph_model, source, out, resume=True)
     part.write_text(whole[0] + whole[2])
     with pytest.raises(ValueError, match="must be of the same file of molecules, but row 1 is another one"):
@@ -89,6 +94,7 @@ def test_what_is_left_of_another_run_is_not_mixed_in(tmp_path, graph_model):
     part.write_text("")
     assert predict_file(graph_model, source, out, resume=True).molecules == 3
     assert out.read_text() == "".join(whole)
+    assert not mark.exists()
 
 
 @pytest.mark.parametrize(

@@ -194,6 +194,29 @@ def test_a_claim_without_runs_or_tests_is_open(tmp_path):
     assert "no test possible" in found["aifb: Attention makes no difference to additive WIRGAT."].evidence
 
 
+def test_few_runs_prove_no_equality_and_an_unmet_condition_nothing(tmp_path):
+    far = {
+        model: (0.7 if model == "RGCN" else 0.85, None if model == "RGCN" else 0.85, 0.01) for model in made_up.EQUAL
+    }
+    analyses = [analyse(tmp_path / data, far, data=data, seeds=2) for data in ("aifb", "mutag")]
+    analyses.append(analyse(tmp_path / "tox21", made_up.EQUAL, data="tox21", task="graph", seeds=2))
+    found = verdicts(analyses)
+    assert found["aifb: No variant is above RGCN everywhere."].word == "cannot tell"
+    condition = found["mutag: Where RGCN learns the training set by heart, no attention model is above it."]
+    assert condition.word == "cannot tell"
+    assert "not the case" in condition.evidence
+    equal = found["tox21: Attention makes no difference to the additive models."]
+    assert equal.word == "cannot tell"
+    assert "only 6 runs" in equal.evidence
+
+
+def test_attention_and_its_absence_are_compared_seed_by_seed(tmp_path):
+    analysis = analyse(tmp_path, seeds=6)
+    c = analysis.against_constant[0]
+    pairs = c.first.scores() - c.second.scores()
+    assert c.seeds == pytest.approx(2.5706 * pairs.std(ddof=1) / 6**0.5, rel=1e-3)
+
+
 def test_lists_read_as_people_write_them():
     assert listed(["a"]) == "a"
     assert listed(["a", "b", "c"]) == "a, b and c"

@@ -6,6 +6,7 @@ import made_up
 import pytest
 
 from rgat.experiments.records import pack, write_record
+from rgat.report import write_report
 from rgat.report.study import MODELS, load_studies
 
 
@@ -96,12 +97,27 @@ def test_damage_is_named_and_skipped(tmp_path):
         91: {"scores": {"test": None}},
         92: {"status": "finished"},
         93: {"kind": "draw"},
+        94: {"scores": {"test": 0.9, "train": "x"}},
+        95: {"scores": {"test": True}},
+        96: {"scores": {"test": 90.0}},
+        97: {"constant_scores": {"train": 0.5}},
+        98: {"outputs": {"test": {"shape": [2, 2], "dtype": "float16", "data": "?"}}},
+        99: {"curve": {"train_loss": "falling"}},
+        89: {"seconds": "x"},
+        88: {"versions": "x"},
+        87: {"constant_scores": [0.5]},
+        86: {"model": 5},
     }
     for seed, change in bad.items():
         path = write_record(folder, record | {"seed": seed})
         path.write_text(json.dumps(record | {"format": 1, "seed": seed} | change))
     (found,), notices = load_studies([tmp_path])
     assert len(found.runs) == 15
+    write_report([tmp_path], tmp_path / "report")
+    assert len(notices) == len(bad)
+    assert all(any(f"run-00{seed}.json" in notice for notice in notices) for seed in bad)
+    bad = dict(list(bad.items())[:4])
+    notices = [notice for notice in notices if any(f"run-00{seed}" in notice for seed in bad)]
     reasons = (
         "no 'test'",
         "`scores.test` must be a number",

@@ -186,6 +186,10 @@ def _term(node: str, places: dict[str, int]) -> str:
 def _known(labels: list[Label], places: dict[str, int], skip_unknown: bool) -> list[Label]:
     """The labels whose nodes are in the graph, each node once."""
     unknown = [label for label in labels if _term(label.node, places) not in places]
+    if unknown and not places and not skip_unknown:
+        raise ValueError(
+            f"{unknown[0].place}: the graph must have edges, got none, so no label has a node; check the RDF file"
+        )
     if unknown and not skip_unknown:
         raise ValueError(
             f"{unknown[0].place}: node {unknown[0].node} is not in the graph ({len(unknown)} of {len(labels)} labels "

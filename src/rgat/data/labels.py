@@ -78,6 +78,15 @@ class Label:
     place: str  # file and line, for messages
 
 
+def separator_hint(header: Sequence[str]) -> str:
+    """Words for a header that looks as if it was cut in the wrong places."""
+    if len(header) != 1:
+        return ""
+    signs = {"semicolons": ";", "tabs": "\t", "commas": ",", "bars": "|"}
+    found = [name for name, sign in signs.items() if sign in header[0]]
+    return f"; its fields seem to be separated by {found[0]}: .csv means commas, .tsv tabs" if found else ""
+
+
 def read_labels(
     path: str | PathLike[str],
     node_column: str | None = None,
@@ -90,7 +99,8 @@ def read_labels(
     if label_column is None:
         others = [name for name in table.header if name not in (node_column, split_column)]
         if not others:
-            raise ValueError(f"{table.path}: a column of classes must stand beside {node_column}, got none")
+            hint = separator_hint(table.header)
+            raise ValueError(f"{table.path}: a column of classes must stand beside {node_column}, got none{hint}")
         label_column = others[-1]
     nodes, names = table.column(node_column), table.column(label_column)
     parts: Sequence[str | None] = [None] * len(nodes) if split_column is None else table.column(split_column)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rgat.checks import check_word
-from rgat.data.labels import Table, read_table
+from rgat.data.labels import Table, read_table, separator_hint
 from rgat.data.molecules import BONDS, canonical, count_bonds, parse_smiles, scaffold, store_molecules
 from rgat.data.records import MISSING, GraphData
 from rgat.data.splits import Parts, grouped_parts, random_parts
@@ -75,8 +75,9 @@ def from_smiles(
         )
     good = [row for row, molecule in enumerate(molecules) if molecule is not None]
     names = [smiles[row] for row in good]
+    same = [canonical(molecules[row]) for row in good]
     if split == "random":
-        parts = _random_molecules([canonical(molecules[row]) for row in good], seed, shares)
+        parts = _random_molecules(same, seed, shares)
     else:
         parts = grouped_parts([scaffold(text) for text in names], shares)
     store = store_molecules([molecules[row] for row in good], self_loops, rich, bonds)
@@ -91,6 +92,7 @@ def from_smiles(
         graph_names=tuple(names),
         relation_names=(*BONDS, *(["self"] if self_loops else [])),
         provenance={
+            **_repeats(same, labels[good]),
             "edges": count_bonds(store),
             "relations": len(BONDS),
             "split": split,
@@ -101,6 +103,16 @@ def from_smiles(
     )
 
 
+def _repeats(names: Sequence[str], labels: Tensor) -> dict[str, int]:
+    """How many molecules stand in several rows, and how many of these have a 0 and a 1 for the same task."""
+    rows: dict[str, list[int]] = {}
+    for place, name in enumerate(names):
+        rows.setdefault(name, []).append(place)
+    several = [labels[places] for places in rows.values() if len(places) > 1]
+    contradictory = sum(bool(((own == 0).any(0) & (own == 1).any(0)).any()) for own in several)
+    return {"repeated_molecules": len(several), "contradictory_molecules": contradictory} if several else {}
+
+
 def _smiles_column(table: Table, given: str | None) -> str:
     if given is not None:
         table.column(given)
@@ -109,6 +121,7 @@ def _smiles_column(table: Table, given: str | None) -> str:
     if len(found) != 1:
         raise ValueError(
             f"{table.path}: one column must be called smiles, got {', '.join(table.header)}; name it: `smiles_column`"
+            f"{separator_hint(table.header)}"
         )
     return found[0]
 

@@ -143,7 +143,7 @@ def _add(experiment: Experiment, text: bytes, where: str, keep: Callable[[Record
         record = _load(text, where)
         record_name(record)
         record = keep(record)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else str(error)
         experiment.damaged.append((where, reason))
     else:

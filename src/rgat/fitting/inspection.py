@@ -38,7 +38,7 @@ def _check_classes(data: NodeData) -> None:
         if count < LEAST_EXAMPLES:
             raise ValueError(
                 f"{data.name}: each class must have {LEAST_EXAMPLES} labelled nodes or more to learn from, got {count} "
-                f'of "{name}"; label more, or leave this class out'
+                f'of "{name}" in the training part of the labels; label more, or leave this class out'
             )
 
 
@@ -81,6 +81,12 @@ def describe(data: NodeData | GraphData) -> list[str]:
     for task, column in zip(data.tasks, data.labels.t(), strict=True):
         ones, zeros, missing = ((column == value).sum().item() for value in (1, 0, MISSING))
         lines.append(f"task {task}: {ones:,} positive, {zeros:,} negative, {missing:,} missing")
+    if given.get("repeated_molecules"):
+        lines.append(
+            f"repeated: {given['repeated_molecules']:,} molecules stand in several rows, "
+            f"{given['contradictory_molecules']:,} of them with labels that "
+            "contradict each other; all rows of a molecule stay in one part, and each counts"
+        )
     if given.get("ignored_columns"):
         lines.append(f"columns left aside: {', '.join(given['ignored_columns'])}")
     return [*lines, f"split ({given.get('split', 'given')}): {parts}"]

@@ -6,6 +6,7 @@ The rows go to a file beside the wanted one, which takes its place at the end. W
 from __future__ import annotations
 
 import csv
+import hashlib
 import itertools
 import multiprocessing
 import os
@@ -23,6 +24,7 @@ import torch
 
 from rgat.checks import check_count
 from rgat.data.files import kind_of, open_any
+from rgat.data.labels import separator_hint
 from rgat.data.molecules import parse_smiles, store_molecules
 from rgat.fitting.fitted import GraphModel
 from rgat.fitting.predictions import Predictions, table_text
@@ -77,6 +79,9 @@ def predict_file(
     check_count("workers", workers)
     part = out.with_name(f"{out.name}.part")
     header = Predictions((), fitted.tasks, np.empty((0, 0)), np.empty((0, 0)), exclusive=False).header()
+    mark, digest = out.with_name(f"{out.name}.part.model"), _digest(fitted)
+    if resume and part.exists() and (not mark.exists() or mark.read_text() != digest):
+        raise ValueError(f"{part} must be of the same model to go on with it, but another one began it; remove it")
     done = _resume(part, header, resume)
     total = max(sum(1 for _ in read_smiles(source, smiles_column)), 1)
     rows = read_smiles(source, smiles_column)
@@ -84,6 +89,7 @@ def predict_file(
     judged = unreadable = 0
     try:
         part.parent.mkdir(parents=True, exist_ok=True)
+        mark.write_text(digest)
         with part.open("a", encoding="utf-8", newline="") as file:
             if part.stat().st_size == 0:
                 file.write(table_text([header], out))
@@ -94,6 +100,7 @@ def predict_file(
                 judged, unreadable = judged + len(texts), unreadable + len(texts) - len(piece.good)
                 progress("molecules", (done + judged) / total)
         os.replace(part, out)
+        mark.unlink()
     except BrokenProcessPool as error:
         raise ValueError(
             "worker processes must stay alive, but one ended: out of memory, or started by a script whose work does "
@@ -102,6 +109,15 @@ def predict_file(
     except OSError as error:
         raise ValueError(f"{out}: cannot be written: {error.strerror}; resume when there is room") from error
     return Streamed(done + judged, unreadable, done)
+
+
+def _digest(fitted: GraphModel) -> str:
+    """What tells one model from another."""
+    digest = hashlib.sha256(repr((fitted.tasks, fitted.calibration)).encode())
+    for member in fitted.members:
+        for tensor in member.state_dict().values():
+            digest.update(tensor.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def read_smiles(path: Path, column: str | None = None) -> Iterator[str]:
@@ -118,7 +134,7 @@ def read_smiles(path: Path, column: str | None = None) -> Iterator[str]:
             if len(wanted) != 1:
                 raise ValueError(
                     f"{path}: one column must be called {column or 'smiles'}, got {', '.join(header)}; "
-                    "name it: `smiles_column` (--smiles-column)"
+                    f"name it: `smiles_column` (--smiles-column){separator_hint(header)}"
                 )
             place = header.index(wanted[0])
             for row in reader:

@@ -135,7 +135,8 @@ class Analysis:
     def compare(self, first: Row, second: Row) -> Comparison:
         """One row against another, outside of any family."""
         a, b = first.scores(), second.scores()
-        seeds = difference_half_width(a, b)
+        same = first.model == second.model and first.setting == second.setting and len(a) == len(b)
+        seeds = half_width(a - b) if same else difference_half_width(a, b)  # the same trained models: seed by seed
         known = first.name in self.replicates and second.name in self.replicates
         examples = None
         if seeds is not None and known:

@@ -79,11 +79,13 @@ def bars(analysis: Analysis) -> Chart:
     study, rows = analysis.study, analysis.study.rows
     printed = PUBLISHED.get(study.data, {})
     guessing = f" Dotted: naming the largest class, {number(study, study.floor)}." if study.is_node else ""
+    others = "; grey: beyond the paper" if any(row.group == GROUPS[3] for row in rows) else ""
     chart = Chart(
         f"{study.key}-bars",
         f"{study.title}: test {study.metric}.",
         "Mean and standard deviation over runs. Blue: baselines; yellow: additive; red: multiplicative attention; "
-        f"hatched: the same models with constant attention.{' Diamonds: as published.' if printed else ''}{guessing}",
+        f"hatched: the same models with constant attention{others}."
+        f"{' Diamonds: as published.' if printed else ''}{guessing}",
         0.9 + 0.26 * len(rows),
     )
     axes, top = chart.axes, 100.0 if study.percent else 1.0
@@ -93,17 +95,25 @@ def bars(analysis: Analysis) -> Chart:
     low = min([*(means - deviations), *published.values()])
     start = float(np.floor((low - 0.15 * (top - low)) / (top / 20)) * (top / 20))
     start = start if start > 0.3 * top else 0.0  # little is gained by a short axis, and bars from zero say more
+    if study.is_node:
+        start = min(start, float(np.floor(100 * study.floor / 5) * 5))
     for place, row in enumerate(rows):
         _bar(chart, study, row, place, start, published.get(row.name))
     if study.is_node:
-        axes.axvline(max(100 * study.floor, start), color=MUTED, linestyle=":", linewidth=1)
+        axes.axvline(100 * study.floor, color=MUTED, linestyle=":", linewidth=1)
     axes.set_xlim(start, max(top if study.percent else 0.0, float((means + deviations).max()) + 0.02 * top))
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_yticks(range(len(rows)), [row.name if row.group in GROUPS[1:3] else row.label for row in rows])
+    _mark_labels(chart, axes.get_yticklabels(), rows)
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="y", visible=False)
     axes.set_xlabel(_unit(study) + (f" (axis begins at {start:g})" if start else ""))
     return chart
+
+
+def _mark_labels(chart: Chart, labels: Sequence[Any], rows: Sequence[Row]) -> None:
+    for label, row in zip(labels, rows, strict=True):
+        chart.mark(label, model=row.model)
 
 
 def _bar(chart: Chart, study: Study, row: Row, place: int, start: float, published: float | None) -> None:
@@ -150,19 +160,21 @@ def p_values(analysis: Analysis) -> Chart:
             cell = Rectangle((j - 0.5, i - 0.5), 1, 1, facecolor=fill, edgecolor=LINE, linewidth=0.6)
             axes.add_patch(cell)
             tip = "no test" if p is None else f"p = {p:.3g}"
-            chart.mark(
-                cell, tip=f"{first.name} outperforms {second.name}: {tip}" if first is not second else first.name
-            )
+            whose = {"model": first.model, "other": second.model}
+            tip = f"{first.name} outperforms {second.name}: {tip}" if first is not second else first.name
+            chart.mark(cell, **whose, tip=tip)
             if p is not None:
                 text = "<.001" if p < 0.001 else f"{p:.3f}".removeprefix("0") if p < 0.9995 else "1"
-                axes.text(
-                    j, i, text, ha="center", va="center", fontsize=7.5, fontweight="bold" if significant else "normal"
-                )
+                weight = "bold" if significant else "normal"
+                label = axes.text(j, i, text, ha="center", va="center", fontsize=7.5, fontweight=weight)
+                chart.mark(label, **whose)
     axes.set_xlim(-0.5, len(rows) - 0.5)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     names = [row.name.replace("additive", "add.").replace("multiplicative", "mult.") for row in rows]
     axes.set_xticks(range(len(rows)), names, rotation=40, ha="right", rotation_mode="anchor")
     axes.set_yticks(range(len(rows)), names)
+    for labels in (axes.get_xticklabels(), axes.get_yticklabels()):
+        _mark_labels(chart, labels, rows)
     axes.tick_params(length=0)
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)
@@ -198,6 +210,7 @@ def differences(analysis: Analysis, family: Sequence[Comparison], key: str, titl
         verdict = axes.text(1.015, place, c.verdict, transform=axes.get_yaxis_transform(), va="center", fontsize=8)
         chart.mark(verdict, model=c.first.model)
     axes.set_yticks(range(len(family)), [c.first.name for c in family])
+    _mark_labels(chart, axes.get_yticklabels(), [c.first for c in family])
     axes.set_ylim(len(family) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="y", visible=False)

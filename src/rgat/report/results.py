@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -205,7 +205,7 @@ def significance(analysis: Analysis) -> Table:
             EMPTY if t is None else Cell(p_text(t.greater), (t.greater,), bold=t.greater <= 0.05) for t in tests
         ]
         lines.append(Line([Cell(row.name), *p_values], model=row.model))
-    columns = [Column("A", text=True), *(Column(name) for name in names)]
+    columns = [Column("A", text=True), *(Column(row.name, model=row.model) for row in analysis.nine)]
     caption = f"{study.title}: p-values that A (line) outperforms B (column)"
     return Table(f"{study.key}-significance", caption, columns, lines, folded=True)
 
@@ -281,7 +281,7 @@ def importance(analysis: Analysis) -> Table | None:
         )
         for option in order
     ]
-    columns = [Column("Option", text=True), *(Column(model) for model in models)]
+    columns = [Column("Option", text=True), *(Column(model, model=model) for model in models)]
     notes = [
         "Share of the variance of the trials' ranks that an option explains alone, corrected for chance. The sampler "
         "looks more often where scores are good, so small shares say little."
@@ -292,8 +292,8 @@ def importance(analysis: Analysis) -> Table | None:
 def settings(analysis: Analysis) -> Table | None:
     """The options of the final runs, those that some model changes; None where nothing is recorded."""
     study = analysis.study
-    configs = {row.name: row.runs[0].get("config") or {} for row in study.rows if not row.constant and row.runs}
-    configs = {name: config for name, config in configs.items() if config}
+    rows = [row for row in study.rows if not row.constant and row.runs and row.runs[0].get("config")]
+    configs = {row.name: row.runs[0]["config"] for row in rows}
     options = sorted({option for config in configs.values() for option in config})
     if not options:
         return None
@@ -301,9 +301,9 @@ def settings(analysis: Analysis) -> Table | None:
         Line([Cell(option.replace("_", " "), (option,)), *(_option(config.get(option)) for config in configs.values())])
         for option in options
     ]
-    columns = [Column("Option", text=True), *(Column(name) for name in configs)]
-    chosen: Iterable[str] = dict.fromkeys(str(run["selected_on"]) for run in study.runs if run.get("selected_on"))
-    notes = [f"Selected on: {sentence}" for sentence in chosen]
+    columns = [Column("Option", text=True), *(Column(row.name, model=row.model) for row in rows)]
+    chosen = {row.name: row.runs[0].get("selected_on") for row in rows}
+    notes = [f"{name} was selected on: {sentence}" for name, sentence in chosen.items() if sentence]
     return Table(f"{study.key}-settings", f"{study.title}: settings of the final runs", columns, lines, notes)
 
 

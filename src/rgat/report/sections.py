@@ -39,8 +39,8 @@ class Section:
 
 READING = [
     "A row is one model with one setting, trained with several seeds. Rows named C- are the same trained models, "
-    "evaluated with all attention coefficients of a softmax group set equal. All settings were selected on validation "
-    "data; test scores were looked at once, at the end.",
+    "evaluated with all attention coefficients of a softmax group set equal. What each was selected on "
+    "stands beside its settings; every run looked at the test part once, at the end.",
     "Each ordered pair of rows has the p-value of the paper's one-sided Mann-Whitney U test, exact with ties up to 50 "
     "runs. With so many pairs some are small by chance, so conclusions are drawn only inside two families fixed "
     "beforehand: the attention models against RGCN, and against themselves with constant attention, two-sided, with "

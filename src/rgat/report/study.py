@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -103,6 +104,8 @@ class Row:
                 return None
             split = run.get("split")
             splits.setdefault("" if split is None else str(split), []).append(unpack_array(packed))
+        if any(len({array.shape for array in arrays}) > 1 for arrays in splits.values()):
+            return None
         return {split: np.stack(arrays) for split, arrays in splits.items()}
 
 
@@ -219,9 +222,40 @@ def _keep(record: Record) -> Record:
         value = record
         for key in needed:
             value = value[key]
-        if not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise ValueError(f"`{'.'.join(needed)}` must be a number where `status` is done, got {value}")
+        if record["kind"] == "run":
+            _check_run(record)
     return {key: value for key, value in record.items() if key != "folds"}
+
+
+def _check_run(record: Record) -> None:
+    """Raise unless all that tables and charts read has its form."""
+    for prefix in ("", "constant_"):
+        scores = record.get(f"{prefix}scores")
+        if scores is None:
+            continue
+        if not isinstance(scores, dict) or not _is_score(scores.get("test")):
+            raise ValueError(f"`{prefix}scores.test` must be a number from 0 to 1, got {scores}")
+        for part, value in scores.items():
+            if value is not None and not _is_score(value):
+                raise ValueError(f"`{prefix}scores.{part}` must be a number from 0 to 1, got {value}")
+        for tasks in (record.get(f"{prefix}task_scores") or {}).values():
+            if not all(value is None or _is_score(value) for value in tasks.values()):
+                raise ValueError(f"`{prefix}task_scores` must be numbers from 0 to 1, got {tasks}")
+        packed = (record.get(f"{prefix}outputs") or {}).get("test")
+        if packed is not None:
+            unpack_array(packed)
+    for curve in (record.get("curve") or {}).values():
+        np.array(curve, float)
+    if not isinstance(record.get("seconds", 0.0), int | float):
+        raise ValueError(f"`seconds` must be a number, got {record['seconds']}")
+    dict(record.get("versions") or {})
+    dict(record.get("config") or {})
+
+
+def _is_score(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
 
 
 def load_studies(places: Sequence[Path]) -> tuple[list[Study], list[str]]:

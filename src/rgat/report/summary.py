@@ -17,9 +17,7 @@ def summarise(analysis: Analysis) -> list[str]:
     if not analysis.study.rows:
         return [f"{analysis.study.title} has no finished runs, only trials of a search: no test score to speak of."]
     if not analysis.five:
-        return [
-            f"Of {analysis.study.title} there are runs of other systems only, none of RGCN or the attention models."
-        ]
+        return [f"Of {analysis.study.title} there are only runs of other systems, none of RGCN or attention models."]
     paragraphs = [_order(analysis), _against_rgcn(analysis), _against_constant(analysis), *_cautions(analysis)]
     return [paragraph for paragraph in paragraphs if paragraph]
 
@@ -48,7 +46,7 @@ def _order(analysis: Analysis) -> str:
     elif len(places) == 1:
         tail = "No step of this order is significant."
     elif "tied" in steps:
-        tail = "Each step is significant (one-sided, p ≤ 0.05) but for the ties."
+        tail = "Each step is significant (one-sided, p ≤ 0.05) but for the ties, each between neighbours."
     else:
         tail = "Each step is significant (one-sided, p ≤ 0.05)."
     unit = ", in %" if study.percent else ""
@@ -106,6 +104,11 @@ def _against_constant(analysis: Analysis) -> str:
     return f"Against the same trained models with constant attention: {'; '.join(clauses)}."
 
 
+def _by_ranks_alone(c: Comparison) -> bool:
+    """A conclusion from the test of ranks that the means do not show."""
+    return c.verdict in ("better", "worse") and c.seeds is not None and abs(c.difference) < c.seeds
+
+
 def _cautions(analysis: Analysis) -> list[str]:
     study, cautions = analysis.study, []
     means = sorted((row.scores().mean() for row in analysis.five), reverse=True)
@@ -116,11 +119,20 @@ def _cautions(analysis: Analysis) -> list[str]:
         )
     rgcn = study.row("RGCN")
     if study.is_node and rgcn is not None and len(rgcn.scores("train")) and rgcn.scores("train").mean() >= MEMORISED:
-        better = [c.first.name for c in analysis.against_rgcn if c.verdict == "better"]
+        better = [c.first.name for c in analysis.against_rgcn if c.verdict == "better" and not _by_ranks_alone(c)]
         verb = "is" if len(better) == 1 else "are"
         outcome = f"but {listed(better)} {verb} better here" if better else "and nothing here shows otherwise"
         cautions.append(
             f"RGCN knows the training set by heart; the paper expects no help of attention then, {outcome}."
+        )
+    ranks = [c for c in analysis.against_rgcn if _by_ranks_alone(c)]
+    if ranks:
+        shown = [
+            f"{c.first.name} {number(study, c.difference, sign=True)} ± {number(study, c.seeds or 0)}" for c in ranks
+        ]
+        cautions.append(
+            "Tests compare ranks, and the means say less: they differ from RGCN's by less than chance "
+            f"({listed(shown)})."
         )
     missing = [model for model in MODELS if study.row(model) is None]
     if missing and len(missing) < len(MODELS):

@@ -38,12 +38,13 @@ EMPTY = Cell("-")
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its title, its fields in a CSV file, and the study it belongs to, for the page's picker."""
+    """One column: its title, its fields in a CSV file, and the study or model it is of, for the page's picker."""
 
     title: str
     fields: tuple[str, ...] = ()
     study: str | None = None
     text: bool = False  # set to the left
+    model: str | None = None
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class Line:
     cells: list[Cell]
     group: str | None = None
     model: str | None = None
+    study: str | None = None
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ def _lettered(table: Table) -> Iterator[tuple[str, str]]:
 def to_html(table: Table) -> str:
     """A sortable table in a box that scrolls by itself."""
     head = "".join(
-        f'<th scope="col"{_attributes(study=column.study)}{_side(column)}><button type="button">'
+        f'<th scope="col"{_attributes(study=column.study, model=column.model)}{_side(column)}><button type="button">'
         f"{html.escape(column.title)}</button></th>"
         for column in table.columns
     )
@@ -109,7 +111,7 @@ def to_html(table: Table) -> str:
             _html_cell(table, c, cell, i == 0)
             for i, (c, cell) in enumerate(zip(table.columns, line.cells, strict=True))
         ]
-        body.append(f"<tr{_attributes(model=line.model)}>{''.join(cells)}</tr>")
+        body.append(f"<tr{_attributes(model=line.model, study=line.study)}>{''.join(cells)}</tr>")
     notes = "".join(
         f"<li>{f'<sup>{mark}</sup> ' if mark else ''}{html.escape(text)}</li>" for mark, text in _lettered(table)
     )
@@ -142,7 +144,8 @@ def _html_cell(table: Table, column: Column, cell: Cell, first: bool) -> str:
     value = cell.values[0] if cell.values else None
     sort = f' data-value="{value!r}"' if isinstance(value, float | int) else ""
     opening = '<th scope="row"' if first else "<td"
-    return f"{opening}{_attributes(study=column.study)}{_side(column)}{sort}>{text}</{'th' if first else 'td'}>"
+    picked = _attributes(study=column.study, model=column.model)
+    return f"{opening}{picked}{_side(column)}{sort}>{text}</{'th' if first else 'td'}>"
 
 
 def to_markdown(table: Table) -> str:
