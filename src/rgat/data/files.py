@@ -12,6 +12,8 @@ from os import PathLike
 from pathlib import Path
 from typing import IO, Any
 
+_MASK = os.umask(0o077)  # what new files are not allowed; it can only be read by setting it
+os.umask(_MASK)
 COMPRESSIONS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open}
 
 
@@ -43,6 +45,7 @@ def replacing(path: str | PathLike[str]) -> Iterator[IO[bytes]]:
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
+        os.chmod(name, 0o666 & ~_MASK)  # as any new file: a temporary one is its owner's alone
         os.replace(name, path)
     except BaseException:
         Path(name).unlink(missing_ok=True)

@@ -13,7 +13,6 @@ import math
 import os
 import platform
 import re
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +20,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from rgat.data.files import replacing
 
 FORMAT = 1
 EXPERIMENT = "experiment.json"
@@ -68,7 +69,11 @@ def open_experiment(folder: Path, description: dict[str, Any]) -> None:
         _write(path, _dump(description))
         return
     found = _load(path.read_bytes(), str(path))
-    if "trials" not in found and all(found.get(key) == description.get(key) for key in SAME_DATA):
+    if (
+        "trials" in description
+        and "trials" not in found
+        and all(found.get(key) == description.get(key) for key in SAME_DATA)
+    ):
         _write(path, _dump(description))  # so far it has runs of other systems, which were asked for without a plan
         return
     different = sorted(k for k in {*found, *description} if found.get(k) != description.get(k))
@@ -177,17 +182,10 @@ def _plain(value: Any) -> Any:
 
 def _write(path: Path, content: str | bytes) -> None:
     """Under a temporary name first: a killed process leaves no half of a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with replacing(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def pack_array(array: NDArray[Any]) -> dict[str, Any]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from rgat.data.files import write_atomically
 from rgat.report.analysis import Analysis
 from rgat.report.drawing import style
 from rgat.report.page import to_document, to_page
@@ -42,22 +41,12 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
         svgs = {}
         for chart in (chart for section in sections for block in section.blocks for chart in block.charts):
             for path, content in chart.save(out / "charts"):
-                _write(path, content)
+                write_atomically(path, content)
                 if path.suffix == ".svg":
                     svgs[chart.key] = content
     for table in (table for section in sections for block in section.blocks for table in block.tables):
-        _write(out / "tables" / f"{table.key}.csv", to_csv(table).encode())
-        _write(out / "tables" / f"{table.key}.tex", to_latex(table).encode())
-    _write(out / "results.md", to_document(sections).encode())
-    _write(out / PAGE, to_page(sections, studies, svgs).encode())
+        write_atomically(out / "tables" / f"{table.key}.csv", to_csv(table).encode())
+        write_atomically(out / "tables" / f"{table.key}.tex", to_latex(table).encode())
+    write_atomically(out / "results.md", to_document(sections).encode())
+    write_atomically(out / PAGE, to_page(sections, studies, svgs).encode())
     return out / PAGE
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Under a temporary name first, so that nobody opens half of a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-    os.chmod(temporary, 0o644)  # mkstemp keeps files to their owner; a report is to be shown
-    os.replace(temporary, path)
