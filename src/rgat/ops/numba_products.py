@@ -170,10 +170,15 @@ def project(lo, hi, routine, index, relation_ptr, partly, first, x, weight, out)
 
 
 @inline
-def _kernel_grad(dweight, shared, part, relation_ptr, r, lo):
+def _own_kernel(dweight, shared, part, relation_ptr, r, lo):
     """Where the gradient of a kernel is summed: a relation that began in another range has a place of its own."""
-    size = dweight[0].size
-    return place(shared, part * size) if relation_ptr[r] < lo else place(dweight, r * size)
+    return shared[part] if relation_ptr[r] < lo else dweight[r]
+
+
+@inline
+def _kernel_grad(dweight, shared, part, relation_ptr, r, lo):
+    """The address of that place."""
+    return place(_own_kernel(dweight, shared, part, relation_ptr, r, lo), 0)
 
 
 @compiled
@@ -193,7 +198,7 @@ def project_backward(lo, hi, bounds, routine, index, relation_ptr, grad, x, weig
             kernel = weight[r, 0] if weight.shape[0] else np.zeros((inputs, columns), grad.dtype)
             own = to = taken[:0]
             if dweight.shape[0]:
-                own = shared[part, 0] if relation_ptr[r] < lo else dweight[r, 0]
+                own = _own_kernel(dweight, shared, part, relation_ptr, r, lo)[0]
             if dx.shape[0] and index.shape[0]:
                 to = dx[part]
             elif dx.shape[0]:
@@ -264,7 +269,7 @@ def table_backward(
                 )  # fmt: skip
             begin = first if summed else 0
             if not summed and _is_narrow(batch, columns):
-                own = shared[part, 0] if relation_ptr[r] < lo else dweight[r, 0]
+                own = _own_kernel(dweight, shared, part, relation_ptr, r, lo)[0]
                 _narrow_backward(a, b, index, dtable, a, x, _turned(weight[r, 0], 0), dx[part], own)
                 continue
             if begin < columns:

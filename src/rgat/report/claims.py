@@ -82,16 +82,17 @@ def level(first: str, second: str) -> Check:
         if comparison.test is None:
             return Verdict(OPEN, f"{first} and {second}: no test possible")
         effect = comparison.above - comparison.below
-        p, runs = comparison.test.two_sided, _fewest(comparison)
-        word = FAILS if p <= SIGNIFICANT else HOLDS if abs(effect) < NEGLIGIBLE and runs >= ENOUGH else OPEN
-        few = f", only {runs} runs" if runs < ENOUGH else ""
+        p, few = comparison.test.two_sided, _too_few(comparison)
+        word = FAILS if p <= SIGNIFICANT else HOLDS if abs(effect) < NEGLIGIBLE and not few else OPEN
         return Verdict(word, f"{first} and {second}: two-sided p {p_text(p)}, P(above) - P(below) {effect:+.2f}{few}")
 
     return check
 
 
-def _fewest(comparison: Comparison) -> int:
-    return min(len(comparison.first.scores()), len(comparison.second.scores()))
+def _too_few(comparison: Comparison) -> str:
+    """Words where either side has too few runs to be called equal to the other; else nothing."""
+    runs = min(len(comparison.first.scores()), len(comparison.second.scores()))
+    return f", only {runs} runs" if runs < ENOUGH else ""
 
 
 def marginally_above(first: str, second: str) -> Check:
@@ -103,9 +104,8 @@ def marginally_above(first: str, second: str) -> Check:
         if comparison.test is None:
             return Verdict(OPEN, f"{difference}, no test possible")
         marginal = comparison.difference > 0 and comparison.test.greater > SIGNIFICANT
-        runs = _fewest(comparison)
-        word = OPEN if runs < ENOUGH and comparison.test.two_sided > SIGNIFICANT else HOLDS if marginal else FAILS
-        few = f", only {runs} runs" if runs < ENOUGH else ""
+        few = _too_few(comparison)
+        word = OPEN if few and comparison.test.two_sided > SIGNIFICANT else HOLDS if marginal else FAILS
         return Verdict(word, f"{difference}, p {p_text(comparison.test.greater)}{few}")
 
     return check

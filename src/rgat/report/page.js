@@ -6,7 +6,7 @@ function pick() {
   for (const kind of ["study", "model"]) {
     const boxes = all(`input[data-pick="${kind}"]`);
     const off = new Set(boxes.filter((box) => !box.checked).map((box) => box.value));
-    for (const element of all(`[data-${kind}]`)) 
+    for (const element of all(`[data-${kind}]`))
       element.classList.toggle("off", off.has(element.dataset[kind]) || (kind === "model" && off.has(element.dataset.other)));
   }
   for (const row of all("tr.group")) {

@@ -189,7 +189,7 @@ class GraphTask:
                 None if table is None else _with_filler(table, value).to(self.device)
                 for table, value in ((store.x, 0), (store.edge_attr, 0), (self.data.labels, MISSING))
             ]
-        if not self._padded.holds(ids):
+        if not same and not self._padded.holds(ids):
             self._padded = PaddedBatch(store, size, self.device, Capacity.usual(store, ids, size))
         self._padded.fill(ids)
         return same
