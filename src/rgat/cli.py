@@ -150,9 +150,7 @@ def train(
         str | None, typer.Option(help="Instead of --labels: the IRI that says the class; its triples leave the graph.")
     ] = None,
     drop: Annotated[list[str] | None, typer.Option(help="IRI of a predicate to leave out; repeat for several.")] = None,
-    features: Annotated[
-        str | None, typer.Option(help="types, literals or types,literals: to judge nodes added later.")
-    ] = None,
+    features: Annotated[str | None, typer.Option(help="Of types,degrees,literals: to judge nodes added later.")] = None,
     skip_unknown: Annotated[bool, typer.Option("--skip-unknown", help="Drop labels of unknown nodes.")] = False,
     smiles: Annotated[Path | None, typer.Option(help="Your molecules: CSV of SMILES and 0/1 columns.")] = None,
     smiles_column: Annotated[str | None, typer.Option(help="Column of the SMILES; default: smiles.")] = None,

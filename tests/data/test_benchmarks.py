@@ -22,6 +22,7 @@ COUNTS = {
     "aifb": {"nodes": 8285, "edges": 29043, "relations": 45, "labelled": 176, "classes": 4, "train": 140, "test": 36}
     | {"valid": 0, "model_edges": 66371, "model_relations": 91},
     "mutag": {"nodes": 23644, "edges": 74227, "relations": 23, "labelled": 340, "classes": 2, "train": 272, "test": 68},
+    "mutag-literals": {"nodes": 22540, "edges": 63382, "relations": 9, "labelled": 340, "train": 272, "test": 68},
     "tox21": {"graphs": 8014, "nodes": 148350, "edges": 154110, "relations": 4, "tasks": 12, "labelled": 79573}
     | {"train": 6411, "valid": 801, "test": 802, "model_relations": 5},
     "tox21-distinct": {"graphs": 7831, "nodes": 145459, "edges": 151095, "relations": 4, "tasks": 12}

@@ -140,6 +140,13 @@ def test_literals_as_nodes_merged_dropped_or_features(tmp_path):
     assert data.x[:2, :32].abs().sum() == 0
 
 
+def test_numbers_of_edges_become_features(tmp_path):
+    text = "".join(f"<{EX}{s}> <{EX}{p}> <{EX}{o}> .\n" for s, p, o in ("apb", "apc", "bqa", "cpa"))
+    data = from_rdf(write(tmp_path, text), features=["degrees"])
+    counts = [[2, 1, 0, 1], [0, 1, 1, 0], [1, 1, 0, 0]]  # of a, b, c: subject and object of p, then of q
+    torch.testing.assert_close(data.x, torch.tensor(counts).float().log1p())
+
+
 def test_dates_and_booleans_become_features_and_rubbish_a_string(tmp_path):
     text = "".join(
         f'<{EX}{n}> <{EX}{p}> "{v}"^^<{XSD}{t}> .\n'

@@ -3,15 +3,36 @@
 import json
 
 import made_up
+import numpy as np
 import pytest
+from sklearn.metrics import roc_auc_score
 
-from rgat.experiments.records import pack, write_record
+from rgat.experiments.records import pack, unpack_array, write_record
 from rgat.report import write_report
-from rgat.report.study import MODELS, load_studies
+from rgat.report.study import MODELS, Study, load_studies
 
 
 def study(folder, **options):
     return made_up.write_study(folder, **({"seeds": 3, "trials": 3} | options))
+
+
+def test_the_five_models_are_read_as_an_ensemble_where_all_have_outputs(tmp_path):
+    study(tmp_path / "tox21", seeds=2, trials=0, data="tox21", task="graph")
+    (found,), _ = load_studies([tmp_path])
+    row, description = found.row("ensemble of the five models"), found.description
+    labels = np.array(description["test_labels"]["122"])
+    chosen = [run for run in found.runs if str(run["split"]) == "122" and run["model"] in MODELS]
+    assert len(chosen) == 10
+    logits = np.stack([unpack_array(run["outputs"]["test"]) for run in chosen]).astype(float)
+    probability = (1 / (1 + np.exp(logits[..., 0] - logits[..., 1]))).mean(0)
+    expected = []
+    for task in range(labels.shape[1]):
+        known = labels[:, task] >= 0
+        expected.append(roc_auc_score(labels[known, task], probability[known, task]))
+    assert row.scores()[0] == pytest.approx(np.mean(expected))
+    assert len(row.scores()) == len(description["test_labels"])
+    next(run for run in found.runs if run["model"] == "RGCN" and str(run["split"]) == "122")["outputs"] = None
+    assert len(Study("tox21", "paper", found.description, found.runs).row(row.name).scores()) == len(row.scores()) - 1
 
 
 def test_rows_come_in_the_order_of_the_papers_table(tmp_path):

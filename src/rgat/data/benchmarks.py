@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from rgat.checks import check_word
 from rgat.data.cache import Arrays, cached, pack_text, unpack_text
 from rgat.data.download import DownloadError, Progress, download, extract, lock, sha256
+from rgat.data.features import encode, learn_vocabulary
 from rgat.data.files import cache_folder
 from rgat.data.knowledge_graph import LabelSource, label_triples
 from rgat.data.molecule_table import distinct, from_smiles
@@ -30,6 +31,7 @@ class Benchmark:
     files: dict[str, str | None]
     counts: dict[str, int]
     columns: tuple[str, str] = ("", "")  # of the label tables: node, class
+    features: tuple[str, ...] = ()  # of nodes, in place of a one-hot input
     max_bytes: int = 1 << 28  # of the download, and eight times that unpacked
 
 
@@ -44,6 +46,17 @@ _TOX21 = Benchmark(
     files={"tox21/tox21.csv.gz": "48b34e4e59a2bae6f95734cd206c1869ab355f50a5e50bb7371a21f861d5e297"},
     counts={"graphs": 8014, "nodes": 148350, "edges": 154110},
 )
+_MUTAG = Benchmark(
+    url="https://data.dgl.ai/dataset/mutag.tgz",
+    files=_rdf_files(
+        "mutag",
+        "871f24a766fd377f0adf995f50aea70fd03e4997c6051b3abff3384c08e56ac7",
+        "d2fe71b68bb25735465128b4aed50d9b165fa5ab92aa2e221fad3d1cd87b7297",
+        "20e69309a037cbf0fb2b52be3eaa6c43888215cbc0b96e8f8bd9e2af55652a3f",
+    ),
+    counts={"nodes": 23644, "edges": 74227, "relations": 23, "labelled": 340},
+    columns=("bond", "label_mutagenic"),
+)
 BENCHMARKS = {
     "aifb": Benchmark(
         url="https://data.dgl.ai/dataset/aifb.tgz",
@@ -56,16 +69,11 @@ BENCHMARKS = {
         counts={"nodes": 8285, "edges": 29043, "relations": 45, "labelled": 176},
         columns=("person", "label_affiliation"),
     ),
-    "mutag": Benchmark(
-        url="https://data.dgl.ai/dataset/mutag.tgz",
-        files=_rdf_files(
-            "mutag",
-            "871f24a766fd377f0adf995f50aea70fd03e4997c6051b3abff3384c08e56ac7",
-            "d2fe71b68bb25735465128b4aed50d9b165fa5ab92aa2e221fad3d1cd87b7297",
-            "20e69309a037cbf0fb2b52be3eaa6c43888215cbc0b96e8f8bd9e2af55652a3f",
-        ),
-        counts={"nodes": 23644, "edges": 74227, "relations": 23, "labelled": 340},
-        columns=("bond", "label_mutagenic"),
+    "mutag": _MUTAG,
+    "mutag-literals": replace(
+        _MUTAG,
+        counts={"nodes": 22540, "edges": 63382, "relations": 9, "labelled": 340},
+        features=("types", "degrees", "literals"),
     ),
     "bgs": Benchmark(
         url="https://data.dgl.ai/dataset/bgs.tgz",
@@ -170,9 +178,12 @@ def _load_rdf(name: str, files: dict[str, Path]) -> NodeData:
     hashes = _hashes(name, files)
     stored = cached(name, next(iter(hashes.values())), {}, build)
     triples = Triples(unpack_text(stored["nodes"]), unpack_text(stored["relations"]), stored["edges"].astype(np.int64))
-    node_column, label_column = BENCHMARKS[name].columns
+    benchmark, x = BENCHMARKS[name], None
+    node_column, label_column = benchmark.columns
     source = LabelSource(train=train, test=test, node_column=node_column, label_column=label_column)
-    data = label_triples(triples, source, name=name)
+    if benchmark.features:
+        triples, x = encode(triples, learn_vocabulary(triples, benchmark.features))
+    data = label_triples(triples, source, x, name=name)
     data.provenance["sha256"] = hashes
     return data
 

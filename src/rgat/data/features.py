@@ -1,4 +1,4 @@
-"""Features of nodes: their types, and literals as features of their subjects instead of as nodes.
+"""Features of nodes: their types, their numbers of edges, and literals instead of nodes for these.
 
 A vocabulary says what each column means, so that files read later, with other nodes, get the same columns.
 """
@@ -20,7 +20,7 @@ from torch import Tensor
 from rgat.checks import check_word
 from rgat.data.rdf import Triples, split_literal
 
-FEATURES = ("types", "literals")
+FEATURES = ("types", "degrees", "literals")
 NUM_HASHED = 32  # columns that all strings share
 MAX_TYPES = 256  # rarer ones say little, and cost a column each
 
@@ -39,10 +39,13 @@ class Vocabulary:
         types: classes of nodes with a column each, before a column of ones; None where types are no features.
         numbers: for each predicate with numbers how they are scaled: divisor, mean, spread; None where literals are no
             features. Strings have their hashed columns in any case.
+        degrees: predicates with two columns each: the logarithm of one plus the number of triples that a node is the
+            subject of, and the object of. A mean over neighbours does not know them. None where they are no features.
     """
 
     types: list[str] | None = None
     numbers: dict[str, list[float]] | None = None
+    degrees: list[str] | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Plain values; ``Vocabulary(**values)`` makes it again."""
@@ -59,7 +62,7 @@ def learn_vocabulary(triples: Triples, features: Sequence[str]) -> Vocabulary:
 
     Args:
         triples: literals are still nodes.
-        features: of "types" and "literals".
+        features: of "types", "degrees" and "literals".
     """
     for word in features:
         check_word("features", word, FEATURES)
@@ -73,7 +76,8 @@ def learn_vocabulary(triples: Triples, features: Sequence[str]) -> Vocabulary:
             if isinstance(value, float):
                 values.setdefault(predicate, []).append(value)
         numbers = {triples.relation_names[predicate]: _scale(values[predicate]) for predicate in sorted(values)}
-    return Vocabulary(types, numbers)
+    degrees = sorted(triples.relation_names) if "degrees" in features else None
+    return Vocabulary(types, numbers, degrees)
 
 
 def encode(triples: Triples, vocabulary: Vocabulary) -> tuple[Triples, Tensor]:
@@ -92,6 +96,8 @@ def encode(triples: Triples, vocabulary: Vocabulary) -> tuple[Triples, Tensor]:
             if triples.node_names[kind] in place:
                 kinds[node, place[triples.node_names[kind]]] = 1.0
         columns.append(kinds)
+    if vocabulary.degrees is not None:
+        columns.append(_degrees(triples, vocabulary.degrees))
     if vocabulary.numbers is None:
         return triples, torch.from_numpy(np.concatenate(columns, axis=1)).float()
     columns += _encode_literals(triples, vocabulary.numbers)
@@ -103,6 +109,15 @@ def encode(triples: Triples, vocabulary: Vocabulary) -> tuple[Triples, Tensor]:
 def literal_features(triples: Triples) -> tuple[Triples, Tensor]:
     """Take literals out of the graph and return features ``[N, F]`` of the nodes that remain."""
     return encode(triples, learn_vocabulary(triples, ("literals",)))
+
+
+def _degrees(triples: Triples, predicates: list[str]) -> Array:
+    """How often each node is the subject, and the object, of each predicate; as logarithms."""
+    subject, relation, value = triples.edges.T
+    size, names = len(triples.node_names), triples.relation_names
+    places = [names.index(name) if name in names else -1 for name in predicates]
+    counts = [np.bincount(ends[relation == place], minlength=size) for place in places for ends in (subject, value)]
+    return np.log1p(np.stack(counts, axis=1).astype(np.float64))
 
 
 def _typed(triples: Triples) -> list[tuple[int, int]]:

@@ -70,8 +70,8 @@ def from_rdf(
         inverses: add an inverse relation for every relation.
         self_loops: add a relation from every node to itself.
         literals: "nodes" (each spelling one), "merged" (each value one), "dropped", or "features" of their subjects.
-        features: "types" of nodes, "literals" or both, instead of a one-hot input; a model of these can judge nodes
-            that it has not seen.
+        features: of "types", "degrees" and "literals" of nodes, instead of a one-hot input; a model of these can judge
+            nodes that it has not seen.
         blank_nodes: "kept" or "dropped".
         drop_predicates: IRIs whose triples are left out.
         hops: keep only what a model of so many layers can see from the labelled nodes; its outputs there stay the same.

@@ -74,7 +74,7 @@ def overview(analyses: Sequence[Analysis], key: str, caption: str) -> Table:
         parts.append((study, published, _best(study, study.rows, Row.scores)))
     lines = []
     for name in order:
-        cells = [Cell(rows[name].label, (name,))]
+        cells = [Cell(rows[name].label, (name,), note=rows[name].note)]
         for study, published, best in parts:
             row = study.row(name)
             scores = row.scores() if row else np.empty(0)
@@ -103,7 +103,7 @@ def scores(analysis: Analysis) -> Table:
     best = {part: _best(study, study.rows, lambda row, part=part: row.scores(part)) for part in parts}  # type: ignore[misc]
     lines = []
     for row in study.rows:
-        cells = [Cell(row.label, (row.name,))]
+        cells = [Cell(row.label, (row.name,), note=row.note)]
         for part in parts:
             cells.append(_score(study, row.scores(part), *best[part].get(row.name, (False, False))))
             if any(_printed(study, other, part) for other in study.rows):

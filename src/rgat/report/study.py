@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from rgat.experiments.records import Record, find_experiments, read_experiment, record_name, unpack_array
 from rgat.experiments.variants import VARIANTS
+from rgat.report.ensemble import ENSEMBLE, NOTE, ensemble_runs
 from rgat.report.statistics import Array
 
 PARTS = ("train", "valid", "test")
@@ -74,6 +75,11 @@ class Row:
         return {"R-GCN": "RGCN (its own paper)", "GraphConv": "RGCN (by degree)", "RGCN": "RGCN (ours)"}.get(
             self.name, self.name
         )
+
+    @property
+    def note(self) -> str | None:
+        """What a reader must know of it."""
+        return NOTE if self.model == ENSEMBLE else None
 
     @property
     def place(self) -> tuple[int, str, int, str, bool]:
@@ -185,6 +191,9 @@ class Study:
             with_constant = [run for run in mine if run.get("constant_scores")]
             rows += [Row(model, setting, True, with_constant)] if with_constant else []
             rows.append(Row(model, setting, False, mine))
+        if not self.is_node:
+            together = ensemble_runs(self.runs, MODELS, self.description)
+            rows += [Row(ENSEMBLE, None, False, together)] if together else []
         return sorted(rows, key=lambda row: row.place)
 
     def row(self, name: str) -> Row | None:
