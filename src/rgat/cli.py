@@ -210,31 +210,32 @@ def train(
         kernel_l2_1=l2,
         kernel_l2_2=l2,
     )
+    about: dict[str, Any] = {
+        "labels": labels,
+        "test_labels": test_labels,
+        "node_column": node_column,
+        "label_column": label_column,
+        "label_predicate": label_predicate,
+        "drop_predicates": drop or (),
+        "features": tuple(features.split(",")) if features else (),
+        "skip_unknown": skip_unknown,
+        "smiles_column": smiles_column,
+        "tasks": tasks,
+        "thresholds": own_data.read_thresholds(threshold or ()),
+        "split": split,
+        "skip_invalid": skip_invalid,
+        "relaxed": relaxed,
+    }
     if data is not None and not (rdf or smiles) and ensemble == 1 and not search:
-        trained = own_data.train_by_name(data, out, given, seed, resume)
-        if trained is not None:  # else another process speaks
-            _print_trained(trained, out)
+        own_data.refuse_foreign("name", about)
+        found = own_data.train_by_name(data, out, given, seed, resume)
+        if found is not None:  # else another process speaks
+            with _progress() as advance:
+                fitted = own_data.keep_trained(*found, out, seed, comparison, advance)
+            _print_trained(found[0])
+            _print_fitted(fitted, out)
         return
-    read = own_data.read(
-        data,
-        rdf=rdf,
-        labels=labels,
-        test_labels=test_labels,
-        node_column=node_column,
-        label_column=label_column,
-        label_predicate=label_predicate,
-        drop_predicates=drop or (),
-        features=tuple(features.split(",")) if features else (),
-        skip_unknown=skip_unknown,
-        smiles=smiles,
-        smiles_column=smiles_column,
-        tasks=tasks,
-        thresholds=own_data.read_thresholds(threshold or ()),
-        split=split,
-        skip_invalid=skip_invalid,
-        relaxed=relaxed,
-        seed=seed,
-    )
+    read = own_data.read(data, rdf=rdf, smiles=smiles, seed=seed, **about)
     for line in own_data.describe(read):
         console.print(line, highlight=False, soft_wrap=True)
     with _progress() as advance:
@@ -269,7 +270,7 @@ def _print_rows(columns: Sequence[str], rows: Sequence[Sequence[str]], texts: in
     console.print(table, highlight=False)
 
 
-def _print_trained(trained: Any, out: Path) -> None:
+def _print_trained(trained: Any) -> None:
     result = trained.result
     parts = ("train", "valid", "test")
     rows = [
@@ -279,7 +280,7 @@ def _print_trained(trained: Any, out: Path) -> None:
     _print_rows((result.metric, *parts), rows)
     console.print(
         f"{trained.data}\nBest epoch by validation: {result.best_epoch} of {len(result.curve)}; "
-        f"{result.seconds:.1f} s; {result.how}.\nThe model is in {out}.",
+        f"{result.seconds:.1f} s; {result.how}.",
         highlight=False,
         soft_wrap=True,
     )
@@ -362,16 +363,14 @@ def explain(
     """
     import json
 
-    from rgat.checks import check_word
     from rgat.fitting import own_data
 
     fitted = own_data.load(model)
-    check_word("by", by, ("strength", "attention", "effect"))
-    found = own_data.explain(fitted, node=node, smiles=smiles, task=task, top=top, page=page)
+    found = own_data.explain(fitted, node=node, smiles=smiles, task=task, top=top, by=by, page=page)
     if as_json:
         print(json.dumps(found.as_json(), ensure_ascii=False))
         return
-    sentences, columns, rows, texts = own_data.told(found, top, by)
+    sentences, columns, rows, texts = own_data.told(found, top, wide=console.width >= 100)
     for line in sentences:
         console.print(line, highlight=False, soft_wrap=True)
     _print_rows(columns, rows, texts)

@@ -57,12 +57,19 @@ def test_unknown_relations_are_left_out_and_counted(tmp_path, inductive):
 def test_a_one_hot_model_counts_what_it_cannot_judge_and_names_what_can(tmp_path, node_model):
     new = tmp_path / "new.nt"
     new.write_text(NEW)
+    with pytest.raises(ValueError, match=r"1 of 4 nodes .* train with --features types,literals"):
+        node_model.predict(rdf=new)
+    new.write_text(NEW + f"<{PREFIX}person/59> <{PREFIX}researches> <{PREFIX}topic/alloys> .\n")
     predictions = node_model.predict(rdf=new)
-    assert f"<{PREFIX}person/new>" not in predictions.names
-    assert "1 of 4 nodes" in predictions.notes[0]
+    assert predictions.names == (f"<{PREFIX}person/59>",)  # not the topics, which are no persons
+    assert "1 of 5 nodes" in predictions.notes[0]
     assert "--features types,literals" in predictions.notes[0]
     new.write_text("<http://x/a> <http://x/p> <http://x/b> .\n")
     with pytest.raises(ValueError, match=r"2 of 2 nodes .* cannot judge them; train with --features types,literals"):
         node_model.predict(rdf=new)
-    new.write_text(f"<{PREFIX}person/1> <{PREFIX}researches> <{PREFIX}topic/alloys> .\n")
+    new.write_text(f"<{PREFIX}person/58> <{PREFIX}researches> <{PREFIX}topic/alloys> .\n")
     assert node_model.predict(rdf=new).notes == ()
+    with pytest.raises(ValueError, match=r"person must be the type of some node, .*; did you mean .*Person\?"):
+        node_model.predict(type=f"{PREFIX}person")
+    with pytest.raises(ValueError, match=r"must be the type of some node, .*; the most common are http"):
+        node_model.predict(type="building")

@@ -1,4 +1,5 @@
 import csv
+import dataclasses
 import json
 import sys
 from typing import NamedTuple
@@ -9,7 +10,7 @@ from rich.console import Console
 from rgat import cli
 from rgat.data.molecule_set import PATTERNS, molecule_set
 from rgat.fitting import own_data
-from rgat.fitting.wording import comparison_rows, node_rows, performance, short
+from rgat.fitting.wording import comparison_rows, node_rows, node_sentences, performance, short
 
 
 class Done(NamedTuple):
@@ -200,6 +201,9 @@ def test_questions_that_do_not_fit_are_refused(tmp_path, files, node_model, grap
         ({}, "one of a data set's name, --rdf and --smiles must be given"),
         ({"rdf": [graph]}, "classes of some nodes must be given"),
         ({"rdf": [graph], "labels": labels, "label_predicate": "x"}, "got both"),
+        ({"rdf": [graph], "labels": labels, "relaxed": True}, "--relaxed must come with --smiles, got --rdf"),
+        ({"smiles": labels, "labels": labels}, "--labels must come with --rdf, got --smiles; leave it out"),
+        ({"smiles": labels, "drop_predicates": ("x",)}, "--drop must come with --rdf, got --smiles"),
     ):
         with pytest.raises(ValueError, match=message):
             own_data.read(None, **options)
@@ -227,7 +231,7 @@ def test_questions_that_do_not_fit_are_refused(tmp_path, files, node_model, grap
         with pytest.raises(ValueError, match=message):
             own_data.explain(model, **options)
     with pytest.raises(ValueError, match="`by` must be"):
-        own_data.told(graph_model.explain("CC"), 3, "size")
+        own_data.explain(node_model, by="size")
 
 
 def test_a_leak_is_warned_of_before_training(tmp_path, files):
@@ -251,7 +255,34 @@ def test_words_for_a_terminal(node_model):
     assert rows[0][0] == "additive WIRGAT, 2 members"
     assert notes == []
     assert performance(node_model)[0].startswith("held-out performance: accuracy ")
-    explanation = node_model.explain("http://institute.example/person/3", top=4)
-    by_effect = node_rows(explanation, "effect")
-    sizes = [abs(float(row[-1])) for row in by_effect]
+    person = "http://institute.example/person/3"
+    explanation = node_model.explain(person, top=4, by="effect")
+    columns, rows = node_rows(explanation)
+    sizes = [abs(float(row[-1])) for row in rows]
     assert sizes == sorted(sizes, reverse=True)
+    every = node_model.explain(person, top=1000)  # the largest effects of all that were tried, not of the strongest few
+    assert explanation.reasons[0].log_odds == max((r.log_odds for r in every.reasons), key=abs)
+    narrow, short_rows = node_rows(explanation, wide=False)
+    assert columns[: len(narrow)] == narrow == ("relation", "who speaks", "to whom", "attention", "effect, points")
+    assert [row[:5] for row in rows] == short_rows
+    told = " ".join(node_sentences(dataclasses.replace(explanation, choice=0.01, agreement=0.9)))
+    assert "the model chooses nothing here" in told
+    assert "can be believed" not in told
+    assert "can be believed" in " ".join(node_sentences(dataclasses.replace(explanation, choice=0.4, agreement=0.9)))
+
+
+def test_a_data_set_by_name_is_compared_too(tmp_path, rgat):
+    done = rgat("train", "institute", "--out", tmp_path / "model", "--epochs", 3)
+    assert done.returncode == 0, done.stderr
+    for words in ("constant attention", "majority vote", "FEAT", "RGCN", "95 % interval"):
+        assert words in said(done.stdout)
+    done = rgat("train", "institute", "--out", tmp_path / "other", "--labels", "labels.tsv")
+    assert done.returncode == 2
+    assert "--labels must come with --rdf, got the name of a data set" in said(done.stderr)
+
+
+def test_labels_of_unknown_nodes_are_counted(tmp_path, files):
+    labels = tmp_path / "labels.tsv"
+    labels.write_text(files[1].read_text() + "http://x/nobody\tvision\n")
+    lines = own_data.describe(own_data.read(None, rdf=[files[0]], labels=labels, skip_unknown=True))
+    assert "skipped: 1 labels of nodes that are not in the graph" in lines

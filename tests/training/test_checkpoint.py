@@ -152,6 +152,8 @@ def break_checkpoint(folder, how):
     body = json.loads(record.read_text())
     if how == "truncated record":
         record.write_text(record.read_text()[:-20])
+    elif how == "endless record":
+        record.write_text("[" * 200_000)
     elif how == "truncated tensors":
         tensors.write_bytes(tensors.read_bytes()[:-4])
     elif how == "tampered tensors":
@@ -172,11 +174,12 @@ def break_checkpoint(folder, how):
     ("how", "message"),
     [
         ("truncated record", "it is no JSON"),
+        ("endless record", "it is no JSON"),
         ("truncated tensors", "it was cut off or changed since it was written"),
         ("tampered tensors", "it was cut off or changed since it was written"),
         ("tampered record", "it was changed since it was written"),
         ("foreign record", "it is no checkpoint of rgat"),
-        ("other format", "it has format 99, and this version reads 1"),
+        ("other format", "it has format 99, and this rgat reads 1"),
         ("missing tensors", "No such file"),
     ],
 )

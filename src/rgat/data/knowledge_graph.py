@@ -153,7 +153,11 @@ def label_triples(
         cut = [nodes[part] for part in stratified_parts(targets[nodes].tolist(), source.shares, source.seed)]
     else:
         cut = [torch.tensor(by_part[part], dtype=torch.long) for part in PARTS]
-    return assemble(triples, features, targets, classes, cut, inverses, self_loops, name)
+    data = assemble(triples, features, targets, classes, cut, inverses, self_loops, name)
+    dropped = len({label.node for table in given for label in table}) - len(known)
+    if dropped:
+        data.provenance["unknown_nodes"] = dropped
+    return data
 
 
 def take_labels(triples: Triples, predicate: str) -> tuple[Triples, list[Label]]:

@@ -77,12 +77,17 @@ def fit(
     return fitted
 
 
-def fit_trained(trained: Trained, config: Config, seed: int) -> NodeModel | GraphModel:
+def fit_trained(
+    trained: Trained, config: Config, seed: int, comparison: bool = False, progress: Progress = no_progress
+) -> NodeModel | GraphModel:
     """What :func:`fit` returns, of a model that was trained already; its validation part calibrates it."""
-    trainer = _Trainer(trained.data, torch.device("cpu"), seed, no_progress)
+    device = next(trained.model.parameters()).device
+    trainer = _Trainer(trained.data, device, seed, progress)
     members: list[Any] = [trained.model]
     fitted = _fitted(trained.data, members, config, trainer.calibrate(members))
     fitted.report.update(seed=seed, ensemble=1, search=0, **measure(fitted, trained.data))
+    if comparison:
+        fitted.report["comparison"] = compare(trained.data, config, seed, trainer.train_alone)
     return fitted
 
 

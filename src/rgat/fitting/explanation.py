@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from os import PathLike
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from rgat.checks import check_word
 from rgat.data import MISSING, NodeData
 from rgat.data.files import write_atomically
 from rgat.fitting.attention import flow, layer_attention, receptive_field, with_edges
@@ -52,6 +53,13 @@ class Reason:
         return -self.log_odds * max(self.attention, abs(self.attention - self.equal_share))
 
 
+ORDERS: dict[str, Callable[[Reason], float]] = {
+    "strength": lambda reason: reason.strength,
+    "attention": lambda reason: reason.attention,
+    "effect": lambda reason: abs(reason.log_odds),
+}
+
+
 class _Explanation:
     """Something with a table, that can be saved."""
 
@@ -74,11 +82,13 @@ class NodeExplanation(_Explanation):
         probability: of this class.
         label: the known class, if there is one.
         own: share of attention on the node's own input.
-        reasons: the strongest first; those that speak against the prediction last.
+        reasons: in the order asked for; by strength, those that speak against the prediction come last.
         relations: share of attention of each relation, most first.
         agreement: rank correlation between attention and effect over the reasons: near 1, attention is to be believed;
             near 0 or below, look at the effects. None for fewer than three.
         num_edges: number of edges that could have had an influence.
+        choice: how much of the attention is elsewhere than with equal shares, from 0 to 1; near 0 the model chooses
+            nothing.
     """
 
     node: str
@@ -90,6 +100,7 @@ class NodeExplanation(_Explanation):
     relations: dict[str, float]
     agreement: float | None
     num_edges: int
+    choice: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,8 +120,16 @@ class RelationImportance(_Explanation):
     nodes: int
 
 
-def explain_node(fitted: NodeModel, node: int, top: int = 20) -> NodeExplanation:
-    """The effects of taking away those edges that attention chooses most, and the strongest reasons among them."""
+def explain_node(fitted: NodeModel, node: int, top: int = 20, by: str = "strength") -> NodeExplanation:
+    """The effects of taking away those edges that attention chooses most, and the first reasons among them in an order.
+
+    Args:
+        fitted: the model.
+        node: its id.
+        top: number of reasons.
+        by: one of the ``ORDERS``.
+    """
+    check_word("by", by, tuple(ORDERS))
     data = fitted.data
     edges = receptive_field(data.graph, node)
     graph = with_edges(data.graph, edges)
@@ -135,7 +154,7 @@ def explain_node(fitted: NodeModel, node: int, top: int = 20) -> NodeExplanation
                 log_odds=float(_log_odds(after[predicted]) - _log_odds(before[predicted])),
             )
         )
-    reasons.sort(key=lambda reason: -reason.strength)
+    reasons.sort(key=ORDERS[by], reverse=True)
     label = int(data.labels[node])
     return NodeExplanation(
         node=data.node_names[node],
@@ -147,6 +166,7 @@ def explain_node(fitted: NodeModel, node: int, top: int = 20) -> NodeExplanation
         relations=_by_relation(found.edges, graph.edge_type, data.relation_names),
         agreement=agreement([r.attention for r in reasons], [abs(r.log_odds) for r in reasons]),
         num_edges=len(edges),
+        choice=float((found.edges - equal.edges).abs().sum() / 2),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from collections.abc import Sequence
 from functools import cached_property
 from os import PathLike
@@ -144,20 +145,19 @@ class NodeModel(FittedModel):
     def _predict_added(self, nodes: Sequence[str] | None, kind: str | None, rdf: Any) -> Predictions:
         data, added, notes = extend(self.data, rdf)
         if data is self.data:  # one-hot input: only nodes seen in training can be judged
-            names = [name for name in added if name in self.places] if nodes is None else list(nodes)
-            return dataclasses.replace(self.predict(names), notes=tuple(notes))
-        grown = dataclasses.replace(self, data=data)
+            grown, what = self, "nodes without a label that were there in training,"
+        else:
+            grown, what = dataclasses.replace(self, data=data), "new nodes"
         if nodes is None:
             wanted = set(added)
             kind = kind or self.shared_type()
-            ids = [i for i in grown.unlabelled(kind) if data.node_names[i] in wanted] or (
-                [grown.places[name] for name in added] if kind is None else []
-            )
-            if not ids:
+            nodes = [name for i in grown.unlabelled(kind) if (name := data.node_names[i]) in wanted]
+            if not nodes:
+                unknown = f"; {notes[0]}" if notes and grown is self else ""
                 raise ValueError(
-                    f"the added files must name new nodes of type {kind}, got none; name nodes or another type"
+                    f"the added files must name {what} of type {kind or 'any'}, got none; name nodes (--node) or "
+                    f"another type (--type){unknown}"
                 )
-            nodes = [data.node_names[i] for i in ids]
         return dataclasses.replace(grown.predict(nodes), notes=tuple(notes))
 
     def typed(self) -> dict[int, set[int]]:
@@ -183,16 +183,32 @@ class NodeModel(FittedModel):
             return [
                 i for i, name in enumerate(self.data.node_names) if labels[i] == MISSING and not name.startswith('"')
             ]
-        members = self.typed().get(self.find(kind))
+        types = {self.data.node_names[place].strip("<>"): nodes for place, nodes in self.typed().items()}
+        if not types:
+            raise ValueError(
+                "the graph must say types (rdf:type) for --type to choose by, got none; name nodes (--node)"
+            )
+        members = types.get(kind.strip("<>"))
         if members is None:
-            raise ValueError(f"{kind} must be the type of some node, got a node that is no type")
+            common = sorted(types, key=lambda name: -len(types[name]))[:5]
+            near = difflib.get_close_matches(kind, types, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"the most common are {', '.join(common)}"
+            raise ValueError(f"{kind} must be the type of some node, got one that no node has; {hint}")
         return sorted(i for i in members if labels[i] == MISSING)
 
-    def explain(self, node: str | None = None, *, top: int = 20) -> NodeExplanation | RelationImportance:
-        """Why a node is judged as it is or, without a node, which relations matter in the whole graph."""
+    def explain(
+        self, node: str | None = None, *, top: int = 20, by: str = "strength"
+    ) -> NodeExplanation | RelationImportance:
+        """Why a node is judged as it is or, without a node, which relations matter in the whole graph.
+
+        Args:
+            node: by name.
+            top: so many edges.
+            by: what puts them in order: "strength" (attention and effect together), "attention" or "effect".
+        """
         from rgat.fitting.explanation import explain_node, explain_relations
 
-        return explain_relations(self) if node is None else explain_node(self, self.find(node), top)
+        return explain_relations(self) if node is None else explain_node(self, self.find(node), top, by)
 
 
 @dataclasses.dataclass(frozen=True)

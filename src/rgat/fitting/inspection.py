@@ -66,9 +66,11 @@ def describe(data: NodeData | GraphData) -> list[str]:
         counts = data.labels[data.labels != MISSING].bincount(minlength=len(data.classes)).tolist()
         listed = ", ".join(f"{name} ({count})" for name, count in zip(data.classes, counts, strict=True))
         edges, relations = given.get("edges", data.graph.num_edges), given.get("relations", data.graph.num_relations)
+        unknown = given.get("unknown_nodes")
         return [
             f"graph: {data.graph.num_nodes:,} nodes, {edges:,} triples, {relations} relations; input {kind}",
             f"labels: {sum(counts):,} nodes of {len(counts)} classes: {listed}",
+            *([f"skipped: {unknown:,} labels of nodes that are not in the graph"] if unknown else []),
             f"split: {parts}",
         ]
     lines = [f"molecules: {len(data.graphs):,}, with {len(data.graphs.x):,} atoms"]

@@ -16,7 +16,7 @@ from rgat.experiments.train import train as train_one
 from rgat.experiments.variants import VARIANTS
 from rgat.fitting.configuration import flat_config, read_option, read_toml, split_config
 from rgat.fitting.estimate import fit, fit_trained
-from rgat.fitting.explanation import NodeExplanation, RelationImportance
+from rgat.fitting.explanation import ORDERS, NodeExplanation, RelationImportance
 from rgat.fitting.explorer import write_explorer
 from rgat.fitting.fitted import GraphModel, NodeModel
 from rgat.fitting.folder import load
@@ -26,11 +26,17 @@ from rgat.fitting.molecule_explanation import MoleculeExplanation
 from rgat.fitting.predictions import PREDICTED, Predictions
 from rgat.fitting.progress import Progress, no_progress
 from rgat.fitting.streaming import predict_file
-from rgat.fitting.wording import ORDERS, molecule_rows, node_rows, node_sentences, relation_rows
+from rgat.fitting.wording import molecule_rows, node_rows, node_sentences, relation_rows
+from rgat.training.distributed import under_torchrun
 
 __all__ = ["fit", "load"]
 
 Path_ = str | PathLike[str]
+OPTIONS: dict[str, tuple[str, ...]] = {
+    "smiles": ("smiles_column", "tasks", "thresholds", "split", "skip_invalid", "relaxed"),
+    "rdf": ("node_column", "label_column", "drop_predicates", "features", "skip_unknown"),
+}
+LABELLING: dict[str, tuple[str, ...]] = {"smiles": (), "rdf": ("labels", "test_labels", "label_predicate")}
 TEST_SHARE = 0.2  # of the labelled nodes, where nobody says which are to be tested
 
 
@@ -89,11 +95,13 @@ def read(
     """
     if (name is not None) + bool(rdf) + (smiles is not None) != 1:
         raise ValueError("one of a data set's name, --rdf and --smiles must be given; `rgat data list` shows the names")
+    labelling = {"labels": labels, "test_labels": test_labels, "label_predicate": label_predicate}
+    kind = "name" if name is not None else "smiles" if smiles is not None else "rdf"
+    refuse_foreign(kind, options | labelling)
     if name is not None:
         return load_data(name)
+    chosen = {word: options[word] for word in OPTIONS[kind] if word in options}
     if smiles is not None:
-        words: tuple[str, ...] = ("smiles_column", "tasks", "thresholds", "split", "skip_invalid", "relaxed")
-        chosen = {word: options[word] for word in words if word in options}
         data: NodeData | GraphData = from_smiles(smiles, seed=seed, name=Path(smiles).name, **chosen)
         files = [smiles]
     else:
@@ -101,8 +109,6 @@ def read(
             raise ValueError("classes of some nodes must be given: --labels FILE, or --label-predicate IRI")
         if labels is not None and label_predicate is not None:
             raise ValueError("labels must come either from --labels or by --label-predicate, got both")
-        words = ("node_column", "label_column", "drop_predicates", "features", "skip_unknown")
-        chosen = {word: options[word] for word in words if word in options}
         parts: dict[str, Any] = {"labels": labels} if test_labels is None else {"train": labels, "test": test_labels}
         files = [*(rdf or ()), *(path for path in (labels, test_labels) if path is not None)]
         data = from_rdf(
@@ -118,22 +124,43 @@ def read(
     return data
 
 
+def refuse_foreign(kind: str, given: Mapping[str, Any]) -> None:
+    """Raise if an option is given that says nothing about this kind of data, rather than leave it unused."""
+    for other, words in OPTIONS.items():
+        foreign = [word for word in (*words, *LABELLING[other]) if given.get(word) and given[word] != "random"]
+        if other != kind and foreign:
+            option = {"thresholds": "threshold", "drop_predicates": "drop"}.get(foreign[0], foreign[0])
+            raise ValueError(
+                f"--{option.replace('_', '-')} must come with --{other}, got "
+                f"{'the name of a data set' if kind == 'name' else f'--{kind}'}; leave it out"
+            )
+
+
 def describe(data: NodeData | GraphData) -> list[str]:
     """What was understood of the data, and warnings."""
     leaks = find_leaks(data) if isinstance(data, NodeData) else []
     return [*describe_data(data), *(f"warning: {leak}" for leak in leaks)]
 
 
-def train_by_name(name: str, out: Path, given: Mapping[str, Any], seed: int, resume: bool) -> Trained | None:
+def train_by_name(
+    name: str, out: Path, given: Mapping[str, Any], seed: int, resume: bool
+) -> tuple[Trained, dict[str, Any]] | None:
     """Train one model with checkpoints, in one process or those of `torchrun`; None in all but the first."""
     config = {"model": "additive WIRGAT"} | dict(given)
     check_word("model", config["model"], tuple(VARIANTS))
     options, settings = split_config(config)
     own = {key: value for key, value in options.items() if key not in VARIANTS[config["model"]]}
     trained = train_one(name, config["model"], out, own, settings, seed, resume=resume, progress=True)
-    if trained is not None:
-        fit_trained(trained, flat_config(config["model"], own, settings), seed).save(out)
-    return trained
+    return None if trained is None else (trained, flat_config(config["model"], own, settings))
+
+
+def keep_trained(
+    trained: Trained, config: dict[str, Any], out: Path, seed: int, comparison: bool, progress: Progress
+) -> NodeModel | GraphModel:
+    """Calibrate and save what ``train_by_name`` trained, and say how good it is; `torchrun` compares with nothing."""
+    fitted = fit_trained(trained, config, seed, comparison and not under_torchrun(), progress)
+    fitted.save(out)
+    return fitted
 
 
 def predict(
@@ -186,9 +213,11 @@ def explain(
     smiles: str | None = None,
     task: str | None = None,
     top: int = 20,
+    by: str = "strength",
     page: Path_ | None = None,
 ) -> NodeExplanation | RelationImportance | MoleculeExplanation:
     """The explanation that was asked for; a page is written beside it."""
+    check_word("by", by, tuple(ORDERS))
     if isinstance(fitted, GraphModel):
         if smiles is None:
             raise ValueError("this is a model of molecules: give --smiles")
@@ -202,17 +231,15 @@ def explain(
         raise ValueError("this is a model of the nodes of a graph: give --node, or nothing for all relations")
     if page is not None:
         write_explorer(fitted, page, node)
-    return fitted.explain(node, top=top)
+    return fitted.explain(node, top=top, by=by)
 
 
 def told(
-    found: NodeExplanation | RelationImportance | MoleculeExplanation, top: int, by: str
+    found: NodeExplanation | RelationImportance | MoleculeExplanation, top: int, wide: bool
 ) -> tuple[list[str], Sequence[str], list[tuple[str, ...]], int]:
     """Sentences, columns, rows, and how many of the columns are text."""
-    check_word("by", by, ORDERS)
     if isinstance(found, NodeExplanation):
-        numbers = ("attention", "equal share", "effect, points", "log-odds")
-        return node_sentences(found), ("relation", "who speaks", "to whom", *numbers), node_rows(found, by), 3
+        return node_sentences(found), *node_rows(found, wide), 3
     if isinstance(found, RelationImportance):
         sentence = f"Relations by attention, over {found.nodes:,} labelled nodes; effect: mean change without them."
         return [sentence], ("relation", "attention", "effect, points", "class changes"), relation_rows(found, top), 1

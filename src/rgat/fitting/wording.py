@@ -10,7 +10,7 @@ from rgat.fitting.molecule_explanation import MoleculeExplanation
 from rgat.fitting.predictions import Predictions
 
 Row = tuple[str, ...]
-ORDERS = ("strength", "attention", "effect")
+NO_CHOICE = 0.05  # of the attention; less than that elsewhere than with equal shares is no choice
 
 
 def short(name: str) -> str:
@@ -86,22 +86,23 @@ def prediction_rows(found: Predictions) -> tuple[Row, list[Row]]:
     return ("smiles", "task", "probability", "spread"), rows
 
 
-def node_rows(explanation: NodeExplanation, by: str = "strength") -> list[Row]:
-    """Relation, who speaks, who hears, attention, equal share, effect; in one of the ``ORDERS``."""
-    sizes = {"strength": lambda r: r.strength, "attention": lambda r: r.attention, "effect": lambda r: abs(r.log_odds)}
-    reasons = sorted(explanation.reasons, key=sizes[by], reverse=True)
-    return [
+def node_rows(explanation: NodeExplanation, wide: bool = True) -> tuple[Row, list[Row]]:
+    """Columns and rows: relation, who speaks, who hears, attention, effect and, where there is room, two more."""
+    columns = ("relation", "who speaks", "to whom", "attention", "effect, points", "equal share", "log-odds")
+    rows = [
         (
             short(reason.relation),
             short(reason.source),
             "itself" if reason.target == explanation.node else short(reason.target),
             f"{reason.attention:.1%}",
-            f"{reason.equal_share:.1%}",
             f"{100 * reason.effect:+.1f}",
+            f"{reason.equal_share:.1%}",
             f"{reason.log_odds:+.2f}",
         )
-        for reason in reasons
+        for reason in explanation.reasons
     ]
+    kept = len(columns) if wide else len(columns) - 2
+    return columns[:kept], [row[:kept] for row in rows]
 
 
 def node_sentences(explanation: NodeExplanation) -> list[str]:
@@ -112,7 +113,12 @@ def node_sentences(explanation: NodeExplanation) -> list[str]:
         f"{known}. {explanation.num_edges:,} edges can have an influence; {explanation.own:.1%} of the attention stays "
         "with its own input."
     ]
-    if explanation.agreement is not None:
+    if explanation.choice < NO_CHOICE:
+        lines.append(
+            f"Attention differs from equal shares by {explanation.choice:.1%} only: the model chooses nothing here; "
+            "trust the effects."
+        )
+    elif explanation.agreement is not None:
         value = explanation.agreement
         verdict = "can be believed here" if value > 0.5 else "is a weak guide here: trust the effects"
         lines.append(f"Rank correlation of attention and effect: {value:.2f}; attention {verdict}.")

@@ -55,12 +55,13 @@ def load_checkpoint(folder: str | Path, name: str = NAME) -> tuple[dict[str, Ten
     text = _read(path)
     try:
         record = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _refusal(path, f"it is no JSON ({error})") from error
     if not isinstance(record, dict) or "format" not in record or "tensors" not in record:
         raise _refusal(path, "it is no checkpoint of rgat")
     if record["format"] != FORMAT:
-        raise _refusal(path, f"it has format {record['format']!r}, and this version reads {FORMAT}")
+        written = f"it has format {record['format']!r}, and this rgat reads {FORMAT} (a newer rgat may read it)"
+        raise _refusal(path, written)
     if record.pop("sha256", None) != _hash(record):
         raise _refusal(path, "it was changed since it was written")
     file = folder / Path(record["tensors"]).name

@@ -53,11 +53,16 @@ def processes() -> Processes:
     return Processes(dist.get_rank(), dist.get_world_size())
 
 
+def under_torchrun() -> bool:
+    """Whether this process is one of those that `torchrun` started."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
 @contextmanager
 def joined_processes() -> Iterator[torch.device]:
     """Join the processes that `torchrun` started, if it did; yields this one's device."""
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if torch.cuda.is_available() else None
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
+    if not under_torchrun():
         yield device or torch.device("cpu")
         return
     if device is not None:
