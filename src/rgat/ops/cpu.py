@@ -210,7 +210,7 @@ class _Call:
         self, x: Tensor, attention: Tensor, grad: Tensor, grad_sums: Tensor, grad_attention: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Return the gradients of the logits and of the queries; empty under constant attention."""
-        dqueries = grad.new_empty(self.queries.shape)
+        dqueries = grad.new_zeros(self.queries.shape)
         if not self.attends:
             return grad.new_empty(0, 0), dqueries
         if grad_attention is None:

@@ -198,15 +198,26 @@ def _constant_attention(lo, hi, ptr, heads, attention):
 
 
 @compiled
-def _scores(start, end, group_ptr, group_row, source_row, queries, keys, edge_logits, additive, singles, out):
-    """The logits of the edges of the groups ``start:end``, before LeakyReLU; zero for those that do not matter."""
+def _list_groups(start, end, group_ptr, node_ptr, singles, group, owner):
+    """List the groups of the targets ``start:end``, only those of several edges unless ``singles``; say how many.
+
+    An edge alone in its softmax group has attention one, whatever its score. On knowledge graphs most groups are such,
+    and to ask at every one of them, again and again, costs more than the others' work.
+    """
+    number = np.uint64(0)
+    for i in range(start, end):
+        for v in range(node_ptr[i], node_ptr[i + 1]):
+            group[number], owner[number] = v, i
+            number += np.uint64(singles or group_ptr[v + 1] - group_ptr[v] > 1)  # no branch that could be mispredicted
+    return number
+
+
+@compiled
+def _scores(groups, group_ptr, group_row, source_row, queries, keys, edge_logits, additive, out):
+    """The logits of the edges of some groups, before LeakyReLU."""
     num_heads, channels = out.shape[1], queries.shape[2]
     zero = out.dtype.type(0)
-    for v in range(start, end):
-        if not singles and group_ptr[v + 1] - group_ptr[v] == 1:
-            for h in range(num_heads):
-                out[group_ptr[v], h] = zero
-            continue
+    for v in groups:
         row = group_row[v]
         for e in range(group_ptr[v], group_ptr[v + 1]):
             u = source_row[e]
@@ -222,16 +233,15 @@ def _scores(start, end, group_ptr, group_row, source_row, queries, keys, edge_lo
                     for a in range(channels):
                         score += queries[row, h, a] * keys[u, h, a]
                     out[e, h] = score
-    if edge_logits.shape[0]:
-        for e in range(group_ptr[start], group_ptr[end]):
-            for h in range(num_heads):
-                out[e, h] += edge_logits[e, h]
+            if edge_logits.shape[0]:
+                for h in range(num_heads):
+                    out[e, h] += edge_logits[e, h]
 
 
 @compiled
-def _subtract_maximum(lo, hi, ptr, heads, logits):
-    """For each segment ``ptr[s]:ptr[s + 1]`` of edges with ``lo <= s < hi``, and each of some heads, in place."""
-    for s in range(lo, hi):
+def _subtract_maximum(segments, ptr, heads, logits):
+    """For each of some segments ``ptr[s]:ptr[s + 1]`` of edges, and each of some heads, in place."""
+    for s in segments:
         start, end = ptr[s], ptr[s + 1]
         for h in heads:
             if end - start == 1:
@@ -245,11 +255,11 @@ def _subtract_maximum(lo, hi, ptr, heads, logits):
 
 
 @compiled
-def _divide_by_sum(lo, hi, ptr, heads, weights):
+def _divide_by_sum(segments, ptr, heads, weights):
     """Likewise."""
-    for s in range(lo, hi):
+    for s in segments:
         start, end = ptr[s], ptr[s + 1]
-        if end - start == 1:
+        if end - start <= 1:
             continue  # the exponential of zero
         for h in heads:
             total = 0.0
@@ -261,9 +271,9 @@ def _divide_by_sum(lo, hi, ptr, heads, weights):
 
 
 @compiled
-def _subtract_share_of_sum(lo, hi, ptr, heads, attention, dlogits):
+def _subtract_share_of_sum(segments, ptr, heads, attention, dlogits):
     """From ``a * da`` to the gradient of the logits, likewise."""
-    for s in range(lo, hi):
+    for s in segments:
         start, end = ptr[s], ptr[s + 1]
         for h in heads:
             if end - start == 1:
@@ -390,25 +400,29 @@ def forward(
     The last bit of the attention of an additive score says whether the score is positive: backward needs to know.
     """
     is_positive = np.empty(0, np.bool_)
+    group, owner = np.empty(0, np.int64), np.empty(0, np.int64)
     for start in range(lo, hi, _BLOCK):
         end = min(start + _BLOCK, hi)
         if queries.shape[0]:
-            _scores(
-                node_ptr[start], node_ptr[end], group_ptr, group_row, source_row,
-                queries, keys, edge_logits, additive, across.shape[0] > 0, attention,
-            )  # fmt: skip
+            most = node_ptr[end] - node_ptr[start]
+            if group.shape[0] < most:
+                group, owner = np.empty(2 * most, np.int64), np.empty(2 * most, np.int64)
+            groups = group[: _list_groups(start, end, group_ptr, node_ptr, across.shape[0] > 0, group, owner)]
+            targets = np.arange(start, end)
             flat = attention[target_ptr[start] : target_ptr[end]].reshape(-1)
+            flat[:] = 0
+            _scores(groups, group_ptr, group_row, source_row, queries, keys, edge_logits, additive, attention)
             if additive:
                 if is_positive.shape[0] < flat.shape[0]:
                     is_positive = np.empty(2 * flat.shape[0], np.bool_)
                 for n in range(flat.shape[0]):
                     is_positive[n] = flat[n] > 0
                     flat[n] = flat[n] if flat[n] > 0 else flat[n] * slope
-            _subtract_maximum(node_ptr[start], node_ptr[end], group_ptr, within, attention)
-            _subtract_maximum(start, end, target_ptr, across, attention)
+            _subtract_maximum(groups, group_ptr, within, attention)
+            _subtract_maximum(targets, target_ptr, across, attention)
             exponentials_of(flat)
-            _divide_by_sum(node_ptr[start], node_ptr[end], group_ptr, within, attention)
-            _divide_by_sum(start, end, target_ptr, across, attention)
+            _divide_by_sum(groups, group_ptr, within, attention)
+            _divide_by_sum(targets, target_ptr, across, attention)
             if additive:
                 marked = bits[target_ptr[start] : target_ptr[end]].reshape(-1)
                 for n in range(marked.shape[0]):
@@ -435,65 +449,45 @@ def forward(
 
 @compiled
 def _dot_values(
-    lo,
-    hi,
-    group_ptr,
-    node_ptr,
-    group_row,
-    group_relation,
-    source_row,
-    aggregated,
-    singles,
-    values,
-    share,
-    width,
-    grad,
-    dots,
+    groups, owner, group_ptr, group_row, group_relation, source_row, aggregated, values, share, width, grad, dots
 ):
-    """``dots[e, h] = grad[target, h] . values[source row, h]``."""
+    """``dots[e, h] = grad[target, h] . values[source row, h]`` for the edges of some groups, with their targets."""
     num_heads = dots.shape[1]
     channels, batch = grad.shape[1] // num_heads, num_heads // share
     zero = grad.dtype.type(0)
     base, row_bytes = np.uint64(values.ctypes.data), np.uint64(values.shape[1] * values.itemsize)
-    final = group_ptr[node_ptr[hi]] - 1
-    for i in range(lo, hi):
-        for v in range(node_ptr[i], node_ptr[i + 1]):
-            if _is_aggregated(aggregated, group_relation[group_row[v]]):
+    final = group_ptr[groups[-1] + 1] - 1 if len(groups) else 0
+    for n in range(groups.shape[0]):
+        v, i = groups[n], owner[n]
+        if _is_aggregated(aggregated, group_relation[group_row[v]]):
+            continue
+        for e in range(group_ptr[v], group_ptr[v + 1]):
+            u = source_row[e]
+            prefetch_row(base, row_bytes, source_row[min(e + AHEAD, final)])
+            if batch == 1:
+                for h in range(np.uint64(num_heads)):
+                    dot = zero
+                    for c in range(h * np.uint64(channels), (h + np.uint64(1)) * np.uint64(channels)):
+                        dot += grad[np.uint64(i), c] * values[np.uint64(u), c]
+                    dots[e, h] = dot
                 continue
-            if not singles and group_ptr[v + 1] - group_ptr[v] == 1:
-                continue
-            for e in range(group_ptr[v], group_ptr[v + 1]):
-                u = source_row[e]
-                prefetch_row(base, row_bytes, source_row[min(e + AHEAD, final)])
-                if batch == 1:
-                    for h in range(np.uint64(num_heads)):
-                        dot = zero
-                        for c in range(h * np.uint64(channels), (h + np.uint64(1)) * np.uint64(channels)):
-                            dot += grad[np.uint64(i), c] * values[np.uint64(u), c]
-                        dots[e, h] = dot
-                    continue
-                for p in range(batch):
-                    for q in range(share):
-                        dot, at = zero, np.uint64(p * width + q * channels)
-                        to = np.uint64((p * share + q) * channels)
-                        for d in range(channels):
-                            dot += grad[i, to + np.uint64(d)] * values[u, at + np.uint64(d)]
-                        dots[e, p * share + q] = dot
+            for p in range(batch):
+                for q in range(share):
+                    dot, at = zero, np.uint64(p * width + q * channels)
+                    to = np.uint64((p * share + q) * channels)
+                    for d in range(channels):
+                        dot += grad[i, to + np.uint64(d)] * values[u, at + np.uint64(d)]
+                    dots[e, p * share + q] = dot
 
 
 @compiled
-def _dot_inputs(
-    lo, hi, group_ptr, node_ptr, group_row, group_relation, source_row, source_node, aggregated, singles,
-    x, grad_sums, dots,
-):  # fmt: skip
-    """``dots[e, h] = grad_sums[target row, h] . x[source node]``."""
+def _dot_inputs(groups, group_ptr, group_row, group_relation, source_row, source_node, aggregated, x, grad_sums, dots):
+    """``dots[e, h] = grad_sums[target row, h] . x[source node]`` for the edges of some groups."""
     num_heads, inputs = grad_sums.shape[1], grad_sums.shape[2]
     zero = x.dtype.type(0)
-    for v in range(node_ptr[lo], node_ptr[hi]):
+    for v in groups:
         row = group_row[v]
         if not _is_aggregated(aggregated, group_relation[row]):
-            continue
-        if not singles and group_ptr[v + 1] - group_ptr[v] == 1:
             continue
         for e in range(group_ptr[v], group_ptr[v + 1]):
             j = source_node[source_row[e]]
@@ -505,20 +499,13 @@ def _dot_inputs(
 
 
 @compiled
-def _query_grads(
-    start, end, group_ptr, group_row, source_row, queries, keys, additive, slope, singles, bits, dlogits, dqueries
-):
-    """Through LeakyReLU, and summed over the edges of the groups ``start:end``."""
+def _query_grads(groups, group_ptr, group_row, source_row, queries, keys, additive, slope, bits, dlogits, dqueries):
+    """Through LeakyReLU, and summed over the edges of some groups; added to zeros."""
     num_heads, channels = dlogits.shape[1], queries.shape[2]
-    zero, one = dlogits.dtype.type(0), dlogits.dtype.type(1)
+    one = dlogits.dtype.type(1)
     total = np.zeros(num_heads * channels)
-    for v in range(start, end):
+    for v in groups:
         row = group_row[v]
-        for h in range(num_heads):
-            for a in range(channels):
-                dqueries[row, h, a] = zero
-        if not singles and group_ptr[v + 1] - group_ptr[v] == 1:
-            continue
         for first in range(group_ptr[v], group_ptr[v + 1], LONG):
             for e in range(first, min(first + LONG, group_ptr[v + 1])):
                 if additive:
@@ -571,27 +558,32 @@ def backward_by_target(
     stream, below, scale, aggregated, values, share, width, x,
     attention, bits, grad, grad_sums, grad_attention, dlogits, dqueries,
 ):  # fmt: skip
-    """Gradients of the logits of the edges of the targets ``lo:hi``, and of their queries."""
-    singles = across.shape[0] > 0  # whether an edge alone in its group may share its target's softmax
+    """Gradients of the logits of the edges of the targets ``lo:hi``, and of their queries, which come as zeros."""
+    # An edge alone in its group has no gradient, unless it shares its target's softmax, or is wanted for itself.
+    singles = across.shape[0] > 0 or grad_attention.shape[0] > 0
+    group, owner = np.empty(0, np.int64), np.empty(0, np.int64)
     for start in range(lo, hi, _BLOCK):
         end = min(start + _BLOCK, hi)
+        most = node_ptr[end] - node_ptr[start]
+        if group.shape[0] < most:
+            group, owner = np.empty(2 * most, np.int64), np.empty(2 * most, np.int64)
+        groups = group[: _list_groups(start, end, group_ptr, node_ptr, singles, group, owner)]
+        targets = np.arange(start, end)
+        dlogits[target_ptr[start] : target_ptr[end]].reshape(-1)[:] = 0
         _dot_values(
-            start, end, group_ptr, node_ptr, group_row, group_relation, source_row, aggregated, singles,
+            groups, owner, group_ptr, group_row, group_relation, source_row, aggregated,
             values, share, width, grad, dlogits,
         )  # fmt: skip
         if aggregated.shape[0]:
             _dot_inputs(
-                start, end, group_ptr, node_ptr, group_row, group_relation, source_row, source_node, aggregated,
-                singles, x, grad_sums, dlogits,
+                groups, group_ptr, group_row, group_relation, source_row, source_node, aggregated,
+                x, grad_sums, dlogits,
             )  # fmt: skip
-        first, last = node_ptr[start], node_ptr[end]
-        _times_attention(group_ptr[first], group_ptr[last], stream, below, scale, attention, grad_attention, dlogits)
-        _subtract_share_of_sum(first, last, group_ptr, within, attention, dlogits)
-        _subtract_share_of_sum(start, end, target_ptr, across, attention, dlogits)
-        _query_grads(
-            first, last, group_ptr, group_row, source_row, queries, keys,
-            additive, slope, singles, bits, dlogits, dqueries,
-        )  # fmt: skip
+        first, last = target_ptr[start], target_ptr[end]
+        _times_attention(first, last, stream, below, scale, attention, grad_attention, dlogits)
+        _subtract_share_of_sum(groups, group_ptr, within, attention, dlogits)
+        _subtract_share_of_sum(targets, target_ptr, across, attention, dlogits)
+        _query_grads(groups, group_ptr, group_row, source_row, queries, keys, additive, slope, bits, dlogits, dqueries)
 
 
 @compiled
