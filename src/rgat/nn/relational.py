@@ -215,10 +215,32 @@ class RelationalConv(nn.Module):
             return ops.look_up(self.kernel.weight, *(find_rows(self.rows, rows, graph) for rows in ends))
         return tuple(self._values(x, index, rows, graph) for rows in ends)
 
+    def _attend_rows(
+        self,
+        kernels: tuple[Tensor, Tensor] | None,
+        edge_logits: Tensor | None,
+        graph: RelationalGraph,
+        how: ops.Attention,
+        state: Tensor | None,
+    ) -> tuple[Tensor, Tensor] | None:
+        """What ``ops.attend`` returns, straight from the rows that a compact featureless layer holds, where it can be.
+
+        ``kernels`` make queries and keys of values; None: constant attention.
+        """
+        if not isinstance(self.kernel, RowKernel) or not ops.can_attend_rows(self.kernel.weight, how, state):
+            return None
+        self._check_rows(graph)
+        places = row_places(self.rows, graph, kernels is not None)
+        return ops.attend_rows(self.kernel.weight, kernels, edge_logits, *places, graph.structure, how, state)
+
     def _check_rows(self, graph: RelationalGraph) -> None:
         """Refuse a graph with other rows also where they are not read."""
-        for end in self.row_ends if self.rows is not None else ():
-            find_rows(self.rows, getattr(graph.structure, end), graph)
+        self._check_held(self.rows, graph)
+
+    def _check_held(self, held: Tensor | None, graph: RelationalGraph) -> None:
+        """Likewise, of the rows that a stack holds."""
+        for end in self.row_ends if held is not None else ():
+            find_rows(held, getattr(graph.structure, end), graph)
 
     def _keys_of(self, graph: RelationalGraph) -> Tensor:
         """The rows ``r * N + node`` that edges of ``graph`` use, sorted."""
@@ -277,6 +299,18 @@ def find_rows(held: Tensor | None, rows: Rows, graph: RelationalGraph) -> ops.Pl
     return found
 
 
+def row_places(held: Tensor | None, graph: RelationalGraph, targets: bool) -> tuple[ops.Places, ops.Places, Tensor]:
+    """Where source rows, target rows (if these are read) and the source row of each edge stand among those held."""
+    s = graph.structure
+    sources = find_rows(held, s.sources, graph)
+    known, at_edges = graph.plans.get(("edge places",), (None, None))
+    if known is not sources:
+        with torch.inference_mode(False):
+            at_edges = sources.place.index_select(0, s.source_row)
+        graph.plans[("edge places",)] = (sources, at_edges)
+    return sources, find_rows(held, s.targets, graph) if targets else sources, at_edges
+
+
 @torch.library.custom_op("rgat::find_rows", mutates_args=())
 def _find_rows(held: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
     """The places of ``keys`` among the sorted ``held``, and back; an operator, so that compiled code checks too."""
@@ -291,12 +325,12 @@ def _find_rows(held: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
                 f"got {missing} others; build the layer with this graph, or without `graph=`"
             )
     number = torch.arange(len(keys), dtype=torch.int32, device=keys.device)
-    return places, number.new_full(held.shape, -1).index_copy_(0, places, number)
+    return places.int(), number.new_full(held.shape, -1).index_copy_(0, places, number)
 
 
 @_find_rows.register_fake
 def _(held: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-    return keys.new_empty(keys.shape), held.new_empty(held.shape, dtype=torch.int32)
+    return keys.new_empty(keys.shape, dtype=torch.int32), held.new_empty(held.shape, dtype=torch.int32)
 
 
 def as_autocast(x: Tensor) -> Tensor:

@@ -231,8 +231,13 @@ class RGATConv(RelationalConv):
         state: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """Outputs and attention from the values of sources and targets; queries and keys are made from these."""
-        s = graph.structure
+        s, how = graph.structure, self._attention
         queries = keys = edge_logits = None
+        if self.rows is not None and self.score_kernel is None:
+            kernels = None if constant_attention else self.attention_kernels()
+            logits = None if constant_attention else project_edges(edge_attr, self.edge_kernel, s)
+            if (found := self._attend_rows(kernels, logits, graph, how, state)) is not None:
+                return found
         if constant_attention:
             self._check_rows(graph)
             g = self._values(x, index, s.sources, graph)
@@ -247,7 +252,7 @@ class RGATConv(RelationalConv):
                 if self.score_kernel is not None:
                     edge_logits = self._dynamic_logits(queries, keys, edge_logits, s)
                     queries, keys = (torch.zeros_like(rows[..., :1]) for rows in (queries, keys))
-        return ops.attend(g, queries, keys, edge_logits, s, self._attention, state)
+        return ops.attend(g, queries, keys, edge_logits, s, how, state)
 
     def _dynamic_logits(self, queries: Tensor, keys: Tensor, edge_logits: Tensor | None, s: Structure) -> Tensor:
         """``a[r, k] . LeakyReLU(q_i + k_j)`` of the sorted edges, plus what edge features add, ``[E, H]``."""

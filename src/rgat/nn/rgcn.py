@@ -87,8 +87,11 @@ class RGCNConv(RelationalConv):
             across = [self._scope == "across"]
             how = ops.Attention(across, None, self.feature_dropout, self.edge_dropout, ops.requested_backend())
             if x is None:
-                g = self._values(x, index, graph.structure.sources, graph)
-                out, _ = ops.attend(g, None, None, None, graph.structure, how, state)
+                found = self._attend_rows(None, None, graph, how, state)
+                if found is None:
+                    g = self._values(x, index, graph.structure.sources, graph)
+                    found = ops.attend(g, None, None, None, graph.structure, how, state)
+                out = found[0]
             else:
                 plan = plan or self._plan(graph, constant_attention=True)
                 out, _ = self._convolve(x, None, None, graph, plan, how, state, bias)

@@ -20,7 +20,7 @@ from rgat import ops
 from rgat.graph import RelationalGraph, Rows
 from rgat.nn.gather import GraphGather
 from rgat.nn.kernels import BasisKernel, RowKernel
-from rgat.nn.relational import RelationalConv, as_autocast, check_features, find_rows
+from rgat.nn.relational import RelationalConv, as_autocast, check_features, find_rows, row_places
 from rgat.nn.rgat import RGATConv, project_edges
 
 Layer = TypeVar("Layer", bound=nn.Module)
@@ -162,10 +162,16 @@ class StackedConv(Stacked[RelationalConv]):
         graph: RelationalGraph,
     ) -> Tensor:
         """Outputs ``[N, S * H, D]`` for one-hot inputs."""
-        s, queries, keys = graph.structure, None, None
+        s, queries, keys, how, state = graph.structure, None, None, self._attention, self._next_dropout_state()
+        if self.rows is not None and ops.can_attend_rows(self.kernel.weight, how, state):
+            self.like._check_held(self.rows, graph)
+            table = self.kernel.weight.transpose(0, 1).flatten(1, 2)  # [rows held, S * H, D]
+            query_kernel, key_kernel = (None, None) if scores is None else scores.flatten(1, 2).chunk(2, dim=2)
+            kernels = None if query_kernel is None or key_kernel is None else (query_kernel, key_kernel)
+            places = row_places(self.rows, graph, kernels is not None)
+            return ops.attend_rows(table, kernels, edge_logits, *places, s, how, state)[0]
         if scores is None:
-            for end in self.like.row_ends if self.rows is not None else ():
-                find_rows(self.rows, getattr(s, end), graph)
+            self.like._check_held(self.rows, graph)
             (g,) = self._values(index, [s.sources], graph)
         else:
             g, targets = self._values(index, [s.sources, s.targets], graph)
@@ -173,7 +179,7 @@ class StackedConv(Stacked[RelationalConv]):
                 query_kernel, key_kernel = scores.flatten(1, 2).chunk(2, dim=2)
                 queries = ops.project(targets, query_kernel, s.targets, one_to_one=True)
                 keys = ops.project(g, key_kernel, s.sources, one_to_one=True)
-        out, _ = ops.attend(g, queries, keys, edge_logits, s, self._attention, self._next_dropout_state())
+        out, _ = ops.attend(g, queries, keys, edge_logits, s, how, state)
         return out
 
     def _values(self, index: Tensor | None, ends: Sequence[Rows], graph: RelationalGraph) -> list[Tensor]:

@@ -8,7 +8,7 @@ from rgat.ops.folding import fold, fold_heads
 from rgat.ops.operators import attend, convolve, project, sum_inputs
 from rgat.ops.planner import Plan, Sizes, make_plan
 from rgat.ops.reference import relational_attention
-from rgat.ops.rows import Places, look_up
+from rgat.ops.rows import Places, attend_rows, can_attend_rows, look_up
 
 __all__ = [
     "Attention",
@@ -17,7 +17,9 @@ __all__ = [
     "Sizes",
     "active_backend",
     "attend",
+    "attend_rows",
     "backend",
+    "can_attend_rows",
     "collect",
     "convolve",
     "count_call",

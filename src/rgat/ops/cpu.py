@@ -165,6 +165,7 @@ class _Call:
             self.target_ptr, *(_array(t) for t in (s.group_ptr, s.targets.node_ptr)), self.group_row,
             *(_array(t) for t in (s.targets.relation, s.source_row, s.sources.node)),
         )  # fmt: skip
+        self.value_row = _array(s.source_row)
         self.by_source = (_array(s.by_source), self.source_ptr)
         self.row_id = _array(s.sources.keys(len(s.target_ptr) - 1)) if len(self.feature_mask[1]) else _NO_INDEX
 
@@ -199,7 +200,7 @@ class _Call:
         out = x.new_empty(len(self.s.target_ptr) - 1, self.heads, channels)
         weights = torch.empty_like(attention) if len(self.edge_mask[1]) else attention
         run(
-            loops.forward, cut(self.target_ptr, 0, len(out), self.heads * channels), *self.edges,
+            loops.forward, cut(self.target_ptr, 0, len(out), self.heads * channels), *self.edges, self.value_row,
             self.queries, self.keys, *self.score, *self.scopes, *self.edge_mask, self.aggregated,
             self.values, self.share, self.width, _array(x), _array(attention), _bits(attention),
             *(_array(t) for t in (weights, out.flatten(1), sums)),
@@ -218,7 +219,7 @@ class _Call:
         dlogits = torch.empty_like(attention)
         run(
             loops.backward_by_target, cut(self.target_ptr, 0, len(grad), grad.shape[1] * grad.shape[2]), *self.edges,
-            self.queries, self.keys, *self.score[1:], *self.scopes, *self.edge_mask, self.aggregated,
+            self.value_row, self.queries, self.keys, *self.score[1:], *self.scopes, *self.edge_mask, self.aggregated,
             self.values, self.share, self.width, _array(x), _array(attention), _bits(attention),
             *(_array(t) for t in (grad.flatten(1), grad_sums, grad_attention, dlogits, dqueries)),
         )  # fmt: skip
@@ -233,21 +234,29 @@ class _Call:
         run(loops.drop_edges, bounds, *self.edge_mask, _array(attention), _array(weights))
         return weights
 
-    def values_by_source(
-        self, start: int, end: int, weights: Tensor, grad: Tensor, dlogits: Tensor, dvalues: Tensor
+    def by_source_rows(
+        self, weights: Tensor, grad: Tensor, dlogits: Tensor, dvalues: Tensor, dkeys: Tensor, place: Tensor | None
     ) -> None:
-        """Fill the gradients of the values of the rows ``start:end``; with ``dlogits`` also those of additive keys."""
-        bounds = cut(self.source_ptr, start, end, grad.shape[1] * grad.shape[2])
-        arrays = (_array(t) for t in (self.s.target, weights, grad.flatten(1), dlogits, dvalues))
-        run(loops.values_by_source, bounds, start, *self.by_source, *arrays, self.share, self.width)
-        self.mask_features(dvalues, start, grad.shape[2])
+        """Fill the gradients of the values and keys of all source rows; with ``place``, values into rows of a table."""
+        additive, rows = self.score[1], len(self.s.sources.node)
+        bounds = cut(self.source_ptr, 0, rows, grad.shape[1] * grad.shape[2])
+        together = dlogits if self.attends and additive else dlogits.new_empty(0, 0)
+        arrays = (_array(t) for t in (self.s.target, weights, grad.flatten(1), together, dvalues))
+        where = (0, _index(place), *self.by_source)
+        keys = _array(dkeys.flatten(1))
+        run(loops.values_by_source, bounds, *where, *arrays, self.share, self.width, keys, self.share, 0)
+        if place is None:
+            self.mask_features(dvalues, 0, grad.shape[2])
+        if not additive:
+            self.keys_by_source(dlogits, dkeys)
 
-    def keys_by_source(self, start: int, end: int, dlogits: Tensor, dkeys: Tensor) -> None:
-        """Fill the gradients of the keys of the rows ``start:end``."""
+    def keys_by_source(self, dlogits: Tensor, dkeys: Tensor) -> None:
+        """Fill the gradients of the keys of all source rows."""
         if self.attends:
-            bounds = cut(self.source_ptr, start, end, self.heads * self.queries.shape[2])
-            arrays = (_array(self.s.group), self.group_row, self.queries, self.score[1], _array(dlogits), _array(dkeys))
-            run(loops.keys_by_source, bounds, start, *self.by_source, *arrays, *self.key_layout)
+            bounds = cut(self.source_ptr, 0, len(dkeys), self.heads * self.queries.shape[2])
+            keys = _array(dkeys.flatten(1))
+            arrays = (_array(self.s.group), self.group_row, self.queries, self.score[1], _array(dlogits), keys)
+            run(loops.keys_by_source, bounds, 0, *self.by_source, *arrays, *self.key_layout)
 
     def table_backward(
         self, x: Tensor, weight: Tensor, attention: Tensor, grad: Tensor, dlogits: Tensor, dsums: Tensor
@@ -328,14 +337,92 @@ def attend_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of values, queries, keys and logits."""
     call = _attend_call(values, queries, keys, edge_logits, s, how, state)
-    dvalues, dkeys = torch.empty_like(values), values.new_empty(() if keys is None else keys.shape)
+    dvalues, dkeys = torch.empty_like(values), values.new_empty((0, 0, 0) if keys is None else keys.shape)
     no_sums = values.new_empty(0, values.shape[1], 0)
     dlogits, dqueries = call.backward_by_target(no_sums[:, 0], attention, grad, no_sums, grad_attention)
-    alone = values.new_empty(0, 0)
-    call.values_by_source(0, len(values), call.dropped(attention), grad, alone, dvalues.flatten(1))
-    if keys is not None:
-        call.keys_by_source(0, len(values), dlogits, dkeys.flatten(1))
+    call.by_source_rows(call.dropped(attention), grad, dlogits, dvalues.flatten(1), dkeys, None)
     return dvalues, dqueries, dkeys, dlogits
+
+
+def attend_rows(
+    table: Tensor,
+    query_kernel: Tensor | None,
+    key_kernel: Tensor | None,
+    edge_logits: Tensor | None,
+    places: list[Tensor],
+    s: Structure,
+    how: Attention,
+    state: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return outputs, attention, queries and keys; see ``rows.attend_rows``."""
+    source, _, target, _, _ = places
+    queries = keys = None
+    if query_kernel is not None and key_kernel is not None:
+        queries = project(table, query_kernel, s.targets, target)
+        keys = project(table, key_kernel, s.sources, source)
+    call = _rows_call(table, queries, keys, edge_logits, places, s, how, state)
+    out, attention = call.forward(table.new_empty(0, 0), table.shape[2], table.new_empty(0, table.shape[1], 0))
+    none = table.new_empty(0, 0, 0)
+    return out, attention, none if queries is None else queries, none if keys is None else keys
+
+
+def _rows_call(
+    table: Tensor,
+    queries: Tensor | None,
+    keys: Tensor | None,
+    edge_logits: Tensor | None,
+    places: list[Tensor],
+    s: Structure,
+    how: Attention,
+    state: Tensor | None,
+) -> _Call:
+    call = _Call(s, queries, edge_logits, how, state, table)
+    call.place(table.flatten(1), keys)
+    call.value_row = _array(places[4])
+    return call
+
+
+def attend_rows_backward(
+    grad: Tensor,
+    grad_attention: Tensor | None,
+    attention: Tensor,
+    queries: Tensor,
+    keys: Tensor,
+    table: Tensor,
+    query_kernel: Tensor | None,
+    key_kernel: Tensor | None,
+    edge_logits: Tensor | None,
+    places: list[Tensor],
+    s: Structure,
+    how: Attention,
+    state: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of the table, of both kernels and of the logits."""
+    attends = query_kernel is not None
+    scores = (queries if attends else None, keys if attends else None)
+    call = _rows_call(table, *scores, edge_logits, places, s, how, state)
+    source, source_back, target, _, _ = places
+    no_sums = table.new_empty(0, table.shape[1], 0)
+    dlogits, dqueries = call.backward_by_target(no_sums[:, 0], attention, grad, no_sums, grad_attention)
+    dtable, dkeys = torch.empty_like(table), torch.empty_like(keys)
+    flat = dtable.flatten(1)
+    run(loops.clear_rows, even(0, len(flat), flat.shape[1]), _array(source_back), _array(flat))
+    call.by_source_rows(call.dropped(attention), grad, dlogits, flat, dkeys, source)
+    dquery_kernel = dkey_kernel = table.new_empty(0)
+    if query_kernel is not None and key_kernel is not None:
+        dquery_kernel = _scores_backward(table, query_kernel, dqueries, s.targets, target, flat)
+        dkey_kernel = _scores_backward(table, key_kernel, dkeys, s.sources, source, flat)
+    return dtable, dquery_kernel, dkey_kernel, dlogits
+
+
+def _scores_backward(x: Tensor, weight: Tensor, dscores: Tensor, rows: Rows, place: Tensor, dx: Tensor) -> Tensor:
+    """Add the gradient of the rows of ``x`` that scores were made of to ``dx``; return that of the kernels."""
+    bounds = _row_bounds(rows, weight.shape[1:])
+    dweight, shared = _kernel_grads(weight, bounds, weight.shape)
+    arrays = (_array(t) for t in (dscores, x.flatten(1), weight, dx, dweight, shared))
+    run(products.scores_backward, bounds, np.array(bounds), _array(place), _array(rows.relation_ptr), *arrays)
+    _add_shared(dweight, shared, bounds, rows)
+    return dweight
 
 
 def convolve(
@@ -465,7 +552,7 @@ def sum_inputs_backward(
     dx, _ = call.table_backward(x, no_kernels, attention, nothing, dlogits, grad)
     dkeys = x.new_empty(() if keys is None else keys.shape)
     if keys is not None:
-        call.keys_by_source(0, len(keys), dlogits, dkeys.flatten(1))
+        call.keys_by_source(dlogits, dkeys)
     return _total(dx), dqueries, dkeys, dlogits
 
 

@@ -390,7 +390,7 @@ def _sum_inputs(
 
 @compiled
 def forward(
-    lo, hi, target_ptr, group_ptr, node_ptr, group_row, group_relation, source_row, source_node,
+    lo, hi, target_ptr, group_ptr, node_ptr, group_row, group_relation, source_row, source_node, value_row,
     queries, keys, edge_logits, additive, slope, within, across,
     stream, below, scale, aggregated, values, share, width, x,
     attention, bits, weights, out, sums,
@@ -434,10 +434,10 @@ def forward(
             first, last = group_ptr[node_ptr[start]], group_ptr[node_ptr[end]]
             drop_edges(first, last, stream, below, scale, attention, weights)
         if aggregated.shape[0] == 0 and share == weights.shape[1]:
-            _sum_rows(start, end, target_ptr, source_row, weights, values, out)
+            _sum_rows(start, end, target_ptr, value_row, weights, values, out)
         else:
             _sum_values(
-                start, end, group_ptr, node_ptr, group_row, group_relation, source_row, aggregated, weights, values,
+                start, end, group_ptr, node_ptr, group_row, group_relation, value_row, aggregated, weights, values,
                 share, width, out,
             )  # fmt: skip
         if aggregated.shape[0]:
@@ -553,7 +553,7 @@ def _times_attention(start, end, stream, below, scale, attention, grad_attention
 
 @compiled
 def backward_by_target(
-    lo, hi, target_ptr, group_ptr, node_ptr, group_row, group_relation, source_row, source_node,
+    lo, hi, target_ptr, group_ptr, node_ptr, group_row, group_relation, source_row, source_node, value_row,
     queries, keys, additive, slope, within, across,
     stream, below, scale, aggregated, values, share, width, x,
     attention, bits, grad, grad_sums, grad_attention, dlogits, dqueries,
@@ -571,7 +571,7 @@ def backward_by_target(
         targets = np.arange(start, end)
         dlogits[target_ptr[start] : target_ptr[end]].reshape(-1)[:] = 0
         _dot_values(
-            groups, owner, group_ptr, group_row, group_relation, source_row, aggregated,
+            groups, owner, group_ptr, group_row, group_relation, value_row, aggregated,
             values, share, width, grad, dlogits,
         )  # fmt: skip
         if aggregated.shape[0]:
@@ -587,17 +587,20 @@ def backward_by_target(
 
 
 @compiled
-def _short_rows_by_source(lo, hi, first, by_source, source_ptr, target, weights, grad, dlogits, dvalues):
+def _short_rows_by_source(
+    lo, hi, first, into, by_source, source_ptr, target, weights, grad, dlogits, dvalues, dkeys, first_key
+):
     """The same for rows of few edges, where heads are not divided; the others stay as they are."""
     one, ahead = np.uint64(1), np.uint64(AHEAD)
     heads = np.uint64(weights.shape[1])
-    channels, keys = np.uint64(grad.shape[1]) // heads, np.uint64(grad.shape[1])
+    channels, first_key = np.uint64(grad.shape[1]) // heads, np.uint64(first_key)
     base, row_bytes = np.uint64(grad.ctypes.data), np.uint64(grad.shape[1] * grad.itemsize)
     final = np.uint64(max(source_ptr[hi], 1) - 1)
     for u in range(np.uint64(lo), np.uint64(hi)):
-        begin, end, row = np.uint64(source_ptr[u]), np.uint64(source_ptr[u + one]), u - np.uint64(first)
+        begin, end, own = np.uint64(source_ptr[u]), np.uint64(source_ptr[u + one]), u - np.uint64(first)
         if end == begin or end - begin > LONG:
             continue
+        row = np.uint64(into[u]) if into.shape[0] else own
         for place in range(begin, end):
             further = np.uint64(by_source[min(place + ahead + ahead, final)])
             _prefetch_number(target, further)
@@ -608,35 +611,42 @@ def _short_rows_by_source(lo, hi, first, by_source, source_ptr, target, weights,
             if place > begin:
                 _add_row(dvalues, row, weights, e, grad, i, channels)
                 for h in range(np.uint64(dlogits.shape[1])):
-                    dvalues[row, keys + h] += dlogits[e, h]
+                    dkeys[own, first_key + h] += dlogits[e, h]
                 continue
             for h in range(heads):
                 weight = weights[e, h]
                 for c in range(h * channels, (h + one) * channels):
                     dvalues[row, c] = weight * grad[i, c]
             for h in range(np.uint64(dlogits.shape[1])):
-                dvalues[row, keys + h] = dlogits[e, h]
+                dkeys[own, first_key + h] = dlogits[e, h]
 
 
 @compiled
-def values_by_source(lo, hi, first, by_source, source_ptr, target, weights, grad, dlogits, dvalues, share, width):
+def values_by_source(
+    lo, hi, first, into, by_source, source_ptr, target, weights, grad, dlogits, dvalues, share, width,
+    dkeys, key_width, first_key,
+):  # fmt: skip
     """Gradients of the values of the source rows ``lo:hi``, into a buffer that begins with row ``first``.
 
-    With ``dlogits`` also those of additive keys, which stand behind the values of their share of the heads.
+    Or, with ``into``, into rows of a table. With ``dlogits`` also those of additive keys: of each share of the heads
+    from column ``first_key`` of its ``key_width`` columns on.
     """
     num_heads = weights.shape[1]
     channels, batch = grad.shape[1] // num_heads, num_heads // share
     key_batch = dlogits.shape[1] // share
     if batch == 1:
-        _short_rows_by_source(lo, hi, first, by_source, source_ptr, target, weights, grad, dlogits, dvalues)
+        _short_rows_by_source(
+            lo, hi, first, into, by_source, source_ptr, target, weights, grad, dlogits, dvalues, dkeys, first_key
+        )
     total, key_sums = np.zeros(dvalues.shape[1]), np.zeros(dlogits.shape[1])
     for u in range(lo, hi):
         begin, end = source_ptr[u], source_ptr[u + 1]
         if batch == 1 and begin < end <= begin + LONG:
             continue
+        row = into[u] if into.shape[0] else u - first
         for p in range(batch):
             for c in range(share * channels):
-                dvalues[u - first, p * width + c] = 0
+                dvalues[row, p * width + c] = 0
         for start in range(begin, end, LONG):
             for place in range(start, min(start + LONG, end)):
                 e = by_source[place]
@@ -648,20 +658,20 @@ def values_by_source(lo, hi, first, by_source, source_ptr, target, weights, grad
                         weight, to = weights[e, p * share + q], np.uint64(p * width + q * channels)
                         at = np.uint64((p * share + q) * channels)
                         for d in range(channels):
-                            dvalues[u - first, to + np.uint64(d)] += weight * grad[i, at + np.uint64(d)]
+                            dvalues[row, to + np.uint64(d)] += weight * grad[i, at + np.uint64(d)]
             if end - begin > LONG:
                 for p in range(batch):
                     for c in range(share * channels):
-                        total[p * width + c] += dvalues[u - first, p * width + c]
-                        dvalues[u - first, p * width + c] = 0
+                        total[p * width + c] += dvalues[row, p * width + c]
+                        dvalues[row, p * width + c] = 0
         if end - begin > LONG:
             for p in range(batch):
                 for c in range(share * channels):
-                    dvalues[u - first, p * width + c] = total[p * width + c]
+                    dvalues[row, p * width + c] = total[p * width + c]
                     total[p * width + c] = 0
         for p in range(key_batch):
             for q in range(share):
-                dvalues[u - first, p * width + share * channels + q] = key_sums[p * share + q]
+                dkeys[u - first, p * key_width + first_key + q] = key_sums[p * share + q]
                 key_sums[p * share + q] = 0
 
 
@@ -717,6 +727,15 @@ def keys_by_source(
                     at = np.uint64(p * key_width + first_key + q * channels + a)
                     dkeys[u - first, at] = sums[p * share + q, a]
                     sums[p * share + q, a] = 0
+
+
+@compiled
+def clear_rows(lo, hi, back, rows):
+    """Set to zero what no row reads."""
+    for t in range(lo, hi):
+        if back[t] < 0:
+            for c in range(rows.shape[1]):
+                rows[t, c] = 0
 
 
 @compiled

@@ -245,7 +245,7 @@ def table_backward(
     rows = min(step, hi - lo)
     taken, dinputs = _buffer(rows, batch * inputs, grad), _buffer(rows, batch * inputs, grad)
     dtable = _buffer(rows, batch * columns, grad)
-    attends = queries.shape[0] > 0
+    attends, nowhere = queries.shape[0] > 0, index[:0]
     together = dlogits if attends and additive else dlogits[:0, :0]
     for r in range(relations):
         start, end = _rows_between(relation_ptr, r, lo, hi)
@@ -256,7 +256,8 @@ def table_backward(
                 inputs_by_source(a, b, a, by_source, source_ptr, group, group_row, weights, dsums, dinputs)
             else:
                 values_by_source(
-                    a, b, a, by_source, source_ptr, target, weights, grad, together, dtable, share, columns
+                    a, b, a, nowhere, by_source, source_ptr, target, weights, grad, together, dtable, share, columns,
+                    dtable, columns, first,
                 )  # fmt: skip
                 if below.shape[0]:
                     mask_rows(
@@ -338,3 +339,35 @@ def project_sums_backward(
                     _kernel_grad(dweight, shared, part, relation_ptr, r, lo) + np.uint64(h * channels * grad.itemsize),
                     columns,
                 )  # fmt: skip
+
+
+@compiled
+def scores_backward(lo, hi, bounds, index, relation_ptr, dscores, x, weight, dx, dweight, shared):
+    """Gradients of ``project`` of the rows ``lo:hi``, each of which reads another row of ``x``; zeros cost little.
+
+    They are added to the rows of ``dx``, and to ``dweight``.
+    """
+    _, heads, inputs, columns = weight.shape
+    part, turned = _part(bounds, lo), np.empty((heads, columns, inputs), weight.dtype)
+    totals = np.zeros((heads, columns, inputs))  # in double precision
+    for r in range(len(relation_ptr) - 1):
+        start, end = _rows_between(relation_ptr, r, lo, hi)
+        if start >= end:
+            continue
+        for h in range(heads):
+            turned[h] = weight[r, h].T
+        for u in range(start, end):
+            j = index[u]
+            for h in range(heads):
+                for m in range(columns):
+                    slope = dscores[u, h, m]
+                    if slope != 0:
+                        for f in range(inputs):
+                            totals[h, m, f] += slope * x[j, h * inputs + f]
+                            dx[j, h * inputs + f] += slope * turned[h, m, f]
+        own = _own_kernel(dweight, shared, part, relation_ptr, r, lo)
+        for h in range(heads):
+            for m in range(columns):
+                for f in range(inputs):
+                    own[h, f, m] += totals[h, m, f]
+                    totals[h, m, f] = 0
