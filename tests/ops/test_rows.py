@@ -49,3 +49,33 @@ def test_there_are_no_second_derivatives_of_looked_up_rows():
     (grad,) = torch.autograd.grad(rows.square().sum(), conv.kernel.weight, create_graph=True)
     with pytest.raises(RuntimeError, match="first derivatives only"):
         grad.sum().backward()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("score", ["additive", "multiplicative"])
+@pytest.mark.parametrize("scope", ["within", "across"])
+@pytest.mark.parametrize("constant", [False, True])
+def test_rows_that_are_attended_to_in_place_are_those_that_are_copied(threads, score, scope, constant):
+    """On a graph large enough for two threads, which meet in the midst of a relation, and that reads some rows only."""
+    graph = random_graph(300, 4000, 3)
+    options = {"heads": 2, "scope": scope, "score": score, "edge_dropout": 0.3}
+    conv = RGATConv(300, 8, 3, graph=graph, **options).double()
+    part = type(graph)(graph.edge_index[:, :2500], graph.edge_type[:2500], num_nodes=300, num_relations=3)
+    before = torch.get_num_threads()
+    found = []
+    try:
+        torch.set_num_threads(threads)
+        for backend in ("numba", "torch"):
+            conv.dropout_state[1] = 7
+            with ops.backend(backend):
+                out, (_, attention) = conv(None, part, return_attention_weights=True, constant_attention=constant)
+                loss = (out * torch.linspace(-1, 1, out.numel()).view_as(out)).sum() + attention.square().sum()
+                parameters = [p for p in conv.parameters() if p.requires_grad]
+                found.append([out, attention, *torch.autograd.grad(loss, parameters, allow_unused=True)])
+    finally:
+        torch.set_num_threads(before)
+    for fast, plain in zip(*found, strict=True):
+        assert (fast is None) == (plain is None)
+        if fast is not None:
+            torch.testing.assert_close(fast, plain)
+    assert ops.can_attend_rows(conv.kernel.weight, conv._attention, None)

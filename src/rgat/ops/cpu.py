@@ -119,7 +119,7 @@ def _kernel_grads(like: Tensor, bounds: list[int], shape: Sequence[int]) -> tupl
 
 
 def _add_shared(dweight: Tensor, shared: Tensor, bounds: list[int], rows: Rows) -> None:
-    if not len(dweight):
+    if not len(dweight) or not len(shared):
         return
     starts = torch.tensor(bounds[:-1])
     for part, r in enumerate((torch.searchsorted(rows.relation_ptr, starts, right=True) - 1).tolist()[: len(shared)]):

@@ -11,12 +11,15 @@ import numpy as np
 from rgat.ops.blas import multiply, place
 from rgat.ops.numba_kernels import (
     AHEAD,
+    LONG,
+    bring_back,
     compiled,
     inline,
     inputs_by_source,
     keys_by_source,
     mask_rows,
     prefetch_row,
+    put_aside,
     values_by_source,
 )
 
@@ -127,6 +130,8 @@ def _narrow_backward(start, end, index, grad, first, x, turned, dx, dkernel):
                 prefetch_row(base, row_bytes, further)
         for m in range(np.uint64(turned.shape[0])):
             own = grad[u - np.uint64(first), m]
+            if own == 0:
+                continue  # as for queries of edges that are alone in their softmax group
             if dkernel.shape[0]:
                 for f in range(inputs):
                     sums[m, f] += own * x[j, f]
@@ -348,26 +353,29 @@ def scores_backward(lo, hi, bounds, index, relation_ptr, dscores, x, weight, dx,
     They are added to the rows of ``dx``, and to ``dweight``.
     """
     _, heads, inputs, columns = weight.shape
-    part, turned = _part(bounds, lo), np.empty((heads, columns, inputs), weight.dtype)
-    totals = np.zeros((heads, columns, inputs))  # in double precision
+    part, turned = _part(bounds, lo), np.empty((heads * columns, inputs), weight.dtype)
+    sums, totals = np.zeros((1, heads * columns, inputs), weight.dtype), np.zeros(heads * columns * inputs)
     for r in range(len(relation_ptr) - 1):
         start, end = _rows_between(relation_ptr, r, lo, hi)
         if start >= end:
             continue
         for h in range(heads):
-            turned[h] = weight[r, h].T
-        for u in range(start, end):
-            j = index[u]
-            for h in range(heads):
-                for m in range(columns):
-                    slope = dscores[u, h, m]
-                    if slope != 0:
-                        for f in range(inputs):
-                            totals[h, m, f] += slope * x[j, h * inputs + f]
-                            dx[j, h * inputs + f] += slope * turned[h, m, f]
+            turned[h * columns : (h + 1) * columns] = weight[r, h].T
+        for begin in range(start, end, LONG):
+            for u in range(np.uint64(begin), np.uint64(min(begin + LONG, end))):
+                j = np.uint64(index[u])
+                for h in range(np.uint64(heads)):
+                    at = h * np.uint64(inputs)
+                    for m in range(np.uint64(columns)):
+                        slope, row = dscores[u, h, m], h * np.uint64(columns) + m
+                        if slope != 0:
+                            for f in range(np.uint64(inputs)):
+                                sums[0, row, f] += slope * x[j, at + f]
+                            for f in range(np.uint64(inputs)):
+                                dx[j, at + f] += slope * turned[row, f]
+            put_aside(totals, sums, 0)
         own = _own_kernel(dweight, shared, part, relation_ptr, r, lo)
+        bring_back(totals, sums, 0)
         for h in range(heads):
-            for m in range(columns):
-                for f in range(inputs):
-                    own[h, f, m] += totals[h, m, f]
-                    totals[h, m, f] = 0
+            own[h] += sums[0, h * columns : (h + 1) * columns].T
+        sums[:] = 0
