@@ -54,11 +54,11 @@ def test_there_are_no_second_derivatives_of_looked_up_rows():
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("score", ["additive", "multiplicative"])
 @pytest.mark.parametrize("scope", ["within", "across"])
-@pytest.mark.parametrize("constant", [False, True])
-def test_rows_that_are_attended_to_in_place_are_those_that_are_copied(threads, score, scope, constant):
+@pytest.mark.parametrize(("constant", "dropout"), [(False, 0.0), (False, 0.4), (True, 0.0), (True, 0.4)])
+def test_rows_that_are_attended_to_in_place_are_those_that_are_copied(threads, score, scope, constant, dropout):
     """On a graph large enough for two threads, which meet in the midst of a relation, and that reads some rows only."""
     graph = random_graph(300, 4000, 3)
-    options = {"heads": 2, "scope": scope, "score": score, "edge_dropout": 0.3}
+    options = {"heads": 2, "scope": scope, "score": score, "edge_dropout": 0.3, "feature_dropout": dropout}
     conv = RGATConv(300, 8, 3, graph=graph, **options).double()
     part = type(graph)(graph.edge_index[:, :2500], graph.edge_type[:2500], num_nodes=300, num_relations=3)
     before = torch.get_num_threads()
@@ -78,4 +78,4 @@ def test_rows_that_are_attended_to_in_place_are_those_that_are_copied(threads, s
         assert (fast is None) == (plain is None)
         if fast is not None:
             torch.testing.assert_close(fast, plain)
-    assert ops.can_attend_rows(conv.kernel.weight, conv._attention, None)
+    assert ops.can_attend_rows(conv.kernel.weight, conv._attention)

@@ -227,7 +227,7 @@ class RelationalConv(nn.Module):
 
         ``kernels`` make queries and keys of values; None: constant attention.
         """
-        if not isinstance(self.kernel, RowKernel) or not ops.can_attend_rows(self.kernel.weight, how, state):
+        if not isinstance(self.kernel, RowKernel) or not ops.can_attend_rows(self.kernel.weight, how):
             return None
         self._check_rows(graph)
         places = row_places(self.rows, graph, kernels is not None)

@@ -163,7 +163,7 @@ class StackedConv(Stacked[RelationalConv]):
     ) -> Tensor:
         """Outputs ``[N, S * H, D]`` for one-hot inputs."""
         s, queries, keys, how, state = graph.structure, None, None, self._attention, self._next_dropout_state()
-        if self.rows is not None and ops.can_attend_rows(self.kernel.weight, how, state):
+        if self.rows is not None and ops.can_attend_rows(self.kernel.weight, how):
             self.like._check_held(self.rows, graph)
             table = self.kernel.weight.transpose(0, 1).flatten(1, 2)  # [rows held, S * H, D]
             query_kernel, key_kernel = (None, None) if scores is None else scores.flatten(1, 2).chunk(2, dim=2)

@@ -187,11 +187,11 @@ class _Call:
         self.values, self.keys = _array(table.flatten(1)), _array(keys)
         self.key_layout = (self.share, self.width, first_key)
 
-    def mask_features(self, rows: Tensor, first: int, channels: int) -> None:
-        """Apply feature dropout in place to rows that begin with row ``first``."""
+    def mask_features(self, rows: Tensor, channels: int, place: Tensor | None = None) -> None:
+        """Apply feature dropout in place to the source rows, or to those of a table where they stand."""
         if len(self.feature_mask[1]):
-            bounds = even(first, first + len(rows), 4 * rows.shape[1])
-            where = (first, _array(rows), self.heads, self.share, self.width, channels, self.row_id)
+            bounds = even(0, len(self.s.sources.node), 4 * rows.shape[1])
+            where = (0, _index(place), _array(rows), self.heads, self.share, self.width, channels, self.row_id)
             run(loops.mask_rows, bounds, *where, *self.feature_mask)
 
     def forward(self, x: Tensor, channels: int, sums: Tensor) -> tuple[Tensor, Tensor]:
@@ -245,8 +245,7 @@ class _Call:
         where = (0, _index(place), *self.by_source)
         keys = _array(dkeys.flatten(1))
         run(loops.values_by_source, bounds, *where, *arrays, self.share, self.width, keys, self.share, 0)
-        if place is None:
-            self.mask_features(dvalues, 0, grad.shape[2])
+        self.mask_features(dvalues, grad.shape[2], place)
         if not additive:
             self.keys_by_source(dlogits, dkeys)
 
@@ -318,7 +317,7 @@ def _attend_call(
     call.place(flat, keys)
     if len(call.feature_mask[1]):
         flat = flat.clone()
-        call.mask_features(flat, 0, values.shape[2])
+        call.mask_features(flat, values.shape[2])
         call.place(flat, keys)
     return call
 
@@ -377,8 +376,13 @@ def _rows_call(
     state: Tensor | None,
 ) -> _Call:
     call = _Call(s, queries, edge_logits, how, state, table)
-    call.place(table.flatten(1), keys)
-    call.value_row = _array(places[4])
+    if len(call.feature_mask[1]):
+        values = table.index_select(0, places[0]).flatten(1)
+        call.place(values, keys)
+        call.mask_features(values, table.shape[2])
+    else:
+        call.place(table.flatten(1), keys)
+        call.value_row = _array(places[4])
     return call
 
 
@@ -447,7 +451,7 @@ def convolve(
     table = project(x, weight, s.sources, s.sources.node, aggregated, first_key)
     sums = x.new_empty(len(s.targets.node) if any(aggregated) else 0, heads, x.shape[2])
     call.place_table(table, first_key)
-    call.mask_features(table.flatten(1), 0, channels)
+    call.mask_features(table.flatten(1), channels)
     out, attention = call.forward(x.flatten(1), channels, sums)
     if any(aggregated):
         bounds = even(0, len(sums), x.shape[2] * heads * channels)

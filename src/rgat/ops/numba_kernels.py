@@ -78,11 +78,15 @@ def _is_kept(stream, number, column, below):
 
 
 @compiled
-def mask_rows(lo, hi, first, rows, num_heads, share, width, channels, row_id, stream, below, scale):
-    """Multiply the values in ``rows[lo - first:hi - first]``, which have the ids ``row_id[lo:hi]``, by their masks."""
+def mask_rows(lo, hi, first, into, rows, num_heads, share, width, channels, row_id, stream, below, scale):
+    """Multiply the values in ``rows[lo - first:hi - first]``, which have the ids ``row_id[lo:hi]``, by their masks.
+
+    With ``into`` those in ``rows[into[lo:hi]]``.
+    """
     zero, per_member = rows.dtype.type(0), num_heads // stream.shape[0]
     together = min(share, per_member)  # heads whose values are side by side, and of one member
     for u in range(lo, hi):
+        row = into[u] if into.shape[0] else u - first
         for h in range(0, num_heads, together):
             m, own = h // per_member, np.uint32(h % per_member * channels)
             key = _mix64(stream[m] ^ (np.uint64(row_id[u]) * _GOLDEN64))
@@ -91,7 +95,7 @@ def mask_rows(lo, hi, first, rows, num_heads, share, width, channels, row_id, st
             for c in range(together * channels):
                 column = np.uint32(np.uint32(own + np.uint32(c)) * _GOLDEN32)
                 bits = _mix32(np.uint32(low + column) ^ high)
-                rows[u - first, at + np.uint64(c)] *= scale[m] if bits >= below[m] else zero
+                rows[row, at + np.uint64(c)] *= scale[m] if bits >= below[m] else zero
 
 
 @numba.extending.intrinsic

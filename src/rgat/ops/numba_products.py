@@ -266,7 +266,8 @@ def table_backward(
                 )  # fmt: skip
                 if below.shape[0]:
                     mask_rows(
-                        a, b, a, dtable, weights.shape[1], share, columns, channels, row_id, stream, below, scale
+                        a, b, a, nowhere, dtable, weights.shape[1], share, columns, channels, row_id,
+                        stream, below, scale,
                     )  # fmt: skip
             if attends and (summed or not additive):
                 keys_by_source(

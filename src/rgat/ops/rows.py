@@ -6,7 +6,7 @@ A row is read at most once at each end, so its gradient is a sum of at most two 
     dtable[t] = sum over the ends that read t: dvalues[back[t]]
 
 ``attend_rows`` is ``attend`` to such values, with queries and keys that are products of them, as one operation: on the
-CPU no row is ever copied.
+CPU no row is copied, unless features are dropped.
 """
 
 from __future__ import annotations
@@ -84,11 +84,13 @@ def _attend_rows(
     state: Tensor | None,
     across: list[bool],
     negative_slope: float | None,
+    feature_dropout: float,
     edge_dropout: float,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return also the queries and keys, which backward needs."""
-    how, module = Attention(across, negative_slope, 0.0, edge_dropout, backend), implementation(table.device, backend)
+    how = Attention(across, negative_slope, feature_dropout, edge_dropout, backend)
+    module = implementation(table.device, backend)
     tensors = [None if t is None else t.contiguous() for t in (table, query_kernel, key_kernel, edge_logits)]
     found: tuple[Tensor, Tensor, Tensor, Tensor] = module.attend_rows(
         *tensors, places, Structure.from_leaves(structure), how, state
@@ -132,10 +134,12 @@ def _attend_rows_grads(
     state: Tensor | None,
     across: list[bool],
     negative_slope: float | None,
+    feature_dropout: float,
     edge_dropout: float,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    how, module = Attention(across, negative_slope, 0.0, edge_dropout, backend), implementation(table.device, backend)
+    how = Attention(across, negative_slope, feature_dropout, edge_dropout, backend)
+    module = implementation(table.device, backend)
     inputs = (table, query_kernel, key_kernel, edge_logits)
     tensors = [None if t is None else t.contiguous() for t in inputs]
     given = (grad, None if grad_attention is None else grad_attention.contiguous(), attention, queries, keys)
@@ -156,8 +160,8 @@ def _(
 
 
 def _attend_rows_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    *tensors, places, structure, state, across, slope, dropout, backend = inputs
-    ctx.settings, ctx.num_places = (across, slope, dropout, backend), len(places)
+    *tensors, places, structure, state = inputs[:7]
+    ctx.settings, ctx.num_places = inputs[7:], len(places)
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(*tensors, *output[1:], state, *places, *structure)
 
@@ -171,18 +175,16 @@ def _attend_rows_backward(ctx: Any, grad: Tensor | None, grad_attention: Tensor 
         grad.contiguous(), grad_attention, attention, queries, keys, *tensors, places, structure, state, *ctx.settings
     )
     found = [None if t is None else g for g, t in zip(grads, tensors, strict=True)]
-    return (*found, [None] * len(places), [None] * len(structure), *[None] * 5)
+    return (*found, [None] * len(places), [None] * len(structure), *[None] * 6)
 
 
 _attend_rows.register_autograd(_attend_rows_backward, setup_context=_attend_rows_context)
 forbid_double_backward(_attend_rows_grads)
 
 
-def can_attend_rows(table: Tensor, how: Attention, state: Tensor | None) -> bool:
+def can_attend_rows(table: Tensor, how: Attention) -> bool:
     """Whether ``attend_rows`` is there for such a call; where not, ``look_up`` and ``attend`` do the same."""
     if torch.compiler.is_compiling() or torch.is_autocast_enabled(table.device.type):
-        return False
-    if state is not None and how.feature_dropout > 0:  # it is values that are dropped, and not what scores are made of
         return False
     return table.dtype in (torch.float32, torch.float64) and active_backend(table.device, how.backend) == "numba"
 
@@ -208,13 +210,10 @@ def attend_rows(
         targets: where the target rows do.
         edge_place: of the source row of each edge, ``[E]`` int32.
         s: of the graph.
-        how: the kind of attention; without feature dropout.
-        state: of edge dropout.
+        how: the kind of attention.
+        state: of dropout.
     """
     places = [*sources, *targets, edge_place]
     query_kernel, key_kernel = kernels or (None, None)
-    how_given = (list(how.across), how.negative_slope, how.edge_dropout, how.backend)
-    out, attention, _, _ = _attend_rows(
-        table, query_kernel, key_kernel, edge_logits, places, s.leaves(), state, *how_given
-    )
+    out, attention, _, _ = _attend_rows(table, query_kernel, key_kernel, edge_logits, places, s.leaves(), state, *how)
     return out, attention
