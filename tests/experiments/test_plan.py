@@ -50,6 +50,11 @@ def test_any_other_number_makes_the_budget_custom(change):
         ({"search_seed": -1}, "`search_seed` must be an integer of at least 0"),
         ({"fixed": 3}, "`fixed` must be a table, got 3"),
         ({"setting": 3}, "`setting` must be a name, got 3"),
+        ({"setting": "../Evil"}, "`setting` must be small letters and digits, with hyphens between"),
+        ({"models": [["RGCN"]]}, "`models` must be a list of names"),
+        ({"search_seed": 5_000_000}, "`search_seed` must be at most 4,000,000"),
+        ({"setting": "x", "fixed": {"batch_norm": "no"}}, r"`batch_norm` must be of the kind of OneOf\(Yes, No\), got"),
+        ({"setting": "x", "fixed": {"learning_rate": "0.1"}}, r"`learning_rate` must be of the kind of LogUniform"),
         ({"fixed": {"heads": 2}}, r"`setting` must name the configuration that \[fixed\] makes"),
         ({"setting": "x", "fixed": {"head": 2}}, r'`key in \[fixed\]` must be .* did you mean "heads"\?'),
         ({"selected": {"lerning_rate": 1}}, r'`key in \[config\]` must be .* did you mean "learning_rate"\?'),
@@ -65,7 +70,7 @@ def test_impossible_plans_are_refused(asked, message):
 
 
 def test_a_fixed_option_is_not_searched_and_stays_as_it_is():
-    plan = make_plan("node", {"data": "aifb", "setting": "two heads", "fixed": {"heads": 2}})
+    plan = make_plan("node", {"data": "aifb", "setting": "two-heads", "fixed": {"heads": 2}})
     assert "heads" not in searched(plan, "additive ARGAT")
     assert trial_config(plan, "additive ARGAT", {"bias": True})["heads"] == 2
     assert "heads" not in trial_config(plan, "RGCN", {"bias": True})

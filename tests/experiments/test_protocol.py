@@ -248,6 +248,17 @@ def test_a_setting_stands_beside_the_faithful_rows_and_keeps_its_options(tmp_pat
         open_protocol(asked | {"fixed": {"hidden_channels": -1}}, tmp_path)
 
 
+def test_runs_of_another_configuration_are_not_taken_for_those_asked_for(tmp_path):
+    asked = NODES | {"models": ["RGCN"], "seeds": 1, "selected_on": "nothing"}
+    config = {"hidden_channels": 4, "max_epochs": 2, "learning_rate": 0.01}
+    run_protocol(open_protocol(asked | {"selected": config}, tmp_path))
+    other = open_protocol(asked | {"selected": config | {"learning_rate": 0.1}}, tmp_path)
+    with pytest.raises(ValueError, match=r"must have the configuration .* learning_rate = 0.01 instead of 0.1"):
+        run_protocol(other)
+    with pytest.raises(ValueError, match=r'`device` must be "cpu" or "cuda", got "tpu"'):
+        run_protocol(other, device="tpu")
+
+
 def test_selected_settings_are_written_and_run_again(node_run, tmp_path):
     _, found, _ = node_run
     paths = write_configs(found, tmp_path / "configs", "rgat reproduce institute")

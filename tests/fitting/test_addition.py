@@ -32,6 +32,18 @@ def test_nodes_added_after_training_are_judged_by_their_features(tmp_path, induc
     assert loaded.predict([f"{PREFIX}person/new"], rdf=new).names == (f"<{PREFIX}person/new>",)
 
 
+def test_numbers_of_edges_are_those_of_the_grown_graph(tmp_path, files):
+    data = from_rdf(files[0], files[1], features=("types", "degrees"))
+    new = tmp_path / "new.nt"
+    new.write_text(NEW)
+    grown, _, _ = extend(data, new)
+    again = tmp_path / "again.nt"
+    again.write_text(files[0].read_text() + NEW)
+    whole = from_rdf(again, files[1], features=("types", "degrees"))
+    place = {name: number for number, name in enumerate(whole.node_names)}
+    torch.testing.assert_close(grown.x, whole.x[[place[name] for name in grown.node_names]])
+
+
 def test_triples_that_are_there_already_change_nothing(tmp_path, files, inductive):
     known = tmp_path / "known.nt"
     known.write_text("".join(line + "\n" for line in files[0].read_text().splitlines()[::9]))

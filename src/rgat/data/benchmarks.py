@@ -181,10 +181,13 @@ def _load_rdf(name: str, files: dict[str, Path]) -> NodeData:
     benchmark, x = BENCHMARKS[name], None
     node_column, label_column = benchmark.columns
     source = LabelSource(train=train, test=test, node_column=node_column, label_column=label_column)
-    if benchmark.features:
-        triples, x = encode(triples, learn_vocabulary(triples, benchmark.features))
+    vocabulary = learn_vocabulary(triples, benchmark.features) if benchmark.features else None
+    if vocabulary is not None:
+        triples, x = encode(triples, vocabulary)
     data = label_triples(triples, source, x, name=name)
     data.provenance["sha256"] = hashes
+    if vocabulary is not None:
+        data.provenance["vocabulary"] = vocabulary.as_json()
     return data
 
 

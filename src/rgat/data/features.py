@@ -76,7 +76,10 @@ def learn_vocabulary(triples: Triples, features: Sequence[str]) -> Vocabulary:
             if isinstance(value, float):
                 values.setdefault(predicate, []).append(value)
         numbers = {triples.relation_names[predicate]: _scale(values[predicate]) for predicate in sorted(values)}
-    degrees = sorted(triples.relation_names) if "degrees" in features else None
+    degrees = None
+    if "degrees" in features:
+        linked = triples.edges[~_ends_in_literal(triples)] if numbers is not None else triples.edges
+        degrees = sorted(triples.relation_names[place] for place in np.unique(linked[:, 1]).tolist())
     return Vocabulary(types, numbers, degrees)
 
 
@@ -97,13 +100,27 @@ def encode(triples: Triples, vocabulary: Vocabulary) -> tuple[Triples, Tensor]:
                 kinds[node, place[triples.node_names[kind]]] = 1.0
         columns.append(kinds)
     if vocabulary.degrees is not None:
-        columns.append(_degrees(triples, vocabulary.degrees))
-    if vocabulary.numbers is None:
-        return triples, torch.from_numpy(np.concatenate(columns, axis=1)).float()
-    columns += _encode_literals(triples, vocabulary.numbers)
-    is_literal = np.array([name[0] == '"' for name in triples.node_names], dtype=bool)
-    kept, nodes = triples.keep(~is_literal[triples.edges[:, 2]], ~is_literal)
-    return kept, torch.from_numpy(np.concatenate(columns, axis=1)[nodes]).float()
+        columns.append(np.zeros((len(triples.node_names), 2 * len(vocabulary.degrees))))
+    kept, nodes = triples, np.arange(len(triples.node_names))
+    if vocabulary.numbers is not None:
+        columns += _encode_literals(triples, vocabulary.numbers)
+        kept, nodes = triples.keep(~_ends_in_literal(triples), ~_is_literal(triples))
+    x = torch.from_numpy(np.concatenate(columns, axis=1)[nodes]).float()
+    count_degrees(x, kept, vocabulary)
+    return kept, x
+
+
+def count_degrees(x: Tensor, triples: Triples, vocabulary: Vocabulary) -> None:
+    """Fill the columns of numbers of edges with those of the triples: logarithms of one more."""
+    if vocabulary.degrees is None:
+        return
+    first = 0 if vocabulary.types is None else len(vocabulary.types) + 1
+    subject, relation, value = triples.edges.T
+    for place, name in enumerate(vocabulary.degrees):
+        chosen = relation == (triples.relation_names.index(name) if name in triples.relation_names else -1)
+        for column, ends in enumerate((subject, value)):
+            counts = np.bincount(ends[chosen], minlength=len(x))
+            x[:, first + 2 * place + column] = torch.from_numpy(np.log1p(counts))
 
 
 def literal_features(triples: Triples) -> tuple[Triples, Tensor]:
@@ -111,13 +128,14 @@ def literal_features(triples: Triples) -> tuple[Triples, Tensor]:
     return encode(triples, learn_vocabulary(triples, ("literals",)))
 
 
-def _degrees(triples: Triples, predicates: list[str]) -> Array:
-    """How often each node is the subject, and the object, of each predicate; as logarithms."""
-    subject, relation, value = triples.edges.T
-    size, names = len(triples.node_names), triples.relation_names
-    places = [names.index(name) if name in names else -1 for name in predicates]
-    counts = [np.bincount(ends[relation == place], minlength=size) for place in places for ends in (subject, value)]
-    return np.log1p(np.stack(counts, axis=1).astype(np.float64))
+def _is_literal(triples: Triples) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    """Of each node."""
+    return np.array([name[0] == '"' for name in triples.node_names], dtype=bool)
+
+
+def _ends_in_literal(triples: Triples) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    """Of each triple."""
+    return _is_literal(triples)[triples.edges[:, 2]]
 
 
 def _typed(triples: Triples) -> list[tuple[int, int]]:
@@ -128,9 +146,8 @@ def _typed(triples: Triples) -> list[tuple[int, int]]:
 
 def _literals(triples: Triples) -> list[tuple[int, int, float | str]]:
     """Subject, predicate and value of each triple that ends in a literal."""
-    is_literal = np.array([name[0] == '"' for name in triples.node_names], dtype=bool)
     found: list[tuple[int, int, float | str]] = []
-    for subject, predicate, literal in triples.edges[is_literal[triples.edges[:, 2]]].tolist():
+    for subject, predicate, literal in triples.edges[_ends_in_literal(triples)].tolist():
         name = triples.node_names[literal]
         number = _as_number(name)
         found.append((subject, predicate, split_literal(name)[0] if number is None else number))

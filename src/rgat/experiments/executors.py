@@ -18,6 +18,8 @@ from functools import lru_cache
 from multiprocessing.connection import Connection
 from typing import Any
 
+import torch
+
 from rgat.checks import check_count, check_word
 from rgat.experiments.division import Division
 from rgat.experiments.portable import decode, encode
@@ -32,6 +34,13 @@ ANSWER_SECONDS = 3.0  # for an address to answer
 HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 Execute = Callable[[Sequence[Unit]], Iterator[Record]]
+
+
+def check_device(device: str, executor: str) -> None:
+    """Raise unless work can be done there; what a cluster has, only the cluster knows."""
+    check_word("device", device.partition(":")[0], ("cpu", "cuda"))
+    if device.startswith("cuda") and executor != "ray" and not torch.cuda.is_available():
+        raise ValueError('`device` must be "cpu" where PyTorch sees no CUDA device, got "cuda"')
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ BUDGETS = {
 MAX_EPOCHS = {"node": 400, "graph": 100}
 PATIENCE = 30
 BATCH_SIZE = 64
+MAX_SEED = 4_000_000  # a thousand times as much must fit into 32 bits
 FULL = ("num_bases", "num_attention_bases")  # None where kernels are not decomposed; a TOML file leaves them out
 
 
@@ -118,6 +120,8 @@ def make_plan(task: str, asked: Mapping[str, Any]) -> Plan:
         if name in given and not isinstance(given[name], kind):
             words = {"models": "a list of names", "setting": "a name"}.get(name, "a table")
             raise ValueError(f"`{name}` must be {words}, got {given[name]!r}")
+    if not all(isinstance(name, str) for name in given["models"]):
+        raise ValueError(f"`models` must be a list of names, got {given['models']!r}")
     given["models"] = tuple(dict.fromkeys(given["models"]))
     _check(task, given)
     if any(given[key] != value for key, value in defaults.items()) or "selected" in given:
@@ -128,19 +132,28 @@ def make_plan(task: str, asked: Mapping[str, Any]) -> Plan:
 def _check(task: str, given: dict[str, Any]) -> None:
     for model in given["models"]:
         check_word("model", model, tuple(ALL_VARIANTS))
+    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", given.get("setting", "x")):  # it is part of file names
+        raise ValueError(f'`setting` must be small letters and digits, with hyphens between, got "{given["setting"]}"')
     if not given["models"]:
         raise ValueError("`models` must name at least one model, got none; leave it out for all five")
     least = 0 if "selected" in given else 1
     for name, lowest in (("trials", least), ("folds", least), ("seeds", 1), ("max_epochs", 1), ("patience", 1)):
         check_count(name, given[name], lowest)
     check_count("search_seed", given["search_seed"], 0)
+    if given["search_seed"] > MAX_SEED:
+        raise ValueError(f"`search_seed` must be at most {MAX_SEED:,}, got {given['search_seed']:,}")
     if given["folds"] > NUM_FOLDS[task]:
         raise ValueError(f"`folds` must be at most {NUM_FOLDS[task]} for {task} tasks, got {given['folds']}")
     if given.get("fixed") and not given.get("setting"):
         raise ValueError("`setting` must name the configuration that [fixed] makes, got none; add a name")
-    known = {name for model in given["models"] for name in priors_of(task, model)}
+    priors = {name: prior for model in given["models"] for name, prior in priors_of(task, model).items()}
+    known = set(priors)
     for name in given.get("fixed", {}):
         check_word("key in [fixed]", name, sorted(known))
+    for table in ("fixed", "selected"):
+        for name, value in given.get(table, {}).items():
+            if name in priors and not priors[name].is_like(value):
+                raise ValueError(f"`{name}` must be of the kind of {priors[name]}, got {value!r}")
     limits = ("max_epochs", "patience", "batch_size")
     for name, value in given.get("selected", {}).items():
         check_word("key in [config]", name, sorted({*known, *limits, *(o for v in ALL_VARIANTS.values() for o in v)}))

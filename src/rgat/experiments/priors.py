@@ -20,6 +20,9 @@ class Prior(Protocol):
     def distribution(self) -> Any:
         """The same, as Optuna knows it."""
 
+    def is_like(self, value: object) -> bool:
+        """Whether a value is of the kind that is drawn here, if not one that is."""
+
 
 @dataclass(frozen=True)
 class OneOf:
@@ -34,6 +37,9 @@ class OneOf:
         from optuna.distributions import CategoricalDistribution
 
         return CategoricalDistribution(self.values)
+
+    def is_like(self, value: object) -> bool:
+        return any(type(value) is type(one) for one in self.values)
 
     def __str__(self) -> str:
         words = {None: "Full", True: "Yes", False: "No"}
@@ -57,6 +63,9 @@ class MultiplesOf:
 
         return IntDistribution(self.low, self.high, step=self.step)
 
+    def is_like(self, value: object) -> bool:
+        return _is_number(value) and isinstance(value, int)
+
     def __str__(self) -> str:
         return f"MultiplesOf{WORDS[self.step]}({self.low}, {self.high})"
 
@@ -75,6 +84,9 @@ class Uniform:
         from optuna.distributions import FloatDistribution
 
         return FloatDistribution(self.low, self.high)
+
+    def is_like(self, value: object) -> bool:
+        return _is_number(value)
 
     def __str__(self) -> str:
         return f"Uniform({self.low}, {self.high})"
@@ -95,8 +107,15 @@ class LogUniform:
 
         return FloatDistribution(self.low, self.high, log=True)
 
+    def is_like(self, value: object) -> bool:
+        return _is_number(value)
+
     def __str__(self) -> str:
         return f"LogUniform({self.low:.0e}, {self.high:.0e})".replace("e-0", "e-")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 class Row(NamedTuple):

@@ -17,7 +17,7 @@ from typing import Any
 from rgat.data import NodeData, load
 from rgat.data.files import write_atomically
 from rgat.experiments.division import Division, divide
-from rgat.experiments.executors import open_executor
+from rgat.experiments.executors import check_device, open_executor
 from rgat.experiments.plan import Plan, asked_for, complete_config, make_plan, searched, trial_config
 from rgat.experiments.portable import decode, encode
 from rgat.experiments.priors import draw_options
@@ -118,9 +118,25 @@ def next_units(experiment: Experiment, records: Sequence[Record], search_only: b
         missing = _next_trials(experiment, model, trials)
         if not missing and not search_only:
             missing = _runs(experiment, model, trials)
+            _check_configs(experiment, missing, mine)
         done = {record_name(record) for record in mine}
         units += [unit for unit in missing if record_name(unit) not in done]
     return units
+
+
+def _check_configs(experiment: Experiment, units: Sequence[Unit], records: Sequence[Record]) -> None:
+    """Raise if a run that is there had another configuration than the one that is to be run now."""
+    there = {record_name(record): record for record in records}
+    for unit in units:
+        now: dict[str, Any] = unit["config"]
+        before: dict[str, Any] = there.get(record_name(unit), unit)["config"]
+        other = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+        if other:
+            raise ValueError(
+                f"runs of {unit['model']} in {experiment.folder} must have the configuration that is asked for, got "
+                f"some with {other[0]} = {before.get(other[0])} instead of {now.get(other[0])}; give another folder "
+                "with --out"
+            )
 
 
 def _unit(experiment: Experiment, kind: str, model: str, config: dict[str, Any], **more: Any) -> Unit:
@@ -207,6 +223,7 @@ def run_protocol(
         device: "cpu" or "cuda".
         on_progress: called with the number of records that are there and that there will be.
     """
+    check_device(device, executor)
     records = experiment.records()
     total = experiment.count(search_only)
 

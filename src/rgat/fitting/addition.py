@@ -10,7 +10,7 @@ import torch
 
 from rgat.baselines.triples import original_triples
 from rgat.data import MISSING, NodeData
-from rgat.data.features import Vocabulary, encode
+from rgat.data.features import Vocabulary, count_degrees, encode
 from rgat.data.knowledge_graph import assemble
 from rgat.data.rdf import Triples, read_triples
 
@@ -45,9 +45,12 @@ def extend(data: NodeData, files: Any) -> tuple[NodeData, list[str], list[str]]:
     edges = np.unique(np.concatenate([old, new]), axis=0)
     inverses, self_loops = with_inverses(data), "self" in data.relation_names
     given = data.provenance.get("relations", data.graph.num_relations)
+    union = Triples(names, list(data.relation_names[:given]), edges)
+    features = torch.cat([data.x, x[added]])
+    count_degrees(features, union, Vocabulary(**vocabulary))  # known nodes may have more edges now
     grown = assemble(
-        Triples(names, list(data.relation_names[:given]), edges),
-        torch.cat([data.x, x[added]]),
+        union,
+        features,
         torch.cat([data.labels, torch.full((len(added),), MISSING)]),
         data.classes,
         (data.train, data.valid, data.test),

@@ -15,7 +15,8 @@ from rgat.training.metric import roc_auc_per_task
 ENSEMBLE = "ensemble of the five models"
 NOTE = (
     "On each split the mean of the probabilities that all runs of the five models gave to the test part; n counts "
-    "splits. Nothing was trained for it, and nothing selected."
+    "splits, and so does its interval. Nothing was trained for it, and nothing selected on validation data: it was put "
+    "together after the single models were scored."
 )
 
 
