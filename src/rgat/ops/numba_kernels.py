@@ -414,7 +414,8 @@ def forward(
             groups = group[: _list_groups(start, end, group_ptr, node_ptr, across.shape[0] > 0, group, owner)]
             targets = np.arange(start, end)
             flat = attention[target_ptr[start] : target_ptr[end]].reshape(-1)
-            flat[:] = 0
+            for n in range(flat.shape[0]):
+                flat[n] = 0
             _scores(groups, group_ptr, group_row, source_row, queries, keys, edge_logits, additive, attention)
             if additive:
                 if is_positive.shape[0] < flat.shape[0]:
@@ -573,7 +574,9 @@ def backward_by_target(
             group, owner = np.empty(2 * most, np.int64), np.empty(2 * most, np.int64)
         groups = group[: _list_groups(start, end, group_ptr, node_ptr, singles, group, owner)]
         targets = np.arange(start, end)
-        dlogits[target_ptr[start] : target_ptr[end]].reshape(-1)[:] = 0
+        flat = dlogits[target_ptr[start] : target_ptr[end]].reshape(-1)
+        for n in range(flat.shape[0]):
+            flat[n] = 0
         _dot_values(
             groups, owner, group_ptr, group_row, group_relation, value_row, aggregated,
             values, share, width, grad, dlogits,

@@ -12,7 +12,6 @@ from rgat.ops.blas import multiply, place
 from rgat.ops.numba_kernels import (
     AHEAD,
     LONG,
-    bring_back,
     compiled,
     inline,
     inputs_by_source,
@@ -251,7 +250,7 @@ def table_backward(
     taken, dinputs = _buffer(rows, batch * inputs, grad), _buffer(rows, batch * inputs, grad)
     dtable = _buffer(rows, batch * columns, grad)
     attends, nowhere = queries.shape[0] > 0, index[:0]
-    together = dlogits if attends and additive else dlogits[:0, :0]
+    together = dlogits if attends and additive else np.empty((0, 0), dlogits.dtype)
     for r in range(relations):
         start, end = _rows_between(relation_ptr, r, lo, hi)
         summed = aggregated.shape[0] > 0 and aggregated[r]
@@ -360,8 +359,9 @@ def scores_backward(lo, hi, bounds, index, relation_ptr, dscores, x, weight, dx,
         start, end = _rows_between(relation_ptr, r, lo, hi)
         if start >= end:
             continue
-        for h in range(heads):
-            turned[h * columns : (h + 1) * columns] = weight[r, h].T
+        for row in range(heads * columns):
+            for f in range(inputs):
+                turned[row, f] = weight[r, row // columns, f, row % columns]
         for begin in range(start, end, LONG):
             for u in range(np.uint64(begin), np.uint64(min(begin + LONG, end))):
                 j = np.uint64(index[u])
@@ -376,7 +376,7 @@ def scores_backward(lo, hi, bounds, index, relation_ptr, dscores, x, weight, dx,
                                 dx[j, at + f] += slope * turned[row, f]
             put_aside(totals, sums, 0)
         own = _own_kernel(dweight, shared, part, relation_ptr, r, lo)
-        bring_back(totals, sums, 0)
-        for h in range(heads):
-            own[h] += sums[0, h * columns : (h + 1) * columns].T
-        sums[:] = 0
+        for row in range(heads * columns):
+            for f in range(inputs):
+                own[row // columns, f, row % columns] += totals[row * inputs + f]
+                totals[row * inputs + f] = 0
