@@ -110,7 +110,9 @@ def demo(
 
 
 def _say_where(page: Path) -> None:
-    console.print(f"\nThe report, to open in a browser: {page.resolve()}", highlight=False, soft_wrap=True)
+    console.print(
+        f"\nThe report, to open in a browser: {page.resolve()}", highlight=False, soft_wrap=True, markup=False
+    )
 
 
 def _table(runs: list[Record]) -> Table:
@@ -210,6 +212,7 @@ def train(
         kernel_l2_1=l2,
         kernel_l2_2=l2,
     )
+    own_data.check_folder(out)
     about: dict[str, Any] = {
         "labels": labels,
         "test_labels": test_labels,
@@ -237,7 +240,7 @@ def train(
         return
     read = own_data.read(data, rdf=rdf, smiles=smiles, seed=seed, **about)
     for line in own_data.describe(read):
-        console.print(line, highlight=False, soft_wrap=True)
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
     with _progress() as advance:
         fitted = own_data.fit(
             read, ensemble=ensemble, search=search, seed=seed, comparison=comparison, progress=advance, **given
@@ -283,6 +286,7 @@ def _print_trained(trained: Any) -> None:
         f"{result.seconds:.1f} s; {result.how}.",
         highlight=False,
         soft_wrap=True,
+        markup=False,
     )
 
 
@@ -292,7 +296,7 @@ def _print_fitted(fitted: Any, out: Path) -> None:
     rows, notes = comparison_rows(fitted)
     _print_rows((f"{fitted.report['metric']}, %", "train", "test"), rows)
     for line in (*performance(fitted), *notes, f"The model is in {out}; use it with `rgat predict {out}`."):
-        console.print(line, highlight=False, soft_wrap=True)
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
 
 
 @app.command()
@@ -339,7 +343,7 @@ def predict(
     if out is None and found is not None:
         _print_rows(*prediction_rows(found), texts=2)
     for line in notes:
-        console.print(line, highlight=False, soft_wrap=True)
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
 
 
 @app.command()
@@ -372,10 +376,10 @@ def explain(
         return
     sentences, columns, rows, texts = own_data.told(found, top, wide=console.width >= 100)
     for line in sentences:
-        console.print(line, highlight=False, soft_wrap=True)
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
     _print_rows(columns, rows, texts)
     if page is not None:
-        console.print(f"Open {page} in a browser.", highlight=False)
+        console.print(f"Open {page} in a browser.", highlight=False, soft_wrap=True, markup=False)
 
 
 data_app = typer.Typer(help="Data sets by name.", no_args_is_help=True, rich_markup_mode=None)
@@ -457,7 +461,7 @@ def data_fetch(name: Annotated[str, typer.Argument(help="A benchmark, as `rgat d
         files = fetch(name, lambda received, total: progress.update(bar, completed=received, total=total))
     for file, path in files.items():
         checked = "SHA-256 verified" if BENCHMARKS[name].files[file] else "no published SHA-256 to compare with"
-        console.print(f"{path} ({checked})", highlight=False, soft_wrap=True)
+        console.print(f"{path} ({checked})", highlight=False, soft_wrap=True, markup=False)
 
 
 DataName = Annotated[str | None, typer.Argument(metavar="DATA", help="A data set, as `rgat data list` shows them.")]
@@ -550,7 +554,7 @@ def reproduce(
         from rgat.experiments.summary import write_configs
 
         for path in write_configs(records, configs, shlex.join(["rgat", *sys.argv[1:]])):
-            console.print(f"{path}", highlight=False, soft_wrap=True)
+            console.print(f"{path}", highlight=False, soft_wrap=True, markup=False)
 
 
 def _protocol(
@@ -575,7 +579,7 @@ def _protocol(
     experiment = open_protocol((read_plan(config) if config else {}) | wanted, out)
     if propose:
         count = write_units(experiment, search_only)
-        console.print(f"{count} units to do in {experiment.folder}", highlight=False, soft_wrap=True)
+        console.print(f"{count} units to do in {experiment.folder}", highlight=False, soft_wrap=True, markup=False)
         return []
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("records,"), TimeRemainingColumn(), TextColumn("left"))
     with Progress(TextColumn(experiment.plan.data), *columns, console=console, transient=True) as progress:
@@ -583,7 +587,7 @@ def _protocol(
         show = lambda done, total: progress.update(bar, completed=done, total=total)
         records = run_protocol(experiment, search_only, on_progress=show, **how)
     console.print(_search_table(records) if search_only else _result_table(records), highlight=False)
-    console.print(f"Records are in {experiment.folder}.", highlight=False, soft_wrap=True)
+    console.print(f"Records are in {experiment.folder}.", highlight=False, soft_wrap=True, markup=False)
     if others:
         _run_baselines(others, experiment.plan.data, asked["seeds"], out)
     return records

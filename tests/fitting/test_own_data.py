@@ -271,6 +271,42 @@ def test_words_for_a_terminal(node_model):
     assert "can be believed" in " ".join(node_sentences(dataclasses.replace(explanation, choice=0.4, agreement=0.9)))
 
 
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("learning_rate=abc", "`learning_rate` must be of the kind of LogUniform"),
+        ("batch_norm=foo", "`batch_norm` must be of the kind of OneOf"),
+        ("batch_size=foo", "`batch_size` must be an integer of at least 1"),
+        ("autocast=foo", "`autocast` must be true or false"),
+        ("foo=1", "`option` must be"),
+    ],
+)
+def test_options_of_a_wrong_kind_are_refused(tmp_path, rgat, files, option, message):
+    own = ("--rdf", files[0], "--labels", files[1])
+    for data in (("institute",), own):
+        done = rgat("train", *data, "--out", tmp_path / "model", "--option", option)
+        assert done.returncode == 2
+        assert message in said(done.stderr)
+    assert not (tmp_path / "model").exists()
+
+
+def test_names_with_brackets_are_printed_as_they_are(tmp_path, rgat, graph_model, files):
+    graph_model.save(tmp_path / "model")
+    done = rgat("explain", tmp_path / "model", "--smiles", "c1cc[nH]c1")
+    assert "c1cc[nH]c1: " in done.stdout
+    table = tmp_path / "a.csv"
+    table.write_text("smiles\nCC\n")
+    done = rgat("predict", tmp_path / "model", "--smiles", table, "--out", table)
+    assert done.returncode == 2
+    assert "must not take the place of their molecules" in said(done.stderr)
+    assert table.read_text() == "smiles\nCC\n"
+    done = rgat("predict", tmp_path / "model", "--smiles", "CC", "--out", tmp_path)
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    done = rgat("train", "institute", "--out", table)
+    assert done.returncode == 2
+    assert "must be a folder that can be written" in said(done.stderr)
+
+
 def test_a_data_set_by_name_is_compared_too(tmp_path, rgat):
     done = rgat("train", "institute", "--out", tmp_path / "model", "--epochs", 3)
     assert done.returncode == 0, done.stderr

@@ -37,6 +37,8 @@ def cache_folder() -> Path:
 def replacing(path: str | PathLike[str]) -> Iterator[IO[bytes]]:
     """Open a temporary file beside ``path`` that takes its place when the block ends well, and vanishes otherwise."""
     path = Path(path)
+    if path.is_dir():
+        raise ValueError(f"{path}: cannot be written: it is a folder")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)

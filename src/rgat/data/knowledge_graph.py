@@ -154,7 +154,8 @@ def label_triples(
     else:
         cut = [torch.tensor(by_part[part], dtype=torch.long) for part in PARTS]
     data = assemble(triples, features, targets, classes, cut, inverses, self_loops, name)
-    dropped = len({label.node for table in given for label in table}) - len(known)
+    terms = {_term(label.node, places) for table in given for label in table}
+    dropped = sum(term not in places for term in terms)
     if dropped:
         data.provenance["unknown_nodes"] = dropped
     return data

@@ -51,7 +51,9 @@ def _simple(data: NodeData | GraphData, seed: int) -> dict[str, Any]:
 def _rgcn(data: NodeData | GraphData, config: Config, train: Callable[[Config, str], Model]) -> dict[str, Any]:
     kept = ("model", "heads", "num_attention_bases", "attention_l2_1", "attention_l2_2", "attention_channels")
     shared = {name: value for name, value in config.items() if name not in (*kept, "edge_dim", "negative_slope")}
-    model = train(configure(task_of(data), shared | {"model": "RGCN"}), "an RGCN to compare with")
+    rival = configure(task_of(data), shared | {"model": "RGCN"})
+    rival = {name: value for name, value in rival.items() if name in shared or name == "model"}  # no default of its own
+    model = train(rival, "an RGCN to compare with")
     scores = {}
     for part in PARTS:
         ids = getattr(data, part)

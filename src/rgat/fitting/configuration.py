@@ -10,7 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from rgat.checks import check_word
+from rgat.checks import check_count, check_word
 from rgat.data import GraphData, NodeData
 from rgat.experiments.priors import priors_of
 from rgat.experiments.units import PER_LAYER, read_config
@@ -60,9 +60,7 @@ def configure(task: str, given: Mapping[str, Any]) -> Config:
         given: ``model`` (its name in the paper's tables), options of the model, and settings of training, flat; L2
             coefficients are ``kernel_l2_1`` and so on, one per layer.
     """
-    known = known_options(task)
-    for name in given:
-        check_word("option", name, known)
+    check_options(given, known_options(task))
     config = DEFAULTS[task] | dict(given)
     check_word("model", config["model"], tuple(VARIANTS))
     if config["model"] == "RGCN":
@@ -71,6 +69,19 @@ def configure(task: str, given: Mapping[str, Any]) -> Config:
             raise ValueError(f"`{unknown[0]}` must not be given for RGCN, which has no attention; leave it out")
         config = {name: value for name, value in config.items() if name not in ("heads", "num_attention_bases")}
     return config
+
+
+def check_options(given: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    """Raise unless all options are known, and their values of the right kind."""
+    priors = priors_of("node", "additive WIRGAT") | priors_of("graph", "additive WIRGAT")
+    for name, value in given.items():
+        check_word("option", name, known)
+        if name in priors and not priors[name].is_like(value):
+            raise ValueError(f"`{name}` must be of the kind of {priors[name]}, got {value!r}")
+        if name in ("max_epochs", "patience", "batch_size") and value is not None:
+            check_count(name, value)
+        if name == "autocast" and not isinstance(value, bool):
+            raise ValueError(f"`autocast` must be true or false, got {value!r}")
 
 
 def known_options(task: str) -> tuple[str, ...]:
@@ -113,6 +124,8 @@ def read_toml(path: str | PathLike[str]) -> Config:
         raise ValueError(f"{path} must be TOML ({error})") from error
     if "config" not in content:
         return content
+    if not isinstance(content["config"], dict):
+        raise ValueError(f"{path}: `config` must be a table, got {content['config']!r}")
     config = {name: value for name, value in content["config"].items() if name not in ("layer", "scope", "score")}
     return ({"model": content["model"]} if "model" in content else {}) | config
 

@@ -66,6 +66,8 @@ def load(folder: str | PathLike[str], device: torch.device | str = "cpu") -> Nod
             f"{record.get('version')}; this is rgat {__version__}: use the version that wrote it, or a newer one"
         )
     try:
+        if not isinstance(record.get("members"), int) or record["members"] < 1:
+            raise ValueError(f"`members` must be at least 1, got {record.get('members')!r}")
         fitted = _node_model(tensors, record) if record["task"] == "node" else _graph_model(tensors, record)
     except (KeyError, TypeError, AttributeError, RuntimeError, ValueError) as error:
         raise ValueError(f"{folder} must hold a whole fitted model, but its parts do not fit: {error}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -14,7 +15,7 @@ from rgat.data.download import sha256
 from rgat.experiments.train import Trained
 from rgat.experiments.train import train as train_one
 from rgat.experiments.variants import VARIANTS
-from rgat.fitting.configuration import flat_config, read_option, read_toml, split_config
+from rgat.fitting.configuration import check_options, flat_config, known_options, read_option, read_toml, split_config
 from rgat.fitting.estimate import fit, fit_trained
 from rgat.fitting.explanation import ORDERS, NodeExplanation, RelationImportance
 from rgat.fitting.explorer import write_explorer
@@ -45,6 +46,13 @@ def given_options(config: Path_ | None, options: Sequence[str], **flags: Any) ->
     given = {} if config is None else read_toml(config)
     given |= dict(read_option(text) for text in options)
     return given | {name: value for name, value in flags.items() if value is not None}
+
+
+def check_folder(folder: Path) -> None:
+    """Raise, before hours are spent, if a model could not be written there."""
+    parent = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise ValueError(f"{folder} must be a folder that can be written, but {parent} is none; choose another --out")
 
 
 def read_thresholds(texts: Sequence[str]) -> dict[str, float]:
@@ -148,6 +156,7 @@ def train_by_name(
     """Train one model with checkpoints, in one process or those of `torchrun`; None in all but the first."""
     config = {"model": "additive WIRGAT"} | dict(given)
     check_word("model", config["model"], tuple(VARIANTS))
+    check_options(given, (*known_options("node"), *known_options("graph")))
     options, settings = split_config(config)
     own = {key: value for key, value in options.items() if key not in VARIANTS[config["model"]]}
     trained = train_one(name, config["model"], out, own, settings, seed, resume=resume, progress=True)

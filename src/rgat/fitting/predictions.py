@@ -84,11 +84,13 @@ class Predictions:
     def _triples(self, predicate: str) -> str:
         if not self.exclusive:
             raise ValueError("triples (.nt) must be about nodes of a graph, got molecules; write .csv or .tsv")
-        lines = []
+        lines, iri = [], predicate.removeprefix("<").removesuffix(">")
+        if ":" not in iri or any(character in iri for character in ' <>"{}|^`\\'):
+            raise ValueError(f'a predicate must be an IRI, such as http://example.org/group, got "{predicate}"')
         for node, label in zip(self.names, self.labels.tolist(), strict=True):
             if node[:1] not in "<_" or node[:1] == "":
                 raise ValueError(f"triples (.nt) must be about IRIs, got {node}; write .csv or .tsv")
-            lines.append(f"{node} <{predicate.strip('<>')}> {_term(label)} .\n")
+            lines.append(f"{node} <{iri}> {_term(label)} .\n")
         return "".join(lines)
 
 

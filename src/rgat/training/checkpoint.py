@@ -64,9 +64,11 @@ def load_checkpoint(folder: str | Path, name: str = NAME) -> tuple[dict[str, Ten
         raise _refusal(path, written)
     if record.pop("sha256", None) != _hash(record):
         raise _refusal(path, "it was changed since it was written")
+    if not isinstance(record["tensors"], str):
+        raise _refusal(path, "it does not name its tensors")
     file = folder / Path(record["tensors"]).name
     data = _read(file)
-    if hashlib.sha256(data).hexdigest() != record["tensors_sha256"]:
+    if hashlib.sha256(data).hexdigest() != record.get("tensors_sha256"):
         raise _refusal(file, "it was cut off or changed since it was written")
     try:
         return packed.load(data), record
