@@ -76,9 +76,7 @@ def predict_file(
     if out.suffix not in (".csv", ".tsv"):
         raise ValueError(f"{out}: predictions of molecules must go to a file that ends in .csv or .tsv")
     if out.resolve() == source.resolve():
-        raise ValueError(
-            f"{out}: predictions must not take the place of the molecules they are made of; name another file"
-        )
+        raise ValueError(f"{out}: predictions must not take the place of their molecules; name another file")
     if out.is_dir():
         raise ValueError(f"{out}: cannot be written: it is a folder")
     workers = (os.cpu_count() or 1) if workers is None else workers
