@@ -109,10 +109,13 @@ def demo(
     _say_where(page)
 
 
+def _say(text: str) -> None:
+    """Print a line as it is: names of people's own may hold brackets, and paths are copied."""
+    console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+
 def _say_where(page: Path) -> None:
-    console.print(
-        f"\nThe report, to open in a browser: {page.resolve()}", highlight=False, soft_wrap=True, markup=False
-    )
+    _say(f"\nThe report, to open in a browser: {page.resolve()}")
 
 
 def _table(runs: list[Record]) -> Table:
@@ -240,7 +243,7 @@ def train(
         return
     read = own_data.read(data, rdf=rdf, smiles=smiles, seed=seed, **about)
     for line in own_data.describe(read):
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
+        _say(line)
     with _progress() as advance:
         fitted = own_data.fit(
             read, ensemble=ensemble, search=search, seed=seed, comparison=comparison, progress=advance, **given
@@ -281,12 +284,9 @@ def _print_trained(trained: Any) -> None:
         for name, scores in (("attention", result.scores), ("constant attention", result.constant_scores))
     ]
     _print_rows((result.metric, *parts), rows)
-    console.print(
+    _say(
         f"{trained.data}\nBest epoch by validation: {result.best_epoch} of {len(result.curve)}; "
-        f"{result.seconds:.1f} s; {result.how}.",
-        highlight=False,
-        soft_wrap=True,
-        markup=False,
+        f"{result.seconds:.1f} s; {result.how}."
     )
 
 
@@ -296,7 +296,7 @@ def _print_fitted(fitted: Any, out: Path) -> None:
     rows, notes = comparison_rows(fitted)
     _print_rows((f"{fitted.report['metric']}, %", "train", "test"), rows)
     for line in (*performance(fitted), *notes, f"The model is in {out}; use it with `rgat predict {out}`."):
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
+        _say(line)
 
 
 @app.command()
@@ -343,7 +343,7 @@ def predict(
     if out is None and found is not None:
         _print_rows(*prediction_rows(found), texts=2)
     for line in notes:
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
+        _say(line)
 
 
 @app.command()
@@ -376,10 +376,10 @@ def explain(
         return
     sentences, columns, rows, texts = own_data.told(found, top, wide=console.width >= 100)
     for line in sentences:
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
+        _say(line)
     _print_rows(columns, rows, texts)
     if page is not None:
-        console.print(f"Open {page} in a browser.", highlight=False, soft_wrap=True, markup=False)
+        _say(f"Open {page} in a browser.")
 
 
 data_app = typer.Typer(help="Data sets by name.", no_args_is_help=True, rich_markup_mode=None)
@@ -461,7 +461,7 @@ def data_fetch(name: Annotated[str, typer.Argument(help="A benchmark, as `rgat d
         files = fetch(name, lambda received, total: progress.update(bar, completed=received, total=total))
     for file, path in files.items():
         checked = "SHA-256 verified" if BENCHMARKS[name].files[file] else "no published SHA-256 to compare with"
-        console.print(f"{path} ({checked})", highlight=False, soft_wrap=True, markup=False)
+        _say(f"{path} ({checked})")
 
 
 DataName = Annotated[str | None, typer.Argument(metavar="DATA", help="A data set, as `rgat data list` shows them.")]
@@ -554,7 +554,7 @@ def reproduce(
         from rgat.experiments.summary import write_configs
 
         for path in write_configs(records, configs, shlex.join(["rgat", *sys.argv[1:]])):
-            console.print(f"{path}", highlight=False, soft_wrap=True, markup=False)
+            _say(f"{path}")
 
 
 def _protocol(
@@ -579,7 +579,7 @@ def _protocol(
     experiment = open_protocol((read_plan(config) if config else {}) | wanted, out)
     if propose:
         count = write_units(experiment, search_only)
-        console.print(f"{count} units to do in {experiment.folder}", highlight=False, soft_wrap=True, markup=False)
+        _say(f"{count} units to do in {experiment.folder}")
         return []
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("records,"), TimeRemainingColumn(), TextColumn("left"))
     with Progress(TextColumn(experiment.plan.data), *columns, console=console, transient=True) as progress:
@@ -587,7 +587,7 @@ def _protocol(
         show = lambda done, total: progress.update(bar, completed=done, total=total)
         records = run_protocol(experiment, search_only, on_progress=show, **how)
     console.print(_search_table(records) if search_only else _result_table(records), highlight=False)
-    console.print(f"Records are in {experiment.folder}.", highlight=False, soft_wrap=True, markup=False)
+    _say(f"Records are in {experiment.folder}.")
     if others:
         _run_baselines(others, experiment.plan.data, asked["seeds"], out)
     return records

@@ -36,7 +36,7 @@ HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 Execute = Callable[[Sequence[Unit]], Iterator[Record]]
 
 
-def check_device(device: str, executor: str) -> None:
+def _check_device(device: str, executor: str) -> None:
     """Raise unless work can be done there; what a cluster has, only the cluster knows."""
     check_word("device", device.partition(":")[0], ("cpu", "cuda"))
     if device.startswith("cuda") and executor != "ray" and not torch.cuda.is_available():
@@ -49,6 +49,7 @@ def open_executor(
 ) -> Iterator[Execute]:
     """A function that does the work of units and yields their records; its workers live as long as the block."""
     check_word("executor", executor, EXECUTORS)
+    _check_device(device, executor)
     if workers is not None:
         check_count("workers", workers)
     if address is not None and executor != "ray":

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from rgat.checks import check_count, check_word
 from rgat.experiments.division import NUM_FOLDS
-from rgat.experiments.priors import Prior, priors_of
+from rgat.experiments.priors import Prior, check_kinds, priors_of
 from rgat.experiments.variants import ALL_VARIANTS, VARIANTS
 
 
@@ -151,9 +151,7 @@ def _check(task: str, given: dict[str, Any]) -> None:
     for name in given.get("fixed", {}):
         check_word("key in [fixed]", name, sorted(known))
     for table in ("fixed", "selected"):
-        for name, value in given.get(table, {}).items():
-            if name in priors and not priors[name].is_like(value):
-                raise ValueError(f"`{name}` must be of the kind of {priors[name]}, got {value!r}")
+        check_kinds(priors, given.get(table, {}))
     limits = ("max_epochs", "patience", "batch_size")
     for name, value in given.get("selected", {}).items():
         check_word("key in [config]", name, sorted({*known, *limits, *(o for v in ALL_VARIANTS.values() for o in v)}))

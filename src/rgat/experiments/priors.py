@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -158,6 +159,13 @@ PRIORS: dict[str, dict[str, Row]] = {
         "batch_norm": Row("Use batch normalisation", OneOf((True, False))),
     },
 }
+
+
+def check_kinds(priors: Mapping[str, Prior], given: Mapping[str, Any]) -> None:
+    """Raise unless each given option that has a prior is of its kind."""
+    for name, value in given.items():
+        if name in priors and not priors[name].is_like(value):
+            raise ValueError(f"`{name}` must be of the kind of {priors[name]}, got {value!r}")
 
 
 WITHOUT_ATTENTION = ("RGCN", "GGNN")

@@ -17,7 +17,7 @@ from typing import Any
 from rgat.data import NodeData, load
 from rgat.data.files import write_atomically
 from rgat.experiments.division import Division, divide
-from rgat.experiments.executors import check_device, open_executor
+from rgat.experiments.executors import open_executor
 from rgat.experiments.plan import Plan, asked_for, complete_config, make_plan, searched, trial_config
 from rgat.experiments.portable import decode, encode
 from rgat.experiments.priors import draw_options
@@ -223,7 +223,6 @@ def run_protocol(
         device: "cpu" or "cuda".
         on_progress: called with the number of records that are there and that there will be.
     """
-    check_device(device, executor)
     records = experiment.records()
     total = experiment.count(search_only)
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rgat.experiments.executors import check_device, open_executor
+from rgat.experiments.executors import open_executor
 from rgat.experiments.protocol import UNITS, read_prepared, run_protocol
 from rgat.experiments.records import has_record, write_record
 
@@ -24,7 +24,6 @@ def work(
     """Do the units of ``folder`` whose records are missing, or with ``to_the_end`` all that follows; say how many."""
     experiment = read_prepared(folder)
     executor, processes = ("local", None) if workers == 1 else ("processes", workers)
-    check_device(device, executor)
     if to_the_end:
         before = len(experiment.records())
         options = {"executor": executor, "workers": processes, "device": device}

@@ -12,7 +12,7 @@ from typing import Any
 
 from rgat.checks import check_count, check_word
 from rgat.data import GraphData, NodeData
-from rgat.experiments.priors import priors_of
+from rgat.experiments.priors import check_kinds, priors_of
 from rgat.experiments.units import PER_LAYER, read_config
 from rgat.experiments.variants import VARIANTS
 from rgat.models import RGCN_OPTIONS, GraphClassifier, NodeClassifier
@@ -73,11 +73,9 @@ def configure(task: str, given: Mapping[str, Any]) -> Config:
 
 def check_options(given: Mapping[str, Any], known: tuple[str, ...]) -> None:
     """Raise unless all options are known, and their values of the right kind."""
-    priors = priors_of("node", "additive WIRGAT") | priors_of("graph", "additive WIRGAT")
+    check_kinds(priors_of("node", "additive WIRGAT") | priors_of("graph", "additive WIRGAT"), given)
     for name, value in given.items():
         check_word("option", name, known)
-        if name in priors and not priors[name].is_like(value):
-            raise ValueError(f"`{name}` must be of the kind of {priors[name]}, got {value!r}")
         if name in ("max_epochs", "patience", "batch_size") and value is not None:
             check_count(name, value)
         if name == "autocast" and not isinstance(value, bool):
