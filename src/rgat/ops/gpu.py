@@ -9,6 +9,7 @@ from rgat.ops import triton_attention as attention_kernels
 from rgat.ops import triton_products as products
 from rgat.ops.attention import Attention
 from rgat.ops.triton_bases import collect, pair, spread
+from rgat.ops.triton_launch import once
 from rgat.ops.triton_products import column_sum as sum_rows
 from rgat.ops.triton_products import fold, fold_backward
 from rgat.ops.vectorised import gather_back
@@ -36,8 +37,11 @@ TAKES_BIAS = True  # it is added where the outputs are written
 
 def _edges(s: Structure, how: Attention) -> attention_kernels.Edges:
     """A structure as the kernels read it."""
-    # Rows have ids only for the masks of feature dropout.
-    row_id = s.sources.keys(s.target_ptr.shape[0] - 1) if how.feature_dropout else s.source_ptr
+    row_id = s.source_ptr  # rows have ids only for the masks of feature dropout
+    if how.feature_dropout:
+        num_nodes = s.target_ptr.shape[0] - 1
+        made = once(s.sources.node, ("keys", num_nodes), lambda: s.sources.keys(num_nodes))
+        row_id = s.sources.keys(num_nodes) if made is None else made
     fields = (s.target, s.group, s.source_row, s.target_ptr, s.group_ptr, s.targets.by_node, s.by_source, s.source_ptr)
     return attention_kernels.Edges(*fields, row_id)
 

@@ -14,19 +14,32 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
+from rgat.ops import tape
+
+_LIBRARY = torch.library.Library("rgat", "FRAGMENT")  # type: ignore[no-untyped-call]
+
 
 class Operator:
     """A function of tensors, and the operator made of it."""
 
-    def __init__(self, name: str, function: Callable[..., Any]) -> None:
-        self.function = function
-        self.traced = torch.library.custom_op(name, mutates_args=())(function)
-        self.register_fake = self.traced.register_fake
+    def __init__(self, name: str, function: Callable[..., Any], repeated: bool = False) -> None:
+        # `torch.library.custom_op` does the same with three times as much Python around each call.
+        self.name, self.function = name, _repeated(function) if repeated else function
+        _, _, short = name.partition("::")
+        schema = torch.library.infer_schema(function, mutates_args=())
+        _LIBRARY.define(short + schema, tags=(torch.Tag.pt2_compliant_tag,))  # type: ignore[no-untyped-call]
+        _LIBRARY.impl(short, self.function, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+        self.traced = getattr(torch.ops.rgat, short).default
+        self.register_fake: Callable[[Callable[..., Any]], Callable[..., Any]] = torch.library.register_fake(name)
         self._direct: Any = None
 
     def register_autograd(self, backward: Callable[..., Any], setup_context: Callable[..., Any]) -> None:
         """Say how gradients are computed, as ``torch.library`` asks for it."""
-        self.traced.register_autograd(backward, setup_context=setup_context)
+        torch.library.register_autograd(self.name, backward, setup_context=setup_context)
+        self.differentiate_directly(backward, setup_context)
+
+    def differentiate_directly(self, backward: Callable[..., Any], setup_context: Callable[..., Any]) -> None:
+        """Say it for calls in eager mode alone."""
 
         # Not a `setup_context` of its own: PyTorch would inspect the signature in each call.
         def forward(ctx: Any, *arguments: Any) -> Any:
@@ -49,18 +62,25 @@ class Operator:
             return self.traced(*arguments)
         if not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in tensors):
             return self.function(*arguments)
-        return self.traced(*arguments) if self._direct is None else self._direct.apply(*arguments)
+        return self._direct.apply(*arguments)
 
 
-def operator(name: str) -> Callable[[Callable[..., Any]], Operator]:
-    """Make an operator of a function whose arguments are annotated."""
-    return lambda function: Operator(name, function)
+def operator(name: str, repeated: bool = False) -> Callable[[Callable[..., Any]], Operator]:
+    """Make an operator of a function whose arguments are annotated; ``repeated``: by tape, where that is faster."""
+    return lambda function: Operator(name, function, repeated)
+
+
+def _repeated(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*arguments: Any) -> Any:
+        return tape.play(function, arguments) if arguments[0].is_cuda else function(*arguments)
+
+    return call
 
 
 def forbid_double_backward(*operators: Operator) -> None:
     """Operators that compute gradients have none themselves."""
     for one in operators:
-        one.traced.register_autograd(_no_double_backward, setup_context=_no_context)
+        one.differentiate_directly(_no_double_backward, _no_context)
 
 
 def _no_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

@@ -216,7 +216,7 @@ def _if_any(flags: list[bool]) -> list[bool]:
     return flags if any(flags) else []
 
 
-@operator("rgat::convolve")
+@operator("rgat::convolve", repeated=True)
 def _convolve(
     x: Tensor,
     kernels: Tensor,
@@ -286,7 +286,7 @@ def _(
     return out, attention, queries, table, sums, *folded
 
 
-@operator("rgat::convolve_backward")
+@operator("rgat::convolve_backward", repeated=True)
 def _convolve_grads(
     grad: Tensor,
     grad_attention: Tensor | None,

@@ -14,6 +14,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from rgat.ops import tape
+
 _PATIENCE = 12  # a layer asks for the same table up to three times in a step, a batch is used by a few layers
 LARGE = 1 << 17  # rows or edges; smaller graphs stay in the cache and are bound by launches and waiting
 
@@ -42,14 +44,15 @@ def launch(
     if not aligned:
         aligned = tuple(address is not None and address % 16 == 0 for address in addresses)
     wide = max(numbers, default=0) >= 2**31 and tuple(number >= 2**31 for number in numbers)
-    values = constants.values()
+    values = tuple(constants.values())
     key = (id(kernel), device, warps, stages, *values, *dtypes, aligned, wide)
     compiled = _compiled.get(key)
     if compiled is None:
-        _compiled[key] = kernel[grid](*tensors, *numbers, **constants, num_warps=warps, num_stages=stages)
+        compiled = _compiled[key] = kernel[grid](*tensors, *numbers, **constants, num_warps=warps, num_stages=stages)
     else:
         stream = torch._C._cuda_getCurrentRawStream(device)
         compiled[grid](*addresses, *numbers, *values, stream=stream)
+    tape.note(compiled, grid, tensors, (*numbers, *values))
 
 
 def once(tensor: Tensor, what: tuple[Any, ...], make: Callable[[], Any]) -> Any:
