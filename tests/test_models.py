@@ -4,7 +4,7 @@ import re
 
 import pytest
 import torch
-from helpers import pairwise, random_graph
+from helpers import assert_close, pairwise, random_graph
 from torch.export import Dim
 from torch.utils import _pytree as pytree
 
@@ -383,3 +383,49 @@ def test_what_has_no_stacked_form_is_refused():
     model = NodeClassifier(5, 3, 4, score="dynamic")
     with pytest.raises(ValueError, match='the score "dynamic", of which there are no stacks'):
         stack([model, model])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"layer": "rgcn"},
+        {"scope": "across", "score": "multiplicative", "heads": 2},
+        {"score": "dynamic", "edge_dim": 3},
+        {"feature_dropout": 0.4},
+    ],
+)
+@pytest.mark.parametrize("featureless", [True, False])
+def test_the_edges_that_some_nodes_need_give_them_the_same_logits_and_gradients(options, featureless):
+    graph = random_graph(30, 90, 4, edge_dim=options.get("edge_dim")).with_self_loops()
+    given = {"in_channels": 30, "graph": graph} if featureless else {"in_channels": 6}
+    torch.manual_seed(0)
+    model = NodeClassifier(num_classes=3, num_relations=5, hidden_channels=8, **given, **options).double()
+    assert model.depends_on_edges_alone
+    x, nodes = None if featureless else torch.randn(30, 6).double(), torch.tensor([4, 7, 7])
+    fields = graph.fields(nodes)
+    assert fields[1].num_edges < fields[0].num_edges < graph.num_edges
+    weight, found = torch.randn(3, 3).double(), []
+    for edges in (graph, fields):
+        model.zero_grad()
+        for conv in (model.conv1, model.conv2):
+            conv.dropout_state.zero_()
+        logits = model(x, edges)[nodes]
+        (logits * weight).sum().backward()
+        found.append([logits.detach(), *(parameter.grad for parameter in model.parameters())])
+    for whole, part in zip(*found, strict=True):
+        assert_close(part, whole, 1e-12)
+
+
+def test_fields_of_no_node_and_of_all():
+    graph = random_graph(9, 60, 4)
+    assert [field.num_edges for field in graph.fields(torch.empty(0, dtype=torch.long))] == [0, 0]
+    assert [field.num_edges for field in graph.fields(torch.arange(9), layers=3)] == [60, 60, 60]
+
+
+def test_nodes_depend_on_more_than_edges_by_batch_statistics_and_on_their_numbers_by_masks():
+    for option in ({"batch_norm": True}, {"edge_dropout": 0.1}):
+        for model in (NodeClassifier(6, 3, 4, **option), stack([NodeClassifier(6, 3, 4, **option)]).model):
+            assert not model.depends_on_edges_alone
+            assert model.eval().depends_on_edges_alone
+    assert stack([NodeClassifier(6, 3, 4)]).model.depends_on_edges_alone

@@ -199,6 +199,35 @@ class RelationalGraph:
             **self._shared(),
         )
 
+    def fields(self, nodes: Tensor, layers: int = 2) -> tuple[RelationalGraph, ...]:
+        """The edges that the outputs of some nodes depend on, as one graph for each of so many layers.
+
+        The last has the edges into ``nodes``, the one before it those into ``nodes`` and their sources, and so on; all
+        have all nodes. Layers that see these instead of the whole graph give ``nodes`` the same outputs, and the same
+        gradients, with less work. Where nodes depend on one another in other ways, by batch normalisation in training,
+        this does not hold; nor for the masks of edge dropout, which go by an edge's place among all.
+        """
+        needed = torch.zeros(self.num_nodes, dtype=torch.bool, device=self.device)
+        needed[nodes.flatten()] = True
+        found: list[RelationalGraph] = []
+        for _ in range(layers):
+            kept = needed[self.edge_index[1]].nonzero().squeeze(1)
+            found.insert(0, self._with_edges(kept))
+            needed[self.edge_index[0, kept]] = True
+        return tuple(found)
+
+    def _with_edges(self, kept: Tensor) -> RelationalGraph:
+        new = RelationalGraph(
+            self.edge_index[:, kept],
+            self.edge_type[kept],
+            num_nodes=self.num_nodes,
+            num_relations=self.num_relations,
+            edge_attr=None if self.edge_attr is None else self.edge_attr[kept],
+            **self._shared() | {"validate": False},  # they were checked
+        )
+        new.validate, new.counted = self.validate, self.counted
+        return new
+
     @staticmethod
     def collate(graphs: Sequence[RelationalGraph]) -> RelationalGraph:
         """Put graphs of the same relations side by side into one graph that remembers which node came from which."""

@@ -101,11 +101,37 @@ class NodeClassifier(nn.Module):
         self.norm1 = _normalisation(hidden_channels, batch_norm)
         self.conv2 = _layer(layer, hidden_channels, num_classes, num_relations, heads, "mean", options)
 
-    def forward(self, x: Tensor | None, graph: RelationalGraph, constant_attention: bool = False) -> Tensor:
-        """Return class logits ``[N, num_classes]``."""
-        x = _convolve(self.conv1, x, graph, constant_attention)
-        x = torch.relu(normalise(self.norm1, x, graph))
-        return _convolve(self.conv2, x, graph, constant_attention)
+    def forward(
+        self,
+        x: Tensor | None,
+        graph: RelationalGraph | tuple[RelationalGraph, RelationalGraph],
+        constant_attention: bool = False,
+    ) -> Tensor:
+        """Return class logits ``[N, num_classes]``.
+
+        Args:
+            x: features, or None for featureless input.
+            graph: of both layers, or one for each: with ``graph.fields(nodes)`` only the logits of ``nodes`` count.
+            constant_attention: give all edges of a softmax group the same attention.
+        """
+        first, second = graph if isinstance(graph, tuple) else (graph, graph)
+        x = _convolve(self.conv1, x, first, constant_attention)
+        x = torch.relu(normalise(self.norm1, x, first))
+        return _convolve(self.conv2, x, second, constant_attention)
+
+    @property
+    def depends_on_edges_alone(self) -> bool:
+        """Whether a node's logits now depend on others by edges alone, and not on how the edges are numbered."""
+        drops = any(rate > 0 for conv in (self.conv1, self.conv2) for _, rate in _dropout_rates(conv))
+        return not self.training or (isinstance(self.norm1, nn.Identity) and not drops)
+
+
+def _dropout_rates(conv: nn.Module) -> list[tuple[float, float]]:
+    """Of features and edges, for each member of a stack."""
+    if isinstance(conv, RGATConv | RGCNConv):
+        return [(conv.feature_dropout, conv.edge_dropout)]
+    rates: list[tuple[float, float]] = conv.dropout  # type: ignore[assignment]
+    return rates
 
 
 class GraphClassifier(nn.Module):
@@ -191,12 +217,17 @@ class Stack(nn.Module):
     def __len__(self) -> int:
         return len(self.model.conv1.dropout_state)
 
-    def forward(self, x: Tensor | None, graph: RelationalGraph, constant_attention: bool = False) -> Tensor:
+    def forward(
+        self,
+        x: Tensor | None,
+        graph: RelationalGraph | tuple[RelationalGraph, RelationalGraph],
+        constant_attention: bool = False,
+    ) -> Tensor:
         """Return the logits of all members, ``[S, N, num_classes]`` or ``[S, G, num_tasks, num_classes]``.
 
         Args:
             x: an input that all members share, as a single model takes it, or features ``[N, S, F]`` of their own.
-            graph: of all members.
+            graph: of all members; of node classifiers also one for each layer.
             constant_attention: give all edges of a softmax group the same attention.
         """
         logits: Tensor = self.model(x, graph, constant_attention)

@@ -5,9 +5,10 @@ import sys
 import pytest
 import torch
 
+from rgat import RelationalGraph
 from rgat.data import load
 from rgat.experiments.variants import build_model
-from rgat.training import Settings, fit
+from rgat.training import Settings, fit, task
 from rgat.training.task import NodeTask
 
 DROPOUT = {"feature_dropout": 0.3, "edge_dropout": 0.3}
@@ -145,3 +146,26 @@ def test_penalties_are_noticed():
 def test_bad_settings_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
         Settings(**change)
+
+
+@pytest.mark.parametrize("options", [{}, DROPOUT, {"batch_norm": True}])
+def test_training_on_the_edges_that_the_labelled_nodes_need_changes_nothing(options, monkeypatch):
+    data, found, fields = load("institute"), [], []
+
+    def run(worth):
+        monkeypatch.setattr(task, "_WORTH", worth)
+        model = build_model(data, 3, **options).double()
+        result = fit(model, data, Settings(max_epochs=5), 3)
+        found.append(
+            [torch.tensor([[point.train_loss, point.valid_loss] for point in result.curve]), *model.parameters()]
+        )
+
+    whole = RelationalGraph.fields
+    monkeypatch.setattr(
+        RelationalGraph, "fields", lambda graph, nodes: fields.append(len(nodes)) or whole(graph, nodes)
+    )
+    run(2.0)  # always
+    assert len(fields) == (1 if options else 2)  # validation, and training unless it needs the whole graph
+    run(-1.0)  # never
+    for part, other in zip(*found, strict=True):
+        assert torch.allclose(part, other, rtol=1e-9, atol=1e-12)

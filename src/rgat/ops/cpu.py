@@ -7,7 +7,9 @@ per edge between forward and backward.
 
 from __future__ import annotations
 
+import functools
 import math
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,11 +30,44 @@ from rgat.ops.threads import ALONE, cut, even, run
 Array = NDArray[Any]
 
 _NO_INDEX = np.empty(0, np.int32)
+_NO_MARKS = np.empty(0, np.bool_)
+_NUMBERS = {torch.float32: np.float32, torch.float64: np.float64}
+
+_indices: dict[int, tuple[Array, weakref.ref[Tensor]]] = {}  # of tensors that live
 
 
 def _array(tensor: Tensor) -> Array:
     array: Array = (tensor.detach() if tensor.requires_grad else tensor).numpy()
     return array
+
+
+def _flat(tensor: Tensor) -> Array:
+    """As a matrix, all axes behind the first as one."""
+    array = _array(tensor)
+    return array.reshape(array.shape[0], math.prod(array.shape[1:]))
+
+
+def _fixed(tensor: Tensor) -> Array:
+    """Indices of a graph, which every call reads, as an array that is made once."""
+    number = id(tensor)
+    found = _indices.get(number)
+    if found is None:
+        # The array of a tensor keeps it alive, that of its alias does not.
+        ref = weakref.ref(tensor, lambda _: _indices.pop(number, None))
+        found = _indices[number] = (tensor.detach().numpy(), ref)
+    return found[0]
+
+
+@functools.cache
+def _nothing(dtype: torch.dtype, *shape: int) -> Array:
+    return np.empty(shape, _NUMBERS[dtype])
+
+
+@functools.lru_cache(1024)
+def _heads_by_scope(across: tuple[bool, ...]) -> tuple[Array, Array]:
+    """The heads whose groups are those within relations, and those whose groups go across."""
+    wide = np.array(across, dtype=np.bool_)
+    return np.flatnonzero(~wide), np.flatnonzero(wide)
 
 
 def _bits(tensor: Tensor) -> Array:
@@ -42,7 +77,7 @@ def _bits(tensor: Tensor) -> Array:
 
 
 def _index(node: Tensor | None) -> Array:
-    return _NO_INDEX if node is None else _array(node)
+    return _NO_INDEX if node is None else _fixed(node)
 
 
 def _routine(like: Tensor) -> Any:
@@ -56,15 +91,15 @@ def project(
 
     Of the relations that are marked in ``partly`` only the columns from ``first`` on; the others stay undefined.
     """
-    out = x.new_empty(len(rows.relation), weight.shape[1], weight.shape[3])
-    arrays = (_array(t) for t in (x.flatten(1), weight, out))
-    marks = np.array(partly, dtype=np.bool_)
+    out = x.new_empty(rows.relation.shape[0], weight.shape[1], weight.shape[3])
+    arrays = (_flat(x), _array(weight), _array(out))
+    marks = np.array(partly, dtype=np.bool_) if partly else _NO_MARKS
     run(
         products.project,
         _row_bounds(rows, weight.shape[1:]),
         _routine(x),
         _index(node),
-        _array(rows.relation_ptr),
+        _fixed(rows.relation_ptr),
         marks,
         first,
         *arrays,
@@ -97,12 +132,12 @@ def _project_backward(
 ) -> Tensor:
     """Where ``weight`` is given, add the gradient of ``x`` to ``dx``; where ``x`` is, return that of ``weight``."""
     (_, batch, columns), inputs = grad.shape, (weight if x is None else x).shape[2]  # type: ignore[union-attr]
-    relations = 0 if x is None else len(rows.relation_ptr) - 1
+    relations = 0 if x is None else rows.relation_ptr.shape[0] - 1
     dweight, shared = _kernel_grads(grad, bounds, (relations, batch, inputs, columns))
     x = grad.new_empty(0, batch, inputs) if x is None else x
     weight = grad.new_empty(0, batch, inputs, columns) if weight is None else weight
-    arrays = (_array(t) for t in (grad.flatten(1), x.flatten(1), weight, dx, dweight, shared))
-    where = (_routine(grad), _index(node), _array(rows.relation_ptr))
+    arrays = (_flat(grad), _flat(x), *(_array(t) for t in (weight, dx, dweight, shared)))
+    where = (_routine(grad), _index(node), _fixed(rows.relation_ptr))
     run(products.project_backward, bounds, np.array(bounds), *where, *arrays)
     _add_shared(dweight, shared, bounds, rows)
     return dweight
@@ -110,7 +145,7 @@ def _project_backward(
 
 def _row_bounds(rows: Rows, shape: Sequence[int]) -> list[int]:
     """The rows that each thread multiplies by kernels of some shape."""
-    return even(0, len(rows.relation), math.prod(shape))
+    return even(0, rows.relation.shape[0], math.prod(shape))
 
 
 def _kernel_grads(like: Tensor, bounds: list[int], shape: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -147,31 +182,31 @@ class _Call:
         like: Tensor,
         aggregated: Sequence[bool] = (),
     ) -> None:
-        number = _array(like).dtype.type
+        number = _NUMBERS[like.dtype]
         self.s = s
         self.heads = len(how.across)
         self.attends = queries is not None
-        self.queries = _array(like.new_empty(0, 0, 0) if queries is None else queries)
-        self.edge_logits = _array(like.new_empty(0, 0) if edge_logits is None else edge_logits)
+        self.queries = _nothing(like.dtype, 0, 0, 0) if queries is None else _array(queries)
+        self.edge_logits = _nothing(like.dtype, 0, 0) if edge_logits is None else _array(edge_logits)
         self.score = (self.edge_logits, how.negative_slope is not None, number(how.negative_slope or 0))
-        self.scopes = tuple(np.flatnonzero(np.array(how.across, dtype=np.bool_) == wide) for wide in (False, True))
-        self.aggregated = np.array(aggregated, dtype=np.bool_)
+        self.scopes = _heads_by_scope(tuple(how.across))
+        self.aggregated = np.array(aggregated, dtype=np.bool_) if aggregated else _NO_MARKS
         self.edge_mask = _mask(state, EDGES, how.edge_dropout, number)
         self.feature_mask = _mask(state, FEATURES, how.feature_dropout, number)
-        self.target_ptr, self.source_ptr, self.group_row = (
-            _array(t) for t in (s.target_ptr, s.source_ptr, s.targets.by_node)
+        self.target_ptr, self.source_ptr, self.group_row, self.value_row = (
+            _fixed(t) for t in (s.target_ptr, s.source_ptr, s.targets.by_node, s.source_row)
         )
         self.edges = (
-            self.target_ptr, *(_array(t) for t in (s.group_ptr, s.targets.node_ptr)), self.group_row,
-            *(_array(t) for t in (s.targets.relation, s.source_row, s.sources.node)),
+            self.target_ptr, _fixed(s.group_ptr), _fixed(s.targets.node_ptr), self.group_row,
+            _fixed(s.targets.relation), self.value_row, _fixed(s.sources.node),
         )  # fmt: skip
-        self.value_row = _array(s.source_row)
-        self.by_source = (_array(s.by_source), self.source_ptr)
-        self.row_id = _array(s.sources.keys(len(s.target_ptr) - 1)) if len(self.feature_mask[1]) else _NO_INDEX
+        self.by_source = (_fixed(s.by_source), self.source_ptr)
+        self.row_id = _array(s.sources.keys(len(self.target_ptr) - 1)) if len(self.feature_mask[1]) else _NO_INDEX
 
     def place(self, values: Tensor, keys: Tensor | None) -> None:
         """Say where the values ``[U, H * D]`` and keys ``[U, H, A]`` of the source rows are."""
-        self.values, self.keys = _array(values), _array(values.new_empty(0, 0, 0) if keys is None else keys)
+        self.values = _array(values)
+        self.keys = _nothing(values.dtype, 0, 0, 0) if keys is None else _array(keys)
         self.share, self.width = self.heads, values.shape[1]
         self.key_layout = (self.heads, self.heads * self.keys.shape[2], 0)
 
@@ -184,7 +219,7 @@ class _Call:
         batch, self.width = table.shape[1:]
         self.share = self.heads // batch
         keys = table[:, :, first_key:].contiguous().view(len(table), self.heads, self.queries.shape[2])
-        self.values, self.keys = _array(table.flatten(1)), _array(keys)
+        self.values, self.keys = _flat(table), _array(keys)
         self.key_layout = (self.share, self.width, first_key)
 
     def mask_features(self, rows: Tensor, channels: int, place: Tensor | None = None) -> None:
@@ -196,14 +231,14 @@ class _Call:
 
     def forward(self, x: Tensor, channels: int, sums: Tensor) -> tuple[Tensor, Tensor]:
         """Return the outputs ``[N, H, D]`` and the attention; fill the sums of aggregated relations."""
-        attention = x.new_empty(len(self.s.target), self.heads)
-        out = x.new_empty(len(self.s.target_ptr) - 1, self.heads, channels)
+        attention = x.new_empty(len(self.value_row), self.heads)
+        out = x.new_empty(len(self.target_ptr) - 1, self.heads, channels)
         weights = torch.empty_like(attention) if len(self.edge_mask[1]) else attention
         run(
             loops.forward, cut(self.target_ptr, 0, len(out), self.heads * channels), *self.edges, self.value_row,
             self.queries, self.keys, *self.score, *self.scopes, *self.edge_mask, self.aggregated,
             self.values, self.share, self.width, _array(x), _array(attention), _bits(attention),
-            *(_array(t) for t in (weights, out.flatten(1), sums)),
+            _array(weights), _flat(out), _array(sums),
         )  # fmt: skip
         return out, attention
 
@@ -221,7 +256,7 @@ class _Call:
             loops.backward_by_target, cut(self.target_ptr, 0, len(grad), grad.shape[1] * grad.shape[2]), *self.edges,
             self.value_row, self.queries, self.keys, *self.score[1:], *self.scopes, *self.edge_mask, self.aggregated,
             self.values, self.share, self.width, _array(x), _array(attention), _bits(attention),
-            *(_array(t) for t in (grad.flatten(1), grad_sums, grad_attention, dlogits, dqueries)),
+            _flat(grad), *(_array(t) for t in (grad_sums, grad_attention, dlogits, dqueries)),
         )  # fmt: skip
         return dlogits, dqueries
 
@@ -238,12 +273,12 @@ class _Call:
         self, weights: Tensor, grad: Tensor, dlogits: Tensor, dvalues: Tensor, dkeys: Tensor, place: Tensor | None
     ) -> None:
         """Fill the gradients of the values and keys of all source rows; with ``place``, values into rows of a table."""
-        additive, rows = self.score[1], len(self.s.sources.node)
+        additive, rows = self.score[1], len(self.source_ptr) - 1
         bounds = cut(self.source_ptr, 0, rows, grad.shape[1] * grad.shape[2])
         together = dlogits if self.attends and additive else dlogits.new_empty(0, 0)
-        arrays = (_array(t) for t in (self.s.target, weights, grad.flatten(1), together, dvalues))
+        arrays = (_fixed(self.s.target), _array(weights), _flat(grad), _array(together), _array(dvalues))
         where = (0, _index(place), *self.by_source)
-        keys = _array(dkeys.flatten(1))
+        keys = _flat(dkeys)
         run(loops.values_by_source, bounds, *where, *arrays, self.share, self.width, keys, self.share, 0)
         self.mask_features(dvalues, grad.shape[2], place)
         if not additive:
@@ -253,8 +288,8 @@ class _Call:
         """Fill the gradients of the keys of all source rows."""
         if self.attends:
             bounds = cut(self.source_ptr, 0, len(dkeys), self.heads * self.queries.shape[2])
-            keys = _array(dkeys.flatten(1))
-            arrays = (_array(self.s.group), self.group_row, self.queries, self.score[1], _array(dlogits), keys)
+            keys = _flat(dkeys)
+            arrays = (_fixed(self.s.group), self.group_row, self.queries, self.score[1], _array(dlogits), keys)
             run(loops.keys_by_source, bounds, 0, *self.by_source, *arrays, *self.key_layout)
 
     def table_backward(
@@ -262,17 +297,17 @@ class _Call:
     ) -> tuple[Tensor, Tensor]:
         """The gradients of the inputs, a copy per thread to be summed, and of the kernels of the source rows."""
         _, batch, inputs, columns = weight.shape
-        bounds = cut(self.source_ptr, 0, len(self.s.sources.node), inputs * max(columns, 1))
+        bounds = cut(self.source_ptr, 0, len(self.source_ptr) - 1, inputs * max(columns, 1))
         dweight, shared = _kernel_grads(weight, bounds, weight.shape)
         dx = x.new_zeros(len(bounds) - 1, len(x), batch * inputs)
         queries = self.queries if columns else self.queries[:0]  # no columns: the keys are not a product
         rows = self.s.sources
         run(
-            products.table_backward, bounds, np.array(bounds), _routine(x), _array(rows.node),
-            _array(rows.relation_ptr), *self.by_source, _array(self.s.target), _array(self.s.group), self.group_row,
-            _array(self.dropped(attention)), _array(grad.flatten(1)), _array(dlogits), queries, self.score[1],
+            products.table_backward, bounds, np.array(bounds), _routine(x), _fixed(rows.node),
+            _fixed(rows.relation_ptr), *self.by_source, _fixed(self.s.target), _fixed(self.s.group), self.group_row,
+            _array(self.dropped(attention)), _flat(grad), _array(dlogits), queries, self.score[1],
             self.share, grad.shape[2], self.aggregated, _array(dsums), self.row_id, *self.feature_mask,
-            *(_array(t) for t in (x.flatten(1), weight, dx, dweight, shared)),
+            _flat(x), *(_array(t) for t in (weight, dx, dweight, shared)),
         )  # fmt: skip
         _add_shared(dweight, shared, bounds, rows)
         return dx, dweight
@@ -382,7 +417,7 @@ def _rows_call(
         call.mask_features(values, table.shape[2])
     else:
         call.place(table.flatten(1), keys)
-        call.value_row = _array(places[4])
+        call.value_row = _fixed(places[4])
     return call
 
 
@@ -410,7 +445,7 @@ def attend_rows_backward(
     dlogits, dqueries = call.backward_by_target(no_sums[:, 0], attention, grad, no_sums, grad_attention)
     dtable, dkeys = torch.empty_like(table), torch.empty_like(keys)
     flat = dtable.flatten(1)
-    run(loops.clear_rows, even(0, len(flat), flat.shape[1]), _array(source_back), _array(flat))
+    run(loops.clear_rows, even(0, len(flat), flat.shape[1]), _fixed(source_back), _array(flat))
     call.by_source_rows(call.dropped(attention), grad, dlogits, flat, dkeys, source)
     dquery_kernel = dkey_kernel = table.new_empty(0)
     if query_kernel is not None and key_kernel is not None:
@@ -423,8 +458,8 @@ def _scores_backward(x: Tensor, weight: Tensor, dscores: Tensor, rows: Rows, pla
     """Add the gradient of the rows of ``x`` that scores were made of to ``dx``; return that of the kernels."""
     bounds = _row_bounds(rows, weight.shape[1:])
     dweight, shared = _kernel_grads(weight, bounds, weight.shape)
-    arrays = (_array(t) for t in (dscores, x.flatten(1), weight, dx, dweight, shared))
-    run(products.scores_backward, bounds, np.array(bounds), _array(place), _array(rows.relation_ptr), *arrays)
+    arrays = (_array(dscores), _flat(x), *(_array(t) for t in (weight, dx, dweight, shared)))
+    run(products.scores_backward, bounds, np.array(bounds), _fixed(place), _fixed(rows.relation_ptr), *arrays)
     _add_shared(dweight, shared, bounds, rows)
     return dweight
 
@@ -457,7 +492,7 @@ def convolve(
         bounds = even(0, len(sums), x.shape[2] * heads * channels)
         parts = x.new_zeros(len(bounds) - 1, len(out), heads * channels)
         arrays = (call.aggregated, *(_array(t) for t in (sums, weight, parts)))
-        where = (_routine(x), _array(s.targets.node), _array(s.targets.relation_ptr))
+        where = (_routine(x), _fixed(s.targets.node), _fixed(s.targets.relation_ptr))
         run(products.project_sums, bounds, np.array(bounds), *where, *arrays)
         out += _total(parts).view(out.shape)
     return out, attention, x.new_empty(0, heads, 0) if queries is None else queries, table, sums
@@ -499,8 +534,8 @@ def _sums_grad(dsums: Tensor, grad: Tensor, sums: Tensor, weight: Tensor, call: 
     """Fill the gradient of the sums of inputs; return that of their kernels."""
     bounds = even(0, len(sums), sums.shape[2] * grad.shape[1] * grad.shape[2])
     dweight, shared = _kernel_grads(weight, bounds, weight.shape)
-    arrays = (_array(t) for t in (grad.flatten(1), sums, weight, dsums, dweight, shared))
-    where = (_routine(grad), _array(s.targets.node), _array(s.targets.relation_ptr), call.aggregated)
+    arrays = (_flat(grad), *(_array(t) for t in (sums, weight, dsums, dweight, shared)))
+    where = (_routine(grad), _fixed(s.targets.node), _fixed(s.targets.relation_ptr), call.aggregated)
     run(products.project_sums_backward, bounds, np.array(bounds), *where, *arrays)
     _add_shared(dweight, shared, bounds, s.targets)
     return dweight
@@ -578,7 +613,7 @@ def collect(values: Tensor, coefficients: Tensor, rows: Rows, node: Tensor, num_
         by_node, node_ptr = node.argsort(stable=True).int(), pointers(node.bincount(minlength=num_nodes))
     out = values.new_empty(num_nodes, groups, bases, channels)
     arrays = (_array(t) for t in (by_node, node_ptr, rows.relation, values, coefficients, out))
-    run(bases_loops.collect, cut(_array(node_ptr), 0, num_nodes, heads * bases * channels), *arrays)
+    run(bases_loops.collect, cut(_fixed(node_ptr), 0, num_nodes, heads * bases * channels), *arrays)
     return out
 
 
@@ -587,7 +622,7 @@ def pair(table: Tensor, values: Tensor, rows: Rows, node: Tensor) -> Tensor:
     (_, _, bases, channels), heads = table.shape, values.shape[1]
     out = values.new_empty(len(rows.relation_ptr) - 1, heads, bases)
     arrays = (_array(t) for t in (node, rows.relation_ptr, table, values, out))
-    run(bases_loops.pair, cut(_array(rows.relation_ptr), 0, len(out), heads * bases * channels), *arrays)
+    run(bases_loops.pair, cut(_fixed(rows.relation_ptr), 0, len(out), heads * bases * channels), *arrays)
     return out
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from rgat.ops import tape
 
+_WIDE = (torch.float32, torch.float64)
 _LIBRARY = torch.library.Library("rgat", "FRAGMENT")  # type: ignore[no-untyped-call]
 
 
@@ -108,8 +109,13 @@ def wide(dtype: torch.dtype) -> torch.dtype:
 
 def widen(tensors: tuple[Tensor | None, ...], module: ModuleType | None = None) -> list[Any]:
     """The tensors contiguous, and in the dtype that is computed in unless the backend takes half precision itself."""
-    takes_half = getattr(module, "TAKES_HALF", False)
-    return [None if t is None else (t if takes_half else t.to(wide(t.dtype))).contiguous() for t in tensors]
+    if getattr(module, "TAKES_HALF", False):
+        return [None if t is None else t.contiguous() for t in tensors]
+    return [t if t is None or (t.dtype in _WIDE and t.is_contiguous()) else _widen(t) for t in tensors]
+
+
+def _widen(tensor: Tensor) -> Tensor:
+    return tensor.to(wide(tensor.dtype)).contiguous()
 
 
 def as_given(tensor: Tensor) -> AbstractContextManager[None]:

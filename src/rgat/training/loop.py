@@ -136,7 +136,7 @@ class Training:
         if isinstance(self.task, NodeTask):
             task = self.task
             step = Captured(lambda: self._step(torch.empty(0)))
-            logits = Captured(lambda: task.logits(self.called))
+            logits = Captured(lambda: task.logits(self.called, "valid"))
             self.step = lambda ids: step().clone()
             self.validate = lambda: task.scores(logits(), ["valid"])[0]
         elif isinstance(self.task, GraphTask):

@@ -16,12 +16,14 @@ from rgat.data import GraphData, NodeData
 from rgat.data.padding import Capacity, PaddedBatch
 from rgat.data.records import MISSING, PARTS
 from rgat.graph import RelationalGraph
-from rgat.models import Stack
+from rgat.models import NodeClassifier, Stack
 from rgat.training.distributed import processes
 from rgat.training.loss import balanced_class_weights, member_cross_entropy, multi_task_cross_entropy
 from rgat.training.metric import mean_roc_auc
 
 Score = tuple[float, float]  # loss and metric
+
+_WORTH = 0.75  # a part's own edges are taken where they are at most this share of all
 
 
 class Task(Protocol):
@@ -95,20 +97,34 @@ class NodeTask:
         same = all(one is labels[0] for one in labels)
         self.labels = (labels[0].expand(len(datas), -1) if same else torch.stack(labels)).to(device)
         self.parts = {part: _padded([getattr(data, part) for data in datas], device) for part in PARTS}
+        self._fields: dict[str, RelationalGraph | tuple[RelationalGraph, ...]] = {}
+
+    def _field(self, model: nn.Module, part: str) -> RelationalGraph | tuple[RelationalGraph, ...]:
+        """The graph; or for each layer, if that changes nothing and saves work, only the edges that a part needs."""
+        inner = model.model if isinstance(model, Stack) else model
+        if not isinstance(inner, NodeClassifier) or not inner.depends_on_edges_alone:
+            return self.graph
+        if part not in self._fields:
+            fields = self.graph.fields(self.parts[part].nodes)
+            worth = sum(field.num_edges for field in fields) <= _WORTH * len(fields) * self.graph.num_edges
+            self._fields[part] = tuple(field.prepare() for field in fields) if worth else self.graph
+        return self._fields[part]
 
     def batches(self, generator: torch.Generator) -> Iterator[Tensor]:
         yield self.parts["train"].nodes
 
     def losses(self, model: nn.Module, ids: Tensor) -> Tensor:
-        logits = _members(model, model(self.x, self.graph))
+        logits = _members(model, model(self.x, self._field(model, "train")))
         return member_cross_entropy(logits, self.labels, *self.parts["train"])
 
     def evaluate(self, model: nn.Module, parts: Sequence[str], constant_attention: bool = False) -> list[list[Score]]:
-        return self.scores(self.logits(model, constant_attention), parts)
+        part = parts[0] if len(parts) == 1 else None
+        return self.scores(self.logits(model, part, constant_attention), parts)
 
-    def logits(self, model: nn.Module, constant_attention: bool = False) -> Tensor:
-        """Those of all nodes, ``[S, N, classes]``."""
-        logits: Tensor = model(self.x, self.graph, constant_attention=constant_attention)
+    def logits(self, model: nn.Module, part: str | None = None, constant_attention: bool = False) -> Tensor:
+        """Those of all nodes, or with ``part`` those of its nodes among all, ``[S, N, classes]``."""
+        graph = self.graph if part is None else self._field(model, part)
+        logits: Tensor = model(self.x, graph, constant_attention=constant_attention)
         return _wide(_members(model, logits))
 
     def scores(self, logits: Tensor, parts: Sequence[str]) -> list[list[Score]]:
