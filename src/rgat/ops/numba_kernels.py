@@ -433,8 +433,8 @@ def forward(
                 for n in range(marked.shape[0]):
                     marked[n] = (marked[n] | 1) if is_positive[n] else (marked[n] & -2)
         else:
-            _constant_attention(node_ptr[start], node_ptr[end], group_ptr, within, attention)
-            _constant_attention(start, end, target_ptr, across, attention)
+            _constant_attention(np.int64(node_ptr[start]), np.int64(node_ptr[end]), group_ptr, within, attention)
+            _constant_attention(np.int64(start), np.int64(end), target_ptr, across, attention)
         if below.shape[0]:
             first, last = group_ptr[node_ptr[start]], group_ptr[node_ptr[end]]
             drop_edges(first, last, stream, below, scale, attention, weights)

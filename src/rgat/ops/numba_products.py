@@ -208,7 +208,7 @@ def project_backward(lo, hi, bounds, routine, index, relation_ptr, grad, x, weig
             elif dx.shape[0]:
                 to = dx[0]
                 to[start:end] = 0
-            _narrow_backward(start, end, index, grad, 0, x, _turned(kernel, 0), to, own)
+            _narrow_backward(start, end, index, grad, np.int64(0), x, _turned(kernel, np.int64(0)), to, own)
             continue
         for a in range(start, end, step):
             b = min(a + step, end)
@@ -276,7 +276,7 @@ def table_backward(
             begin = first if summed else 0
             if not summed and _is_narrow(batch, columns):
                 own = _own_kernel(dweight, shared, part, relation_ptr, r, lo)[0]
-                _narrow_backward(a, b, index, dtable, a, x, _turned(weight[r, 0], 0), dx[part], own)
+                _narrow_backward(a, b, index, dtable, a, x, _turned(weight[r, 0], np.int64(0)), dx[part], own)
                 continue
             if begin < columns:
                 _gather(a, b, index, x, taken)
