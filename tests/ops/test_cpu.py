@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import assert_close, assert_matches_reference, random_graph
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from rgat import RelationalGraph, ops
 from rgat.nn import RGATConv, RGCNConv
@@ -208,3 +209,27 @@ def test_without_blas_the_backend_says_why(monkeypatch):
     finally:
         monkeypatch.undo()
         dispatch.why_not.cache_clear()
+
+
+def test_a_graph_whose_memory_moves_is_read_where_it_is():
+    graph, conv = random_graph(30, 200, 4), RGATConv(6, 4, 4)
+    x = torch.randn(30, 6)
+    expected = conv(x, graph)
+    for leaf in graph.structure.leaves():
+        leaf.share_memory_()  # as when it is sent to another process
+    assert torch.equal(conv(x, graph), expected)
+
+
+def test_no_second_derivatives_under_a_dispatch_mode_either():
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
+    graph, x = random_graph(30, 200, 4), torch.randn(30, 6, requires_grad=True)
+    for options in ({}, {"num_bases": 2}):
+        conv = RGATConv(6, 4, 4, **options)
+        for plan in (None, conv.plan(graph, "basis") if options else None):
+            with Watch():
+                (grad,) = torch.autograd.grad(conv(x, graph, plan=plan).sum(), x, create_graph=True)
+                with pytest.raises(RuntimeError, match="first derivatives only"):
+                    grad.square().sum().backward()

@@ -191,6 +191,24 @@ def test_repeated_launches_are_those_of_a_first_call(options, dtype, tapes, monk
     assert sum(kept.tape is not None for kept in tape._kept.values()) == tapes
 
 
+@pytest.mark.parametrize("how", ["inference", "compiled"])
+@pytest.mark.parametrize("options", [{"score": "multiplicative"}, {"constant": True}])
+def test_parameters_that_change_between_calls_are_read(how, options):
+    graph = random_graph(300, 4000, 5).to("cuda").prepare()
+    constant = options.get("constant", False)
+    conv = RGATConv(16, 8, 5, heads=2, score=options.get("score", "additive")).cuda()
+    x = torch.randn(300, 16, device="cuda")
+    called = torch.compile(conv, fullgraph=True) if how == "compiled" else conv
+    for _ in range(20):
+        with torch.no_grad():
+            for parameter in conv.parameters():
+                parameter.copy_(torch.randn_like(parameter))
+        with torch.inference_mode(how == "inference"):
+            found = called(x, graph, constant_attention=constant)
+        with ops.backend("torch"), torch.no_grad():
+            assert_close(found, conv(x, graph, constant_attention=constant), 1e-4)
+
+
 def test_a_new_graph_in_old_memory_is_not_taken_for_the_old_one(monkeypatch):
     monkeypatch.setattr(tape, "_PATIENCE", 2)
     conv, x = RGATConv(16, 8, 3, heads=2).cuda(), torch.randn(50, 16, device="cuda")

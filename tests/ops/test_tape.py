@@ -116,6 +116,28 @@ def test_what_is_more_than_launches_is_not_repeated(what):
         assert torch.allclose(out, other(x, x + 1, graph, 0))
 
 
+def test_a_view_that_had_to_be_copied_is_not_repeated():
+    def other(x, y, graph, number):
+        turned = y.view(2, 2).t().reshape(4)  # says that it is a view
+        return add(x, turned, graph, number)
+
+    graph = [torch.zeros(4), torch.zeros(4)]
+    with torch.inference_mode():  # where `reshape` arrives as such
+        for _ in range(6):
+            x, y = torch.randn(4), torch.randn(4)
+            out, count = counted(other, x, y, graph, 0)
+            assert count == 1
+            assert torch.allclose(out, x + y.view(2, 2).t().reshape(4))
+
+
+def test_not_more_than_some_operations_are_remembered(monkeypatch):
+    monkeypatch.setattr(tape, "_MOST_KEPT", 5)
+    graph = [torch.zeros(4), torch.zeros(4)]
+    for number in range(20):
+        tape.play(add, (torch.ones(4), torch.ones(4), graph, number))
+    assert len(tape._kept) == 5
+
+
 def test_strides_and_overlapping_inputs_are_seen():
     graph = [torch.zeros(4), torch.zeros(4)]
     twice = torch.randn(8)

@@ -8,6 +8,7 @@ import torch
 from rgat import RelationalGraph
 from rgat.data import load
 from rgat.experiments.variants import build_model
+from rgat.models import NodeClassifier
 from rgat.training import Settings, fit, task
 from rgat.training.task import NodeTask
 
@@ -169,3 +170,16 @@ def test_training_on_the_edges_that_the_labelled_nodes_need_changes_nothing(opti
     run(-1.0)  # never
     for part, other in zip(*found, strict=True):
         assert torch.allclose(part, other, rtol=1e-9, atol=1e-12)
+
+
+def test_models_derived_from_ours_see_the_whole_graph():
+    data, seen = load("institute"), []
+
+    class Own(NodeClassifier):
+        def forward(self, x, graph, constant_attention=False):
+            seen.append(graph.num_edges)
+            return super().forward(x, graph, constant_attention)
+
+    model = Own(data.graph.num_nodes, len(data.classes), data.graph.num_relations, graph=data.graph)
+    fit(model, data, Settings(max_epochs=2))
+    assert set(seen) == {data.graph.num_edges}

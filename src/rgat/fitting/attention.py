@@ -58,6 +58,35 @@ def _attend(
     return 1 / sizes[group].float(), conv(x, graph)  # the mean of each relation
 
 
+def logits_at_equal_share(model: Model, x: Tensor | None, graph: RelationalGraph, edge: int) -> Tensor:
+    """The logits ``[N, classes]`` if the model gave one edge its equal share of attention, in both layers.
+
+    The other edges of its softmax group keep their proportions. What the model chooses by shutting an edge out does not
+    show when the edge is taken away; it shows here.
+    """
+    with torch.no_grad():
+        hidden = torch.relu(model.norm1(_attend_equally(model.conv1, x, graph, edge)))
+        return _attend_equally(model.conv2, hidden, graph, edge)
+
+
+def _attend_equally(conv: RGATConv | RGCNConv, x: Tensor | None, graph: RelationalGraph, edge: int) -> Tensor:
+    if not isinstance(conv, RGATConv):
+        out: Tensor = conv(x, graph)
+        return out
+    attention, equal = (
+        conv(x, graph, return_attention_weights=True, constant_attention=constant)[1][1] for constant in (False, True)
+    )
+    target, relation = graph.edge_index[1], graph.edge_type
+    rivals = (target == target[edge]).unsqueeze(1).repeat(1, conv.heads)  # [E, H]
+    within = torch.tensor([scope == "within" for scope in conv.scope], device=rivals.device)
+    rivals &= (relation == relation[edge]).unsqueeze(1) | ~within
+    rest, own = 1 - attention[edge], equal[edge]
+    kept = torch.where(rest > 1e-6, attention / rest.clamp(min=1e-6), 1 / (rivals.sum(0) - 1).clamp(min=1))
+    attention = torch.where(rivals, kept * (1 - own), attention)
+    attention[edge] = own
+    return conv.combine(x, graph, attention)
+
+
 def flow(attentions: Sequence[tuple[Tensor, Tensor]], graph: RelationalGraph, nodes: Tensor) -> Flow:
     """What share of the information that reaches ``nodes`` starts at each edge."""
     source, target = graph.edge_index.cpu()

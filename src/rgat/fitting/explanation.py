@@ -14,7 +14,7 @@ from torch import Tensor
 from rgat.checks import check_word
 from rgat.data import MISSING, NodeData
 from rgat.data.files import write_atomically
-from rgat.fitting.attention import flow, layer_attention, receptive_field, with_edges
+from rgat.fitting.attention import flow, layer_attention, logits_at_equal_share, receptive_field, with_edges
 from rgat.fitting.fitted import NodeModel
 from rgat.graph import RelationalGraph
 
@@ -33,6 +33,7 @@ class Reason:
         equal_share: the same if attention were constant: what the edge would have if the model did not choose.
         effect: change of the probability of the predicted class when the edge (and its inverse) is taken away.
         log_odds: the same change, in log-odds, which do not saturate.
+        choice: change in log-odds if the model gave the edge its equal share of attention instead.
     """
 
     relation: str
@@ -42,15 +43,16 @@ class Reason:
     equal_share: float
     effect: float
     log_odds: float
+    choice: float
 
     @property
     def strength(self) -> float:
-        """Attention, or its distance from an equal share, times the log-odds that the edge is worth.
+        """What speaks for the prediction: the edge by its attention, or the choice of its attention, if that is more.
 
-        Attention alone would name edges without any effect. To shut an edge out, far below its equal share, is a choice
-        of the model as well.
+        Attention alone would name edges without any effect, and effects alone not those that the model shuts out, which
+        is a choice as well.
         """
-        return -self.log_odds * max(self.attention, abs(self.attention - self.equal_share))
+        return max(-self.log_odds * self.attention, -self.choice)
 
 
 ORDERS: dict[str, Callable[[Reason], float]] = {
@@ -142,6 +144,7 @@ def explain_node(fitted: NodeModel, node: int, top: int = 20, by: str = "strengt
     reasons = []
     for place in _most_chosen(found.edges, equal.edges)[: max(2 * top, LEAST_TRIED)]:
         after = _probabilities(fitted, _without(graph, place, data), torch.tensor([node]))[0]
+        equally = _at_equal_share(fitted, graph, place, node)
         (source, target), relation = graph.edge_index[:, place].tolist(), int(graph.edge_type[place])
         reasons.append(
             Reason(
@@ -152,6 +155,7 @@ def explain_node(fitted: NodeModel, node: int, top: int = 20, by: str = "strengt
                 equal_share=float(equal.edges[place]),
                 effect=float(after[predicted] - before[predicted]),
                 log_odds=float(_log_odds(after[predicted]) - _log_odds(before[predicted])),
+                choice=float(_log_odds(equally[predicted]) - _log_odds(before[predicted])),
             )
         )
     reasons.sort(key=ORDERS[by], reverse=True)
@@ -208,6 +212,13 @@ def _by_relation(shares: Tensor, edge_type: Tensor, names: Sequence[str]) -> dic
 def _probabilities(fitted: NodeModel, graph: RelationalGraph, nodes: Tensor) -> Tensor:
     logits = fitted.member_logits(fitted.data.x, graph)[:, nodes]
     return fitted.calibration.probabilities(logits.double().mean(0))
+
+
+def _at_equal_share(fitted: NodeModel, graph: RelationalGraph, edge: int, node: int) -> Tensor:
+    x, device = fitted.data.x, next(fitted.members[0].parameters()).device
+    x, graph = None if x is None else x.to(device), graph.to(device)
+    logits = [logits_at_equal_share(member, x, graph, edge)[node] for member in fitted.members]
+    return fitted.calibration.probabilities(torch.stack(logits).double().mean(0).cpu().unsqueeze(0))[0]
 
 
 def _without(graph: RelationalGraph, edge: int, data: NodeData) -> RelationalGraph:

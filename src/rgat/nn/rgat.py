@@ -254,6 +254,16 @@ class RGATConv(RelationalConv):
                     queries, keys = (torch.zeros_like(rows[..., :1]) for rows in (queries, keys))
         return ops.attend(g, queries, keys, edge_logits, s, how, state)
 
+    def combine(self, x: Tensor | None, graph: RelationalGraph, attention: Tensor) -> Tensor:
+        """The output with a given attention ``[E, H]``, in the caller's order of edges; without dropout."""
+        s = graph.structure
+        x, index = self._split_input(x, graph)
+        order = s.order.long()
+        messages = self._values(x, index, s.sources, graph).index_select(0, s.source_row)
+        messages = messages * attention.index_select(0, order).unsqueeze(-1)
+        out = messages.new_zeros(graph.num_nodes, *messages.shape[1:]).index_add_(0, s.target, messages)
+        return self._merge(out, self.bias)
+
     def _dynamic_logits(self, queries: Tensor, keys: Tensor, edge_logits: Tensor | None, s: Structure) -> Tensor:
         """``a[r, k] . LeakyReLU(q_i + k_j)`` of the sorted edges, plus what edge features add, ``[E, H]``."""
         assert self.score_kernel is not None

@@ -117,7 +117,7 @@ def _collect_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
 
 _spread.register_autograd(_spread_backward, setup_context=_context)
 _collect.register_autograd(_collect_backward, setup_context=_context)
-forbid_double_backward(_spread_grads, _collect_grads)
+forbid_double_backward(_spread_grads, _collect_grads, _pair)
 
 
 def spread(table: Tensor, coefficients: Tensor, rows: Rows, index: Tensor | None = None) -> Tensor:

@@ -33,7 +33,7 @@ _NO_INDEX = np.empty(0, np.int32)
 _NO_MARKS = np.empty(0, np.bool_)
 _NUMBERS = {torch.float32: np.float32, torch.float64: np.float64}
 
-_indices: dict[int, tuple[Array, weakref.ref[Tensor]]] = {}  # of tensors that live
+_indices: dict[int, tuple[Array, int, weakref.ref[Tensor]]] = {}  # of tensors that live
 
 
 def _array(tensor: Tensor) -> Array:
@@ -51,10 +51,10 @@ def _fixed(tensor: Tensor) -> Array:
     """Indices of a graph, which every call reads, as an array that is made once."""
     number = id(tensor)
     found = _indices.get(number)
-    if found is None:
+    if found is None or found[1] != tensor.data_ptr():  # memory moves when it is shared with other processes
         # The array of a tensor keeps it alive, that of its alias does not.
         ref = weakref.ref(tensor, lambda _: _indices.pop(number, None))
-        found = _indices[number] = (tensor.detach().numpy(), ref)
+        found = _indices[number] = (tensor.detach().numpy(), tensor.data_ptr(), ref)
     return found[0]
 
 

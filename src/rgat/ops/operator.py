@@ -37,10 +37,6 @@ class Operator:
     def register_autograd(self, backward: Callable[..., Any], setup_context: Callable[..., Any]) -> None:
         """Say how gradients are computed, as ``torch.library`` asks for it."""
         torch.library.register_autograd(self.name, backward, setup_context=setup_context)
-        self.differentiate_directly(backward, setup_context)
-
-    def differentiate_directly(self, backward: Callable[..., Any], setup_context: Callable[..., Any]) -> None:
-        """Say it for calls in eager mode alone."""
 
         # Not a `setup_context` of its own: PyTorch would inspect the signature in each call.
         def forward(ctx: Any, *arguments: Any) -> Any:
@@ -81,7 +77,7 @@ def _repeated(function: Callable[..., Any]) -> Callable[..., Any]:
 def forbid_double_backward(*operators: Operator) -> None:
     """Operators that compute gradients have none themselves."""
     for one in operators:
-        one.differentiate_directly(_no_double_backward, _no_context)
+        one.register_autograd(_no_double_backward, _no_context)
 
 
 def _no_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

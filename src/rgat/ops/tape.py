@@ -17,9 +17,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _PATIENCE = 16  # more than tables of a graph need to be made
+_MOST_KEPT = 256  # operations, over all graphs that live
 _MOST_BYTES = 1 << 28  # of temporaries, which live as long as the operation here; a larger graph needs no help
 _ALIGNMENT = 512
 _ALLOCATIONS = {
@@ -63,8 +65,12 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         made = func(*args, **(kwargs or {}))
         if func in _ALLOCATIONS:
             self.memory.append(made)
-        elif func._schema.is_mutable or not all(result.alias_info for result in func._schema.returns):
-            self.only_launches = False  # more than another view of the same memory
+        elif (
+            func._schema.is_mutable
+            or not all(result.alias_info for result in func._schema.returns)
+            or not _memory(made) <= _memory((args, kwargs))
+        ):
+            self.only_launches = False  # more than another view of the same memory; a schema may say less: `reshape`
         return made
 
 
@@ -124,6 +130,18 @@ class _Tape:
         return outputs
 
 
+def allows_tf32() -> bool:
+    """Whether products of single-precision numbers may be less than that, by either of PyTorch's two settings."""
+    try:
+        return bool(torch.backends.cuda.matmul.allow_tf32)
+    except RuntimeError:  # the newer one is in use
+        return bool(torch.backends.cuda.matmul.fp32_precision == "tf32")
+
+
+def _memory(values: Any) -> set[int]:
+    return {t.untyped_storage()._cdata for t in pytree.tree_leaves(values) if isinstance(t, Tensor)}
+
+
 def _find(address: int, spans: list[tuple[int, int, int, int]]) -> tuple[int, int] | None:
     return next(
         ((base, before + address - begin) for begin, size, base, before in spans if begin <= address < begin + size),
@@ -173,7 +191,7 @@ def play(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     """``function(*arguments)``, on CUDA tensors; one argument is the list of the tensors of a graph."""
     inputs: list[Tensor] = []
     leaves: list[Tensor] = []
-    key: list[Any] = [function, torch.cuda.current_device(), torch.backends.cuda.matmul.allow_tf32]
+    key: list[Any] = [function, torch.cuda.current_device(), allows_tf32()]
     for argument in arguments:
         if isinstance(argument, Tensor):
             inputs.append(argument)
@@ -190,6 +208,8 @@ def play(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     inputs += leaves
     kept = _kept.get(name)
     if kept is None:
+        if len(_kept) >= _MOST_KEPT:
+            _kept.pop(next(iter(_kept)), None)
         kept = _kept[name] = _Kept(name, leaves)
     if kept.tape is not None:
         if kept.tape.versions != [leaf._version for leaf in leaves]:

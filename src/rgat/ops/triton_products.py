@@ -27,6 +27,7 @@ import triton.language as tl
 from torch import Tensor
 
 from rgat.graph import Rows
+from rgat.ops.tape import allows_tf32
 from rgat.ops.triton_launch import LARGE, accumulate, blocks, launch, once, power
 
 
@@ -335,7 +336,7 @@ def _fold_grad_kernel(
 def _precision(dtype: torch.dtype) -> str | None:
     if dtype == torch.float64:
         return None
-    return "tf32x3" if dtype == torch.float32 and not torch.backends.cuda.matmul.allow_tf32 else "tf32"
+    return "tf32x3" if dtype == torch.float32 and not allows_tf32() else "tf32"
 
 
 def _tiles_by_node(node: Tensor | None, relation_ptr: Tensor, num_tiles: int, rows: int) -> Tensor | None:

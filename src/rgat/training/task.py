@@ -102,7 +102,7 @@ class NodeTask:
     def _field(self, model: nn.Module, part: str) -> RelationalGraph | tuple[RelationalGraph, ...]:
         """The graph; or for each layer, if that changes nothing and saves work, only the edges that a part needs."""
         inner = model.model if isinstance(model, Stack) else model
-        if not isinstance(inner, NodeClassifier) or not inner.depends_on_edges_alone:
+        if type(inner) is not NodeClassifier or not inner.depends_on_edges_alone:
             return self.graph
         if part not in self._fields:
             fields = self.graph.fields(self.parts[part].nodes)
