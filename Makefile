@@ -30,7 +30,8 @@ check: setup
 	@$(BIN)/mypy
 
 bench: setup
-	@$(BIN)/python benchmarks/layers.py
+	@mkdir -p build
+	@$(BIN)/python benchmarks/layers.py --out build/layers.json
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache

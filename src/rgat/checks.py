@@ -24,3 +24,9 @@ def check_count(name: str, value: object, least: int = 1) -> None:
     """Raise unless ``value`` is a whole number of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise ValueError(f"`{name}` must be an integer of at least {least}, got {value!r}")
+
+
+def check_seed(seed: int) -> None:
+    """Raise unless ``seed`` can be one."""
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
+        raise ValueError(f"`seed` (--seed) must be a whole number from 0 to 2^32 - 1, got {seed!r}")

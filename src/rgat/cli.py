@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import platform
 import shlex
 import statistics
@@ -729,7 +730,13 @@ def doctor() -> None:
     table.add_row("torch", f"{torch.__version__}, {torch.get_num_threads()} threads")
     table.add_row("GPU", torch.cuda.get_device_name() if torch.cuda.is_available() else "none that torch can use")
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    table.add_row("backend", f"{ops.active_backend(device)} on {device}, unless RGAT_BACKEND says otherwise")
+    asked = os.environ.get("RGAT_BACKEND")
+    try:
+        usable = f"{ops.active_backend(device)} on {device}"
+    except ValueError as error:
+        usable = f"none: {error}"
+    how = f"as RGAT_BACKEND={asked} says" if asked else "unless RGAT_BACKEND is set"
+    table.add_row("backend", escape(f"{usable}, {how}"))
     for word, what in (("numba", "compiled loops on the CPU"), ("triton", "compiled kernels on a GPU")):
         reason = ops.why_not(word)
         table.add_row(f"  {word}", f"{what}: {'usable' if reason is None else 'not usable: ' + reason}")

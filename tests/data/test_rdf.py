@@ -250,6 +250,12 @@ BAD = [
     ("graph.nt", "", {"format": "ntripels"}, r'`format` must be .* did you mean "ntriples"\?'),
     ("graph.nt", "", {"literals": "node"}, r'`literals` must be .* did you mean "nodes"\?'),
     ("graph.nt", "", {"blank_nodes": "drop"}, r'`blank_nodes` must be .* did you mean "dropped"\?'),
+    (
+        "graph.nt",
+        f"<{EX}a> <{EX}b> <{EX}c> .\n",
+        {"drop_predicates": [f"{EX}d"]},
+        r"predicates to leave out must be in the files, got <.*d>, .* such as <.*b>",
+    ),
     ("graph.nt.gz", "not gzip", {}, r"graph\.nt\.gz: cannot be read"),
     ("graph.n3", "{ <a> <b> <c> } => { <d> <e> <f> } .", {}, r"graph\.n3: holds more than triples"),
 ]

@@ -2,11 +2,14 @@ import json
 
 import pytest
 import torch
+from helpers import random_graph
 
 import rgat
 from rgat import RelationalGraph
-from rgat.fitting.attention import flow, layer_attention, receptive_field, with_edges
+from rgat.fitting.attention import flow, layer_attention, logits_at_equal_share, receptive_field, with_edges
 from rgat.fitting.explanation import agreement
+from rgat.models import NodeClassifier
+from rgat.nn import RGATConv
 
 PERSON = "http://institute.example/person/3"
 
@@ -97,6 +100,33 @@ def test_on_a_planted_set_the_planted_edge_comes_first():
     first = [fitted.explain(data.node_names[node], top=1).reasons[0].source for node in nodes]
     assert len(nodes) > 30
     assert sum(bool(loud[fitted.find(name)]) for name in first) >= 0.9 * len(nodes)
+
+
+def test_an_edge_that_is_shut_out_is_seen():
+    data = rgat.data.load("planted-needle")
+    fitted = rgat.fit(data, seed=0, comparison=False)  # this seed learns what all but the loud one say
+    loud = data.x[:, 4] > 0
+    right = fitted.logits.mean(0).argmax(1) == data.labels
+    nodes = [node for node in data.test[:40].tolist() if right[node]]
+    found = [fitted.explain(data.node_names[node], top=8).reasons for node in nodes]
+    firsts = [reasons[0] for reasons in found]
+    shut = [first for first in firsts if loud[fitted.find(first.source)] and first.attention < first.equal_share]
+    assert len(shut) >= 0.9 * len(nodes)
+    assert all(abs(first.log_odds) < abs(first.choice) for first in shut)
+
+
+def test_an_equal_share_for_each_edge_is_constant_attention():
+    graph = random_graph(9, 30, 3)
+    for options in ({}, {"heads": 2, "scope": ["within", "across"]}, {"score": "multiplicative", "head_merge": "mean"}):
+        conv, x = RGATConv(5, 4, 3, **options), torch.randn(9, 5)
+        out, (_, attention) = conv(x, graph, return_attention_weights=True)
+        assert torch.allclose(conv.combine(x, graph, attention), out, atol=1e-6)
+    model = NodeClassifier(5, 3, 3, layer="rgcn")
+    assert torch.equal(logits_at_equal_share(model, x, graph, 0), model(x, graph))
+    model = NodeClassifier(5, 3, 3).eval()
+    pair = RelationalGraph(torch.tensor([[0, 1], [2, 2]]), torch.tensor([0, 0]), num_nodes=9, num_relations=3)
+    expected = model(x, pair, constant_attention=True)
+    assert torch.allclose(logits_at_equal_share(model, x, pair, 1), expected, atol=1e-6)
 
 
 def test_rank_correlation():

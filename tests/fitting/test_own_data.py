@@ -216,6 +216,9 @@ def test_questions_that_do_not_fit_are_refused(tmp_path, files, node_model, grap
     assert own_data.read_nodes([], None) is None
     for model, options, message in (
         (node_model, {"smiles": "CC"}, "this is a model of the nodes of a graph"),
+        (node_model, {"resume": True}, "--resume must be left out here: it is for a file of molecules"),
+        (node_model, {"nodes": ["a"], "kind": "b"}, "--type must be left out here: it is for all nodes"),
+        (graph_model, {"smiles": "CC", "kind": "b"}, "--type must be left out here"),
         (graph_model, {}, "this is a model of molecules"),
         (graph_model, {"smiles": "none.smi"}, "must be a file that is there"),
         (graph_model, {"smiles": "x x"}, "can be read as neither"),
@@ -226,6 +229,9 @@ def test_questions_that_do_not_fit_are_refused(tmp_path, files, node_model, grap
     for model, options, message in (
         (node_model, {"smiles": "CC"}, "this is a model of the nodes of a graph"),
         (graph_model, {}, "this is a model of molecules"),
+        (graph_model, {"smiles": "CC", "node": "a"}, "--node must be left out here"),
+        (graph_model, {"smiles": "CC", "by": "effect"}, "--by must be left out here"),
+        (node_model, {"task": "a"}, "--task must be left out here: it is for molecules"),
         (graph_model, {"smiles": "CC", "page": "m.pdf"}, r"ends in \.html"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -322,3 +328,21 @@ def test_labels_of_unknown_nodes_are_counted(tmp_path, files):
     labels.write_text(files[1].read_text() + "http://x/nobody\tvision\n")
     lines = own_data.describe(own_data.read(None, rdf=[files[0]], labels=labels, skip_unknown=True))
     assert "skipped: 1 labels of nodes that are not in the graph" in lines
+
+
+def test_a_file_without_molecules_and_an_impossible_seed_are_refused(tmp_path, files, rgat, graph_model):
+    (tmp_path / "none.smi").write_text("")
+    with pytest.raises(ValueError, match="must hold at least one molecule, got none"):
+        own_data.predict(graph_model, tmp_path / "p.csv", smiles=str(tmp_path / "none.smi"))
+    assert not list(tmp_path.glob("p.csv*"))
+    graph, labels = files
+    for data in (("--rdf", graph, "--labels", labels), ("institute",)):
+        done = rgat("train", *data, "--out", tmp_path / "m", "--seed", "-1")
+        assert done.returncode == 2
+        assert "must be a whole number from 0" in said(done.stderr)
+
+
+def test_a_one_hot_model_says_that_it_does_not_use_new_triples(tmp_path, files, node_model):
+    found, notes = own_data.predict(node_model, None, rdf=[files[0]])
+    assert len(found)
+    assert any("the triples of the files only say which nodes to judge" in note for note in notes)

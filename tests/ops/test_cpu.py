@@ -150,7 +150,6 @@ def step_without_parameters(conv, x, graph):
 
 def in_child(queue, conv, x, graph):
     assert threads.even(0, 1000, 1000) == [0, 1000]  # OpenMP's threads did not survive
-    torch.set_num_threads(1)  # PyTorch does not know that
     with ops.backend("numba"):
         out = step_without_parameters(conv, x, graph)
     queue.put([t.numpy() for t in out])
@@ -170,6 +169,19 @@ def test_works_after_a_fork(two_threads):
     assert child.exitcode == 0
     assert_close(torch.from_numpy(found[0]), expected[0], 1e-6)
     assert_close(torch.from_numpy(found[1]), expected[1], 1e-5)
+
+
+def test_plans_of_another_graph_or_call_are_refused():
+    graph, x = random_graph(30, 200, 4), torch.randn(30, 6)
+    conv = RGATConv(6, 4, 4, feature_dropout=0.5)
+    with pytest.raises(ValueError, match="a plan must be made for a graph of 4 relations, got one for 1"):
+        conv(x, graph, plan=ops.Plan("per relation", (True,)))
+    plan = conv.eval().plan(graph, "aggregate")
+    conv(x, graph, plan=plan)
+    with pytest.raises(ValueError, match='the plan "aggregate" must not be used with feature dropout'):
+        conv.train()(x, graph, plan=plan)
+    with pytest.raises(ValueError, match="at least one column"):
+        RGATConv(0, 4, 4)(torch.randn(30, 0), graph)
 
 
 def test_exponentials_are_accurate_to_the_last_bits():

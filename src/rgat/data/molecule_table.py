@@ -148,13 +148,21 @@ def _task_columns(
     for name in thresholds:
         check_word(f"threshold: column of {table.path}", name, others)
     if tasks is not None:
+        twice = sorted({name for name in tasks if list(tasks).count(name) > 1})
+        if twice:
+            raise ValueError(f"`tasks` (--tasks) must name each column once, got {twice[0]} twice; leave one out")
         chosen = [*tasks, *(name for name in thresholds if name not in tasks)]
         return chosen, [name for name in others if name not in chosen]
     chosen = []
-    for name in others:
+    for name in filter(None, others):  # a column without a name is an index that somebody's table has kept
         values = [value.strip() for value in table.column(name)]
         if name in thresholds or all(value in _VALUES for value in values):
             chosen.append(name)
+        elif any(values) and all(value.lower() in ("true", "false", "yes", "no", "") for value in values):
+            raise ValueError(
+                f"{table.path}: column {name} holds words such as {next(filter(None, values))}; write 1 and 0 instead, "
+                "or name the columns to learn with `tasks` (--tasks)"
+            )
         elif all(_is_number(value) or value in _VALUES for value in values):
             raise ValueError(
                 f"{table.path}: column {name} holds numbers other than 0 and 1; cut them with `thresholds` "

@@ -133,6 +133,12 @@ def read_triples(
     iris = [drop_predicates] if isinstance(drop_predicates, str) else drop_predicates
     dropped = {f"<{iri.strip('<>')}>" for iri in iris}
     relations = [name.decode() for name in predicates]
+    strangers = sorted(dropped.difference(relations))
+    if strangers:
+        raise ValueError(
+            f"predicates to leave out must be in the files, got {strangers[0]}, which is in none of them; "
+            f"there are {len(relations)}, such as {relations[0] if relations else 'none'}"
+        )
     keep_relation = np.array([name not in dropped for name in relations], dtype=bool)
     edges = edges[keep_node[edges[:, 0]] & keep_node[edges[:, 2]] & keep_relation[edges[:, 1]]]
     relation_names, edges[:, 1] = _number(relations, edges[:, 1])

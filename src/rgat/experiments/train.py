@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from rgat.checks import check_word
+from rgat.checks import check_seed, check_word
 from rgat.data import GraphData, NodeData, load
 from rgat.data.splits import stratified_folds
 from rgat.experiments.variants import VARIANTS, build_model
@@ -50,6 +50,7 @@ def train(
         progress: show a progress bar.
     """
     check_word("model", model, tuple(VARIANTS))
+    check_seed(seed)
     if has_checkpoint(out) and not resume:
         raise ValueError(f"{out} must not hold a checkpoint, but does; resume it, or choose another folder")
     options, settings = VARIANTS[model] | (options or {}), settings or Settings()

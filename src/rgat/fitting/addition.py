@@ -14,6 +14,11 @@ from rgat.data.features import Vocabulary, count_degrees, encode
 from rgat.data.knowledge_graph import assemble
 from rgat.data.rdf import Triples, read_triples
 
+_UNUSED = (
+    "a model with one-hot input judges the graph that it was trained on: the triples of the files only say which nodes "
+    "to judge; train with --features types,literals to use new triples"
+)
+
 
 def extend(data: NodeData, files: Any) -> tuple[NodeData, list[str], list[str]]:
     """The data with the triples of some files added; the files' own nodes; and what could not be used.
@@ -35,8 +40,8 @@ def extend(data: NodeData, files: Any) -> tuple[NodeData, list[str], list[str]]:
             )
             if len(strangers) == len(mine):
                 raise ValueError(sentence)
-            return data, mine, [sentence]
-        return data, mine, []
+            return data, mine, [sentence, _UNUSED]
+        return data, mine, [_UNUSED]
     triples, x = encode(triples, Vocabulary(**vocabulary))
     added = [place for place, name in enumerate(triples.node_names) if name not in known]
     names = [*data.node_names, *(triples.node_names[place] for place in added)]

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rgat.checks import check_count
+from rgat.checks import check_count, check_seed
 from rgat.data import GraphData, NodeData
 from rgat.data import load as load_data
 from rgat.data.splits import stratified_folds
@@ -63,6 +63,7 @@ def fit(
     if isinstance(data, str):
         data = load_data(data)
     check_count("ensemble", ensemble)
+    check_seed(seed)
     check_count("search", search, least=0)
     check(data)
     config = configure(task_of(data), options)

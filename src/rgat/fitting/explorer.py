@@ -46,7 +46,7 @@ def _content(fitted: NodeModel, start: int) -> dict[str, Any]:
     return {
         "name": data.name,
         "start": int(place[start]),
-        "left_out": graph.num_edges - len(edges),
+        "left_out": int((graph.edge_index[0] != graph.edge_index[1]).sum()) - len(edges),
         "classes": [short(name) for name in data.classes],
         "relations": [short(name) for name in data.relation_names],
         "names": [data.node_names[i] for i in nodes.tolist()],

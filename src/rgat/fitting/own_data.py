@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from rgat.checks import check_word
+from rgat.checks import check_seed, check_word
 from rgat.data import GraphData, NodeData, from_rdf, from_smiles
 from rgat.data import load as load_data
 from rgat.data.download import sha256
@@ -103,6 +103,7 @@ def read(
     """
     if (name is not None) + bool(rdf) + (smiles is not None) != 1:
         raise ValueError("one of a data set's name, --rdf and --smiles must be given; `rgat data list` shows the names")
+    check_seed(seed)
     labelling = {"labels": labels, "test_labels": test_labels, "label_predicate": label_predicate}
     kind = "name" if name is not None else "smiles" if smiles is not None else "rdf"
     refuse_foreign(kind, options | labelling)
@@ -187,13 +188,19 @@ def predict(
     progress: Progress = no_progress,
 ) -> tuple[Predictions | None, list[str]]:
     """Judge what was asked for; the predictions, unless they went straight to a file, and what to say of them."""
+    of_nodes = {"--node": nodes, "--type": kind, "--rdf": rdf, "--predicate": predicate}
+    of_molecules = {"--smiles-column": smiles_column, "--workers": workers, "--resume": resume}
     if isinstance(fitted, NodeModel):
         if smiles is not None:
             raise ValueError("this is a model of the nodes of a graph: ask for --node, --nodes, --type or --rdf")
+        _refuse(of_molecules, "a file of molecules")
+        if nodes is not None:
+            _refuse({"--type": kind}, "all nodes, not for those that are named")
         found = fitted.predict(nodes, type=kind, rdf=list(rdf) if rdf else None)
     elif smiles is None:
         raise ValueError("this is a model of molecules: give --smiles, a file or a SMILES")
     elif Path(smiles).is_file():
+        _refuse(of_nodes, "nodes of a graph")
         if out is None:
             raise ValueError("predictions of a file of molecules must go to a file: --out predictions.csv")
         done = predict_file(
@@ -203,6 +210,7 @@ def predict(
         bad = f"; {done.unreadable:,} are no SMILES, and say so" if done.unreadable else ""
         return None, [f"{done.molecules:,} molecules are in {out}{resumed}{bad}"]
     else:
+        _refuse(of_nodes | of_molecules, "nodes of a graph, or a file of molecules")
         if Path(smiles).suffix in (".csv", ".tsv", ".smi", ".txt", ".gz"):
             raise ValueError(f"{smiles} must be a file that is there, or a SMILES")
         found = fitted.predict([smiles])
@@ -213,6 +221,13 @@ def predict(
         found.save(out, predicate or PREDICTED)
         notes.append(f"{len(found):,} predictions are in {out}")
     return found, notes
+
+
+def _refuse(options: Mapping[str, Any], what: str) -> None:
+    """Raise if one is given, rather than leave it unused."""
+    for option, value in options.items():
+        if value:
+            raise ValueError(f"{option} must be left out here: it is for {what}")
 
 
 def explain(
@@ -230,6 +245,7 @@ def explain(
     if isinstance(fitted, GraphModel):
         if smiles is None:
             raise ValueError("this is a model of molecules: give --smiles")
+        _refuse({"--node": node, "--by": by if by != "strength" else None}, "nodes of a graph")
         found = fitted.explain(smiles, task)
         if page is not None:
             if Path(page).suffix != ".html":
@@ -238,6 +254,7 @@ def explain(
         return found
     if smiles is not None:
         raise ValueError("this is a model of the nodes of a graph: give --node, or nothing for all relations")
+    _refuse({"--task": task}, "molecules")
     if page is not None:
         write_explorer(fitted, page, node)
     return fitted.explain(node, top=top, by=by)

@@ -87,7 +87,9 @@ def predict_file(
     if resume and part.exists() and (not mark.exists() or mark.read_text() != digest):
         raise ValueError(f"{part} must be of the same model to go on with it, but another one began it; remove it")
     done = _resume(part, header, resume)
-    total = max(sum(1 for _ in read_smiles(source, smiles_column)), 1)
+    total = sum(1 for _ in read_smiles(source, smiles_column))
+    if total == 0:
+        raise ValueError(f"{source}: must hold at least one molecule, got none")
     rows = read_smiles(source, smiles_column)
     _skip(rows, done, part)
     judged = unreadable = 0

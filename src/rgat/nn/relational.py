@@ -123,6 +123,8 @@ class RelationalConv(nn.Module):
             return None, x.long()
         if x.dim() != 2 or x.shape[1] != self.in_channels:
             raise ValueError(f"`x` must have shape [num_nodes, {self.in_channels}], got {list(x.shape)}")
+        if x.shape[1] == 0:
+            raise ValueError("`x` must have at least one column, got none; without features pass None")
         self._check_num_nodes(x, graph)
         check_features("x", x, graph)
         autocast = torch.is_autocast_enabled(x.device.type) and torch.float64 not in (x.dtype, self._dtype)
@@ -156,7 +158,8 @@ class RelationalConv(nn.Module):
             self.in_channels, self.out_channels, self.heads, attends, bases, drops, torch.is_grad_enabled()
         )
         if torch.compiler.is_compiling():  # plans are made in eager mode
-            return graph.plans.get((sizes, alternative)) or ops.Plan()
+            plan = graph.plans.get((sizes, alternative)) or ops.Plan()
+            return plan if ops.requested_backend() in ("auto", plan.backend) else ops.Plan()
         return ops.make_plan(graph, sizes, ops.active_backend(graph.device), alternative)
 
     def _convolve(
@@ -174,6 +177,7 @@ class RelationalConv(nn.Module):
 
         ``attention_kernels`` are ``[Q; K]`` stacked, ``[R, H, 2 D, A]``; None: constant attention.
         """
+        self._check_plan(plan, graph)
         x = as_autocast(x)
         bias = None if bias is None else bias.to(x.dtype)
         s = graph.complete_structure if plan.alternative == "dense" else graph.structure
@@ -195,6 +199,20 @@ class RelationalConv(nn.Module):
             table = ops.collect(sums, coefficients, s.targets, graph.num_nodes)  # [N, H, B, F]
             out = torch.einsum("nhbf,bfd->nhd", table, bases)
         return out if bias is None else out + bias.view(out.shape[1:]), attention
+
+    def _check_plan(self, plan: ops.Plan, graph: RelationalGraph) -> None:
+        """Refuse a plan that was made for another graph or another way to call the layer."""
+        if plan.aggregated and len(plan.aggregated) != graph.num_relations:
+            raise ValueError(
+                f"a plan must be made for a graph of {graph.num_relations} relations, got one for "
+                f"{len(plan.aggregated)}; ask `conv.plan(graph)`"
+            )
+        drops = self.training and self.feature_dropout > 0
+        if drops and (any(plan.aggregated) or plan.alternative == "basis aggregate"):
+            raise ValueError(
+                f'the plan "{plan.alternative}" must not be used with feature dropout, which is on; '
+                "ask `conv.plan(graph)` in training mode"
+            )
 
     def _project_scores(self, x: Tensor, weight: Tensor, rows: Rows) -> Tensor:
         """Queries or keys ``[U, H, A]`` with folded kernels ``[R, 1, F, H * A]``."""

@@ -48,12 +48,12 @@ def _check(word: str, name: str) -> str:
 
 def requested_backend() -> str:
     """The word that was asked for; without looking at what is installed, so that it can be traced."""
-    return _requested or os.environ.get("RGAT_BACKEND", "auto")
+    return _requested or os.environ.get("RGAT_BACKEND") or "auto"
 
 
 def active_backend(device: torch.device | str = "cpu", word: str | None = None) -> str:
     """The backend that a layer called now, with tensors on ``device``, would use; or one called with ``word``."""
-    word = word or _requested or _check(os.environ.get("RGAT_BACKEND", "auto"), "RGAT_BACKEND")
+    word = word or _requested or _check(os.environ.get("RGAT_BACKEND") or "auto", "RGAT_BACKEND")
     kind = (torch.device(device) if isinstance(device, str) else device).type
     if word == "auto":
         return next((best for best, where in _DEVICES.items() if where == kind and why_not(best) is None), "torch")
@@ -66,7 +66,10 @@ def active_backend(device: torch.device | str = "cpu", word: str | None = None) 
 
 def implementation(device: torch.device, word: str | None = None) -> ModuleType:
     """The module whose functions carry out the operations on ``device``."""
-    return _module(_MODULES[active_backend(device, word)])
+    name = active_backend(device, word)
+    if name == "reference":  # a backward pass of what another backend began
+        name = active_backend(device, "auto")
+    return _module(_MODULES[name])
 
 
 @functools.cache  # the import system takes longer to find what is there

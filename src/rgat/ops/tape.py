@@ -177,7 +177,8 @@ def _write_tape(
     if not can:
         return made, None
     tape = _Tape(leaves, recorder, inputs, outputs)
-    return made, tape if tape.size <= _MOST_BYTES else None
+    fixed = any(table.is_floating_point() and table.nbytes > 0 for table in tape.tables)  # indices alone are kept
+    return made, None if fixed or tape.size > _MOST_BYTES else tape
 
 
 def note(kernel: Any, grid: tuple[int, int, int], tensors: tuple[Tensor | None, ...], others: tuple[Any, ...]) -> None:

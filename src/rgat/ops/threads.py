@@ -34,6 +34,7 @@ _is_forked = False  # OpenMP's threads do not survive a fork, and it waits for t
 def _note_fork() -> None:
     global _is_forked
     _is_forked = True
+    torch.set_num_threads(1)  # so that PyTorch's own operations do not wait for them either
 
 
 os.register_at_fork(after_in_child=_note_fork)
