@@ -346,3 +346,30 @@ def test_a_one_hot_model_says_that_it_does_not_use_new_triples(tmp_path, files, 
     found, notes = own_data.predict(node_model, None, rdf=[files[0]])
     assert len(found)
     assert any("the triples of the files only say which nodes to judge" in note for note in notes)
+
+
+def test_a_long_smiles_is_no_file_and_options_that_say_nothing_are_refused(
+    tmp_path, files, rgat, node_model, graph_model
+):
+    found, _ = own_data.predict(graph_model, None, smiles="C" * 300)
+    assert len(found) == 1
+    for function, arguments, message in (
+        (own_data.read_thresholds, (["a=nan"],), "COLUMN=VALUE with a number"),
+        (own_data.read_thresholds, (["a=1", "a=2"],), "must have one threshold, got 1 and 2 for a"),
+        (own_data.predict, (node_model, tmp_path / "p.csv"), "--predicate must be left out here"),
+    ):
+        options = {"predicate": "http://x/p"} if function is own_data.predict else {}
+        with pytest.raises(ValueError, match=message):
+            function(*arguments, **options)
+    with pytest.raises(ValueError, match="--by must be left out here: it is for the edges of a --node"):
+        own_data.explain(node_model, by="effect")
+    (tmp_path / "nodes").write_text("\n")
+    with pytest.raises(ValueError, match="must name at least one node"):
+        own_data.read_nodes([], tmp_path / "nodes")
+    (tmp_path / "m.smi").write_text("CC\n")
+    with pytest.raises(ValueError, match="has no columns"):
+        own_data.predict(graph_model, tmp_path / "p.csv", smiles=str(tmp_path / "m.smi"), smiles_column="a")
+    graph, labels = files
+    done = rgat("train", "--rdf", graph, "--labels", labels, "--out", tmp_path / "m", "--resume")
+    assert done.returncode == 2
+    assert "--resume must be left out here" in said(done.stderr)

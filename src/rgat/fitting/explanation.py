@@ -18,6 +18,7 @@ from rgat.fitting.attention import flow, layer_attention, logits_at_equal_share,
 from rgat.fitting.fitted import NodeModel
 from rgat.graph import RelationalGraph
 
+NO_CHOICE = 0.05  # of the attention; less than that elsewhere than with equal shares is no choice
 LEAST_TRIED = 32  # edges: few enough to take each away in turn
 
 
@@ -158,7 +159,9 @@ def explain_node(fitted: NodeModel, node: int, top: int = 20, by: str = "strengt
                 choice=float(_log_odds(equally[predicted]) - _log_odds(before[predicted])),
             )
         )
-    reasons.sort(key=ORDERS[by], reverse=True)
+    choice = float((found.edges - equal.edges).abs().sum() / 2)
+    chooses = by != "strength" or choice >= NO_CHOICE
+    reasons.sort(key=ORDERS[by] if chooses else lambda reason: -reason.log_odds * reason.attention, reverse=True)
     label = int(data.labels[node])
     return NodeExplanation(
         node=data.node_names[node],
@@ -170,7 +173,7 @@ def explain_node(fitted: NodeModel, node: int, top: int = 20, by: str = "strengt
         relations=_by_relation(found.edges, graph.edge_type, data.relation_names),
         agreement=agreement([r.attention for r in reasons], [abs(r.log_odds) for r in reasons]),
         num_edges=len(edges),
-        choice=float((found.edges - equal.edges).abs().sum() / 2),
+        choice=choice,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from os import PathLike
@@ -57,13 +58,18 @@ def check_folder(folder: Path) -> None:
 
 def read_thresholds(texts: Sequence[str]) -> dict[str, float]:
     """Pairs COLUMN=VALUE."""
-    found = {}
+    found: dict[str, float] = {}
     for text in texts:
         column, _, value = text.rpartition("=")
         try:
-            found[column] = float(value)
+            number = float(value)
         except ValueError:
-            raise ValueError(f'a threshold must be COLUMN=VALUE with a number, got "{text}"') from None
+            number = math.nan
+        if not math.isfinite(number):
+            raise ValueError(f'a threshold must be COLUMN=VALUE with a number, got "{text}"')
+        if column in found:
+            raise ValueError(f"a column must have one threshold, got {found[column]:g} and {number:g} for {column}")
+        found[column] = number
     return found
 
 
@@ -75,7 +81,10 @@ def read_nodes(named: Sequence[str], path: Path_ | None) -> list[str] | None:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: cannot be read: {error}") from error
-    return [*named, *(line.strip() for line in lines if line.strip())]
+    found = [*named, *(line.strip() for line in lines if line.strip())]
+    if not found:
+        raise ValueError(f"{path}: must name at least one node, one per line, got none")
+    return found
 
 
 def read(
@@ -196,10 +205,12 @@ def predict(
         _refuse(of_molecules, "a file of molecules")
         if nodes is not None:
             _refuse({"--type": kind}, "all nodes, not for those that are named")
+        if out is None or Path(out).suffix != ".nt":
+            _refuse({"--predicate": predicate}, "an --out that ends in .nt")
         found = fitted.predict(nodes, type=kind, rdf=list(rdf) if rdf else None)
     elif smiles is None:
         raise ValueError("this is a model of molecules: give --smiles, a file or a SMILES")
-    elif Path(smiles).is_file():
+    elif _is_file(smiles):
         _refuse(of_nodes, "nodes of a graph")
         if out is None:
             raise ValueError("predictions of a file of molecules must go to a file: --out predictions.csv")
@@ -210,7 +221,8 @@ def predict(
         bad = f"; {done.unreadable:,} are no SMILES, and say so" if done.unreadable else ""
         return None, [f"{done.molecules:,} molecules are in {out}{resumed}{bad}"]
     else:
-        _refuse(of_nodes | of_molecules, "nodes of a graph, or a file of molecules")
+        _refuse(of_nodes, "nodes of a graph")
+        _refuse(of_molecules, "a file of molecules")
         if Path(smiles).suffix in (".csv", ".tsv", ".smi", ".txt", ".gz"):
             raise ValueError(f"{smiles} must be a file that is there, or a SMILES")
         found = fitted.predict([smiles])
@@ -221,6 +233,14 @@ def predict(
         found.save(out, predicate or PREDICTED)
         notes.append(f"{len(found):,} predictions are in {out}")
     return found, notes
+
+
+def _is_file(text: str) -> bool:
+    """Whether a text names a file; a SMILES may be longer than any name."""
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def _refuse(options: Mapping[str, Any], what: str) -> None:
@@ -255,6 +275,8 @@ def explain(
     if smiles is not None:
         raise ValueError("this is a model of the nodes of a graph: give --node, or nothing for all relations")
     _refuse({"--task": task}, "molecules")
+    if node is None:
+        _refuse({"--by": by if by != "strength" else None}, "the edges of a --node")
     if page is not None:
         write_explorer(fitted, page, node)
     return fitted.explain(node, top=top, by=by)

@@ -132,6 +132,8 @@ def read_smiles(path: Path, column: str | None = None) -> Iterator[str]:
         with open_any(path, "rt", encoding="utf-8-sig", newline="") as file:
             kind = kind_of(path)
             if kind in (".smi", ".txt"):
+                if column is not None:
+                    raise ValueError(f"{path}: has no columns, so `smiles_column` (--smiles-column) must be left out")
                 yield from (words[0] if (words := line.split()) else "" for line in file)
                 return
             reader = csv.reader(file, delimiter="\t" if kind == ".tsv" else ",", strict=True)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 
-from rgat.fitting.explanation import NodeExplanation, RelationImportance
+from rgat.fitting.explanation import NO_CHOICE, NodeExplanation, RelationImportance
 from rgat.fitting.fitted import GraphModel, NodeModel
 from rgat.fitting.molecule_explanation import MoleculeExplanation
 from rgat.fitting.predictions import Predictions
 
 Row = tuple[str, ...]
-NO_CHOICE = 0.05  # of the attention; less than that elsewhere than with equal shares is no choice
 
 
 def short(name: str) -> str:
@@ -87,8 +86,8 @@ def prediction_rows(found: Predictions) -> tuple[Row, list[Row]]:
 
 
 def node_rows(explanation: NodeExplanation, wide: bool = True) -> tuple[Row, list[Row]]:
-    """Columns and rows: relation, who speaks, who hears, attention, effect and, where there is room, two more."""
-    columns = ("relation", "who speaks", "to whom", "attention", "effect, points", "equal share", "log-odds")
+    """Columns and rows: relation, who speaks, who hears, attention, effect and, where there is room, three more."""
+    columns = ("relation", "who speaks", "to whom", "attention", "effect, points", "equal share", "log-odds", "choice")
     rows = [
         (
             short(reason.relation),
@@ -98,10 +97,11 @@ def node_rows(explanation: NodeExplanation, wide: bool = True) -> tuple[Row, lis
             f"{100 * reason.effect:+.1f}",
             f"{reason.equal_share:.1%}",
             f"{reason.log_odds:+.2f}",
+            f"{reason.choice:+.2f}",
         )
         for reason in explanation.reasons
     ]
-    kept = len(columns) if wide else len(columns) - 2
+    kept = len(columns) if wide else len(columns) - 3
     return columns[:kept], [row[:kept] for row in rows]
 
 
