@@ -377,7 +377,7 @@ def explain(
     if as_json:
         print(json.dumps(found.as_json(), ensure_ascii=False))
         return
-    sentences, columns, rows, texts = own_data.told(found, top, wide=console.width >= 100)
+    sentences, columns, rows, texts = own_data.told(found, top, wide=console.width >= 108)
     for line in sentences:
         _say(line)
     _print_rows(columns, rows, texts)
