@@ -242,8 +242,7 @@ def train(
             _print_trained(found[0])
             _print_fitted(fitted, out)
         return
-    if resume:
-        raise ValueError("--resume must be left out here: it is for one model of a data set by name, without --search")
+    own_data.refuse({"--resume": resume}, "one model of a data set by name, without --search")
     read = own_data.read(data, rdf=rdf, smiles=smiles, seed=seed, **about)
     for line in own_data.describe(read):
         _say(line)

@@ -212,11 +212,12 @@ class RelationalGraph:
         found: list[RelationalGraph] = []
         for _ in range(layers):
             kept = needed[self.edge_index[1]].nonzero().squeeze(1)
-            found.insert(0, self._with_edges(kept))
+            found.insert(0, self.with_edges(kept))
             needed[self.edge_index[0, kept]] = True
         return tuple(found)
 
-    def _with_edges(self, kept: Tensor) -> RelationalGraph:
+    def with_edges(self, kept: Tensor) -> RelationalGraph:
+        """The same nodes with some of the edges."""
         new = RelationalGraph(
             self.edge_index[:, kept],
             self.edge_type[kept],

@@ -16,6 +16,7 @@ from rgat.nn.normalisation import normalise
 from rgat.nn.stacked import SHARED, Stacked, StackedConv, member_tensors, stack_layers
 
 LAYERS = ("rgat", "rgcn")
+Graphs = RelationalGraph | tuple[RelationalGraph, RelationalGraph]  # of both layers, or one for each
 RGCN_OPTIONS = ("num_bases", "feature_dropout", "edge_dropout", "bias", "graph")
 
 
@@ -101,12 +102,7 @@ class NodeClassifier(nn.Module):
         self.norm1 = _normalisation(hidden_channels, batch_norm)
         self.conv2 = _layer(layer, hidden_channels, num_classes, num_relations, heads, "mean", options)
 
-    def forward(
-        self,
-        x: Tensor | None,
-        graph: RelationalGraph | tuple[RelationalGraph, RelationalGraph],
-        constant_attention: bool = False,
-    ) -> Tensor:
+    def forward(self, x: Tensor | None, graph: Graphs, constant_attention: bool = False) -> Tensor:
         """Return class logits ``[N, num_classes]``.
 
         Args:
@@ -217,12 +213,7 @@ class Stack(nn.Module):
     def __len__(self) -> int:
         return len(self.model.conv1.dropout_state)
 
-    def forward(
-        self,
-        x: Tensor | None,
-        graph: RelationalGraph | tuple[RelationalGraph, RelationalGraph],
-        constant_attention: bool = False,
-    ) -> Tensor:
+    def forward(self, x: Tensor | None, graph: Graphs, constant_attention: bool = False) -> Tensor:
         """Return the logits of all members, ``[S, N, num_classes]`` or ``[S, G, num_tasks, num_classes]``.
 
         Args:

@@ -6,7 +6,7 @@ from helpers import random_graph
 
 import rgat
 from rgat import RelationalGraph
-from rgat.fitting.attention import flow, layer_attention, logits_at_equal_share, receptive_field, with_edges
+from rgat.fitting.attention import flow, layer_attention, logits_at_equal_share, receptive_field
 from rgat.fitting.explanation import agreement
 from rgat.models import NodeClassifier
 from rgat.nn import RGATConv
@@ -35,7 +35,7 @@ def test_the_receptive_field_is_all_that_can_change_an_answer(node_model):
     data, node = node_model.data, node_model.find(PERSON)
     edges = receptive_field(data.graph, node)
     assert len(edges) < data.graph.num_edges
-    logits = node_model.member_logits(data.x, with_edges(data.graph, edges))
+    logits = node_model.member_logits(data.x, data.graph.with_edges(edges))
     assert torch.allclose(logits[:, node], node_model.logits[:, node], atol=1e-5)
 
 
@@ -63,7 +63,7 @@ def test_the_effect_is_what_happens_without_the_triple(node_model, explained):
         if not ({a, b} == ends and r in names)
     ]
     assert len(kept) == data.graph.num_edges - 2
-    logits = node_model.member_logits(data.x, with_edges(data.graph, torch.tensor(kept)))
+    logits = node_model.member_logits(data.x, data.graph.with_edges(torch.tensor(kept)))
     node = node_model.find(PERSON)
     after = node_model.calibration.probabilities(logits.double().mean(0))[node].max()
     assert float(after) - explained.probability == pytest.approx(reason.effect, abs=1e-5)

@@ -112,14 +112,3 @@ def receptive_field(graph: RelationalGraph, node: int) -> Tensor:
     heard[source[target == node]] = True
     heard[node] = True
     return heard[target].nonzero().squeeze(1)
-
-
-def with_edges(graph: RelationalGraph, edges: Tensor) -> RelationalGraph:
-    """The same nodes with some of the edges."""
-    return RelationalGraph(
-        graph.edge_index[:, edges],
-        graph.edge_type[edges],
-        num_nodes=graph.num_nodes,
-        num_relations=graph.num_relations,
-        validate=False,
-    )

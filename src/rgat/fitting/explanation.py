@@ -14,7 +14,7 @@ from torch import Tensor
 from rgat.checks import check_word
 from rgat.data import MISSING, NodeData
 from rgat.data.files import write_atomically
-from rgat.fitting.attention import flow, layer_attention, logits_at_equal_share, receptive_field, with_edges
+from rgat.fitting.attention import flow, layer_attention, logits_at_equal_share, receptive_field
 from rgat.fitting.fitted import NodeModel
 from rgat.graph import RelationalGraph
 
@@ -135,7 +135,7 @@ def explain_node(fitted: NodeModel, node: int, top: int = 20, by: str = "strengt
     check_word("by", by, tuple(ORDERS))
     data = fitted.data
     edges = receptive_field(data.graph, node)
-    graph = with_edges(data.graph, edges)
+    graph = data.graph.with_edges(edges).prepare()  # once, for all that is tried
     found, equal = (
         flow(layer_attention(fitted.members, data.x, graph, constant), graph, torch.tensor([node]))
         for constant in (False, True)
@@ -197,7 +197,7 @@ def explain_relations(fitted: NodeModel) -> RelationImportance:
     for name in shares:
         numbers = torch.tensor([place for place, other in enumerate(base) if other == name])
         kept = (~torch.isin(graph.edge_type, numbers)).nonzero().squeeze(1)
-        after = _probabilities(fitted, with_edges(graph, kept), nodes)
+        after = _probabilities(fitted, graph.with_edges(kept), nodes)
         effect[name] = float((after.gather(1, predicted) - before.gather(1, predicted)).mean())
         changed[name] = float((after.argmax(1) != predicted.squeeze(1)).double().mean())
     return RelationImportance(shares, effect, changed, len(nodes))
@@ -234,7 +234,7 @@ def _without(graph: RelationalGraph, edge: int, data: NodeData) -> RelationalGra
     if other in data.relation_names:
         twin = (graph.edge_index[0] == target) & (graph.edge_index[1] == source)
         gone |= twin & (graph.edge_type == data.relation_names.index(other))
-    return with_edges(graph, (~gone).nonzero().squeeze(1))
+    return graph.with_edges((~gone).nonzero().squeeze(1))
 
 
 def _log_odds(probability: Tensor) -> Tensor:

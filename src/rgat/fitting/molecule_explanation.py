@@ -16,7 +16,7 @@ from torch import Tensor
 from rgat.checks import check_word
 from rgat.data.files import write_atomically
 from rgat.data.molecules import parse_smiles, rdkit, store_molecules
-from rgat.fitting.attention import flow, layer_attention, with_edges
+from rgat.fitting.attention import flow, layer_attention
 from rgat.fitting.fitted import GraphModel
 from rgat.graph import RelationalGraph
 
@@ -184,11 +184,11 @@ def _variants(x: Tensor, graph: RelationalGraph, bonds: list[tuple[int, int, str
     for atom in range(len(x)):
         kept = ((source != atom) & (target != atom)) | (source == target)
         features.append(x.index_fill(0, torch.tensor([atom]), 0.0))
-        graphs.append(with_edges(graph, kept.nonzero().squeeze(1)))
+        graphs.append(graph.with_edges(kept.nonzero().squeeze(1)))
     for a, b, _ in bonds:
         kept = ~(((source == a) & (target == b)) | ((source == b) & (target == a)))
         features.append(x)
-        graphs.append(with_edges(graph, kept.nonzero().squeeze(1)))
+        graphs.append(graph.with_edges(kept.nonzero().squeeze(1)))
     return torch.cat(features), RelationalGraph.collate(graphs)
 
 

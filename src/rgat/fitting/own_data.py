@@ -202,16 +202,16 @@ def predict(
     if isinstance(fitted, NodeModel):
         if smiles is not None:
             raise ValueError("this is a model of the nodes of a graph: ask for --node, --nodes, --type or --rdf")
-        _refuse(of_molecules, "a file of molecules")
+        refuse(of_molecules, "a file of molecules")
         if nodes is not None:
-            _refuse({"--type": kind}, "all nodes, not for those that are named")
+            refuse({"--type": kind}, "all nodes, not for those that are named")
         if out is None or Path(out).suffix != ".nt":
-            _refuse({"--predicate": predicate}, "an --out that ends in .nt")
+            refuse({"--predicate": predicate}, "an --out that ends in .nt")
         found = fitted.predict(nodes, type=kind, rdf=list(rdf) if rdf else None)
     elif smiles is None:
         raise ValueError("this is a model of molecules: give --smiles, a file or a SMILES")
     elif _is_file(smiles):
-        _refuse(of_nodes, "nodes of a graph")
+        refuse(of_nodes, "nodes of a graph")
         if out is None:
             raise ValueError("predictions of a file of molecules must go to a file: --out predictions.csv")
         done = predict_file(
@@ -221,8 +221,8 @@ def predict(
         bad = f"; {done.unreadable:,} are no SMILES, and say so" if done.unreadable else ""
         return None, [f"{done.molecules:,} molecules are in {out}{resumed}{bad}"]
     else:
-        _refuse(of_nodes, "nodes of a graph")
-        _refuse(of_molecules, "a file of molecules")
+        refuse(of_nodes, "nodes of a graph")
+        refuse(of_molecules, "a file of molecules")
         if Path(smiles).suffix in (".csv", ".tsv", ".smi", ".txt", ".gz"):
             raise ValueError(f"{smiles} must be a file that is there, or a SMILES")
         found = fitted.predict([smiles])
@@ -243,7 +243,7 @@ def _is_file(text: str) -> bool:
         return False
 
 
-def _refuse(options: Mapping[str, Any], what: str) -> None:
+def refuse(options: Mapping[str, Any], what: str) -> None:
     """Raise if one is given, rather than leave it unused."""
     for option, value in options.items():
         if value:
@@ -265,7 +265,7 @@ def explain(
     if isinstance(fitted, GraphModel):
         if smiles is None:
             raise ValueError("this is a model of molecules: give --smiles")
-        _refuse({"--node": node, "--by": by if by != "strength" else None}, "nodes of a graph")
+        refuse({"--node": node, "--by": by if by != "strength" else None}, "nodes of a graph")
         found = fitted.explain(smiles, task)
         if page is not None:
             if Path(page).suffix != ".html":
@@ -274,9 +274,9 @@ def explain(
         return found
     if smiles is not None:
         raise ValueError("this is a model of the nodes of a graph: give --node, or nothing for all relations")
-    _refuse({"--task": task}, "molecules")
+    refuse({"--task": task}, "molecules")
     if node is None:
-        _refuse({"--by": by if by != "strength" else None}, "the edges of a --node")
+        refuse({"--by": by if by != "strength" else None}, "the edges of a --node")
     if page is not None:
         write_explorer(fitted, page, node)
     return fitted.explain(node, top=top, by=by)

@@ -88,13 +88,6 @@ def _announce() -> None:
 def run(kernel: Callable[..., Any], bounds: list[int], *arguments: Any) -> None:
     """Call ``kernel(lo, hi, ...)`` for each range between two neighbouring bounds, side by side; not for empty ones."""
     _announce()
-    if len(bounds) == 2 and bounds[0] < bounds[1]:  # on one thread, without a word too much
-        before = use_threads(1)
-        try:
-            kernel(*bounds, *arguments)
-        finally:
-            use_threads(before)
-        return
     tasks: list[Callable[[], None]] = [
         functools.partial(kernel, lo, hi, *arguments) for lo, hi in itertools.pairwise(bounds) if lo < hi
     ]
