@@ -50,14 +50,14 @@ def assert_close(actual, expected, tolerance, what="value"):
     assert error <= tolerance, f"{what}: relative error {error:.2e} > {tolerance:.0e}"
 
 
-def run(conv, x, graph, cotangents, backend, autocast=None, device="cpu", **call):
-    """Outputs and all gradients of one call of a copy of ``conv``."""
+def run(conv, x, graph, cotangents, backend, autocast=None, device="cpu", x_is_given=False, **call):
+    """Outputs and all gradients of one call of a copy of ``conv``; features that are given need no gradient."""
     conv = copy.deepcopy(conv).to(device)
     graph = graph.to(device)
     if x is not None:
         x = x.to(device)
         if x.is_floating_point() and x.layout == torch.strided:
-            x = x.detach().clone().requires_grad_()
+            x = x.detach().clone().requires_grad_(not x_is_given)
     edge_attr = None
     if graph.edge_attr is not None and getattr(conv, "edge_dim", None) is not None:
         edge_attr = graph.edge_attr.detach().clone().to(next(conv.parameters()).dtype).requires_grad_()
@@ -113,7 +113,8 @@ def assert_matches_reference(
             plan = conv.plan(graph, plan)
     if plan is not None:
         call["plan"] = plan
-    actual = run(conv, x.to(dtype) if is_float else x, graph, cotangents, backend, autocast, device, **call)
+    arguments = (conv, x.to(dtype) if is_float else x, graph, cotangents, backend, autocast, device)
+    actual = run(*arguments, **call)
     assert actual.keys() == expected.keys()
     tolerance = tolerance or TOLERANCE[autocast or dtype]
     compared = 0
@@ -125,6 +126,11 @@ def assert_matches_reference(
             assert value.abs().max() > 0, f"{name} of the reference is zero everywhere: nothing is tested"
         assert_close(actual[name], value, tolerance, name)
         compared += 1
+    if is_float:
+        given = run(*arguments, x_is_given=True, **call)
+        assert given.keys() == expected.keys() - {"gradient of x"}
+        for name in given.keys() - {name for name, value in expected.items() if value is None}:
+            assert_close(given[name], expected[name], tolerance, f"{name} where x needs none")
     return compared
 
 

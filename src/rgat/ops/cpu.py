@@ -293,13 +293,13 @@ class _Call:
             run(loops.keys_by_source, bounds, 0, *self.by_source, *arrays, *self.key_layout)
 
     def table_backward(
-        self, x: Tensor, weight: Tensor, attention: Tensor, grad: Tensor, dlogits: Tensor, dsums: Tensor
+        self, x: Tensor, weight: Tensor, attention: Tensor, grad: Tensor, dlogits: Tensor, dsums: Tensor, with_x: bool
     ) -> tuple[Tensor, Tensor]:
-        """The gradients of the inputs, a copy per thread to be summed, and of the kernels of the source rows."""
+        """The gradients of the inputs, a copy per thread to be summed (or none), and of the kernels of source rows."""
         _, batch, inputs, columns = weight.shape
         bounds = cut(self.source_ptr, 0, len(self.source_ptr) - 1, inputs * max(columns, 1))
         dweight, shared = _kernel_grads(weight, bounds, weight.shape)
-        dx = x.new_zeros(len(bounds) - 1, len(x), batch * inputs)
+        dx = x.new_zeros(len(bounds) - 1 if with_x else 0, len(x), batch * inputs)
         queries = self.queries if columns else self.queries[:0]  # no columns: the keys are not a product
         rows = self.s.sources
         run(
@@ -513,21 +513,24 @@ def convolve_backward(
     s: Structure,
     how: Attention,
     state: Tensor | None,
+    with_x: bool,
 ) -> tuple[Tensor, ...]:
-    """Gradients of inputs, kernels, queries and logits."""
+    """Gradients of inputs (empty if they need none), kernels, queries and logits."""
     call = _Call(s, None if query_weight is None else queries, edge_logits, how, state, x, aggregated)
     call.place_table(table, call.heads // weight.shape[1] * grad.shape[2])
     dsums = torch.empty_like(sums)
     dsums_weight = _sums_grad(dsums, grad, sums, weight, call, s) if any(aggregated) else None
     dlogits, dqueries = call.backward_by_target(x.flatten(1), attention, grad, dsums, grad_attention)
-    dx, dweight = call.table_backward(x, weight, attention, grad, dlogits, dsums)
+    dx, dweight = call.table_backward(x, weight, attention, grad, dlogits, dsums, with_x)
     if dsums_weight is not None:
         dweight += dsums_weight
     if query_weight is not None:
         rows = dqueries.view(len(dqueries), query_weight.shape[1], query_weight.shape[3])
-        bounds = even(0, len(rows), 0 if len(dx) == 1 else ALONE)  # as many as there are copies
+        bounds = _row_bounds(s.targets, query_weight.shape[1:])
+        if with_x:
+            bounds = even(0, len(rows), 0 if len(dx) == 1 else ALONE)  # as many as there are copies
         dqueries = _project_backward(rows, x, query_weight, s.targets, s.targets.node, bounds, dx)
-    return _total(dx).view(x.shape), dweight, dqueries, dlogits
+    return _total(dx) if with_x else x.new_empty(0), dweight, dqueries, dlogits
 
 
 def _sums_grad(dsums: Tensor, grad: Tensor, sums: Tensor, weight: Tensor, call: _Call, s: Structure) -> Tensor:
@@ -582,17 +585,19 @@ def sum_inputs_backward(
     s: Structure,
     how: Attention,
     state: Tensor | None,
+    with_x: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of inputs, queries, keys and logits."""
+    """Gradients of inputs (empty if they need none), queries, keys and logits."""
     call = _sum_call(x, queries, keys, edge_logits, s, how, state)
-    nothing = x.new_empty(len(x), call.heads, 0)
+    nothing, dx = x.new_empty(len(x), call.heads, 0), x.new_empty(0)
     dlogits, dqueries = call.backward_by_target(x, attention, nothing, grad, grad_attention)
-    no_kernels = x.new_empty(len(s.sources.relation_ptr) - 1, 1, x.shape[1], 0)
-    dx, _ = call.table_backward(x, no_kernels, attention, nothing, dlogits, grad)
+    if with_x:
+        no_kernels = x.new_empty(len(s.sources.relation_ptr) - 1, 1, x.shape[1], 0)
+        dx = _total(call.table_backward(x, no_kernels, attention, nothing, dlogits, grad, with_x)[0])
     dkeys = x.new_empty(() if keys is None else keys.shape)
     if keys is not None:
         call.keys_by_source(dlogits, dkeys)
-    return _total(dx), dqueries, dkeys, dlogits
+    return dx, dqueries, dkeys, dlogits
 
 
 def spread(table: Tensor, coefficients: Tensor, rows: Rows, node: Tensor) -> Tensor:

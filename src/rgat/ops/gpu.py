@@ -143,8 +143,9 @@ def convolve_backward(
     s: Structure,
     how: Attention,
     state: Tensor | None,
+    with_x: bool,
 ) -> tuple[Tensor | None, ...]:
-    """Return the gradients of inputs, kernels, those of queries, and edge logits."""
+    """Return the gradients of inputs (empty if they need none), kernels, those of queries, and edge logits."""
     heads, rows, others, num_nodes = len(how.across), s.sources, s.targets, x.shape[0]
     query_rows, key_rows = (None, None) if query_weight is None else (queries, _per_head(keys, heads))
     dvalues, dqueries, dkeys, dlogits = attend_backward(
@@ -152,14 +153,17 @@ def convolve_backward(
     )
     grads = [part.view(like.shape) for part, like in ((dvalues, values), (dkeys, keys)) if part is not None]
     dweight = products.weight_grad(grads, x, rows.node, rows.relation_ptr)
-    per_row = products.row_grads(grads, weight, rows.relation_ptr)
+    dx = x.new_empty(0)
+    per_row = products.row_grads(grads, weight, rows.relation_ptr) if with_x else dx
     if query_weight is None or dqueries is None:
-        return products.sum_by_node(per_row, rows, num_nodes, dtype=x.dtype), dweight, None, dlogits
+        dx = products.sum_by_node(per_row, rows, num_nodes, dtype=x.dtype) if with_x else dx
+        return dx, dweight, None, dlogits
     drows = dqueries.view(dqueries.shape[0], query_weight.shape[1], query_weight.shape[3])
     dquery_weight = products.weight_grad([drows], x, others.node, others.relation_ptr)
-    narrow = (drows, query_weight, others) if products.is_narrow(query_weight) else None
-    dx = products.sum_by_node(per_row, rows, num_nodes, also=narrow, dtype=x.dtype)
-    if narrow is None:
-        per_row = products.row_grads([drows], query_weight, others.relation_ptr)
-        dx = products.sum_by_node(per_row, others, num_nodes, into=dx)
+    if with_x:
+        narrow = (drows, query_weight, others) if products.is_narrow(query_weight) else None
+        dx = products.sum_by_node(per_row, rows, num_nodes, also=narrow, dtype=x.dtype)
+        if narrow is None:
+            per_row = products.row_grads([drows], query_weight, others.relation_ptr)
+            dx = products.sum_by_node(per_row, others, num_nodes, into=dx)
     return dx, dweight, dquery_weight, dlogits

@@ -241,7 +241,8 @@ def table_backward(
 ):  # fmt: skip
     """From the gradients of outputs and logits to those of inputs and kernels, for the source rows ``lo:hi``.
 
-    The gradients of values and keys are made for one chunk at a time and never leave the cache.
+    The gradients of values and keys are made for one chunk at a time and never leave the cache. ``dx`` may be empty,
+    and is then not computed.
     """
     relations, batch, inputs, columns = weight.shape
     step, part, first = _chunk(batch * max(inputs, columns)), _part(bounds, lo), share * channels
@@ -251,14 +252,15 @@ def table_backward(
     dtable = _buffer(rows, batch * columns, grad)
     attends, nowhere = queries.shape[0] > 0, index[:0]
     together = dlogits if attends and additive else np.empty((0, 0), dlogits.dtype)
+    to = dx[part] if dx.shape[0] else taken[:0]
     for r in range(relations):
         start, end = _rows_between(relation_ptr, r, lo, hi)
         summed = aggregated.shape[0] > 0 and aggregated[r]
         for a in range(start, end, step):
             b = min(a + step, end)
-            if summed:
+            if summed and dx.shape[0]:
                 inputs_by_source(a, b, a, by_source, source_ptr, group, group_row, weights, dsums, dinputs)
-            else:
+            elif not summed:
                 values_by_source(
                     a, b, a, nowhere, by_source, source_ptr, target, weights, grad, together, dtable, share, columns,
                     dtable, columns, first,
@@ -276,7 +278,7 @@ def table_backward(
             begin = first if summed else 0
             if not summed and _is_narrow(batch, columns):
                 own = _own_kernel(dweight, shared, part, relation_ptr, r, lo)[0]
-                _narrow_backward(a, b, index, dtable, a, x, _turned(weight[r, 0], np.int64(0)), dx[part], own)
+                _narrow_backward(a, b, index, dtable, a, x, _turned(weight[r, 0], np.int64(0)), to, own)
                 continue
             if begin < columns:
                 _gather(a, b, index, x, taken)
@@ -288,12 +290,14 @@ def table_backward(
                         _kernel_grad(dweight, shared, part, relation_ptr, r, lo) + np.uint64(kernel * grad.itemsize),
                         columns,
                     )  # fmt: skip
-                    multiply(
-                        routine, (b - a, inputs, columns - begin), own, batch * columns, False,
-                        place(weight, r * batch * inputs * columns + kernel), columns, True,
-                        one if summed else zero, place(dinputs, p * inputs), batch * inputs,
-                    )  # fmt: skip
-            _scatter_add(a, b, index, dinputs, dx[part])
+                    if dx.shape[0]:
+                        multiply(
+                            routine, (b - a, inputs, columns - begin), own, batch * columns, False,
+                            place(weight, r * batch * inputs * columns + kernel), columns, True,
+                            one if summed else zero, place(dinputs, p * inputs), batch * inputs,
+                        )  # fmt: skip
+            if dx.shape[0]:
+                _scatter_add(a, b, index, dinputs, to)
 
 
 @compiled

@@ -308,6 +308,7 @@ def _convolve_grads(
     feature_dropout: float,
     edge_dropout: float,
     backend: str,
+    with_x: bool,
     with_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of inputs, kernels, attention kernels, edge logits and bias; empty where there is none."""
@@ -325,11 +326,11 @@ def _convolve_grads(
             received = tensors[0].flatten(1)
             dbias = module.sum_rows(received) if getattr(module, "TAKES_BIAS", False) else received.sum(0)
         dx, dweight, dquery_weight, dlogits = module.convolve_backward(
-            *tensors, _if_any(aggregated), Structure.from_leaves(structure), how, state
+            *tensors, _if_any(aggregated), Structure.from_leaves(structure), how, state, with_x
         )
         dkernels, dattention = fold_kernels_backward(module, dweight, dquery_weight, kernels, attention_kernels)
-    grads = (dx.view(x.shape), dkernels, dattention, dlogits)
-    inputs = (x, kernels, attention_kernels, edge_logits)
+    grads = (dx.view(x.shape) if with_x else dx, dkernels, dattention, dlogits)
+    inputs = (x if with_x else None, kernels, attention_kernels, edge_logits)
     return *_like_inputs(grads, inputs), dbias.to(x.dtype)  # type: ignore[return-value]
 
 
@@ -349,8 +350,10 @@ def _(
     edge_logits: Tensor | None,
     *others: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    dbias = x.new_empty(grad.shape[1] * grad.shape[2] if others[-1] else 0)
-    return *_fake_grads((x, kernels, attention_kernels, edge_logits), attention), dbias  # type: ignore[return-value]
+    *_, with_x, with_bias = others
+    dbias = x.new_empty(grad.shape[1] * grad.shape[2] if with_bias else 0)
+    inputs = (x if with_x else None, kernels, attention_kernels, edge_logits)
+    return *_fake_grads(inputs, attention), dbias  # type: ignore[return-value]
 
 
 def _convolve_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -365,11 +368,12 @@ def _convolve_backward(ctx: Any, grad: Tensor | None, grad_attention: Tensor | N
     if grad is None:
         num_nodes = Structure.from_leaves(structure).target_ptr.shape[0] - 1
         grad = x.new_zeros(num_nodes, kernels.shape[1], kernels.shape[3])
-    with_bias = ctx.needs_input_grad[4]
+    with_x, with_bias = ctx.needs_input_grad[0], ctx.needs_input_grad[4]  # features that are given need none
     *grads, dbias = _convolve_grads(
-        grad.contiguous(), grad_attention, *made, *inputs, structure, state, *ctx.settings, with_bias
+        grad.contiguous(), grad_attention, *made, *inputs, structure, state, *ctx.settings, with_x, with_bias
     )
-    return (*_given(grads, inputs), dbias if with_bias else None, [None] * len(structure), *[None] * 7)
+    needed = (x if with_x else None, *inputs[1:])
+    return (*_given(grads, needed), dbias if with_bias else None, [None] * len(structure), *[None] * 7)
 
 
 _convolve.register_autograd(_convolve_backward, setup_context=_convolve_context)
@@ -427,13 +431,14 @@ def _sum_inputs_grads(
     negative_slope: float | None,
     edge_dropout: float,
     backend: str,
+    with_x: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     how = Attention(across, negative_slope, 0.0, edge_dropout, backend)
     module = implementation(x.device, backend)
     with as_given(x):
         tensors = widen((grad, grad_attention, attention, x, queries, keys, edge_logits), module)
-        grads = module.sum_inputs_backward(*tensors, Structure.from_leaves(structure), how, state)
-    return _like_inputs(grads, (x, queries, keys, edge_logits))  # type: ignore[return-value]
+        grads = module.sum_inputs_backward(*tensors, Structure.from_leaves(structure), how, state, with_x)
+    return _like_inputs(grads, (x if with_x else None, queries, keys, edge_logits))  # type: ignore[return-value]
 
 
 @_sum_inputs_grads.register_fake
@@ -445,9 +450,9 @@ def _(
     queries: Tensor | None,
     keys: Tensor | None,
     edge_logits: Tensor | None,
-    *_: Any,
+    *others: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return _fake_grads((x, queries, keys, edge_logits), attention)  # type: ignore[return-value]
+    return _fake_grads((x if others[-1] else None, queries, keys, edge_logits), attention)  # type: ignore[return-value]
 
 
 def _sum_inputs_backward(ctx: Any, grad: Tensor | None, grad_attention: Tensor | None) -> tuple[Any, ...]:
@@ -455,8 +460,11 @@ def _sum_inputs_backward(ctx: Any, grad: Tensor | None, grad_attention: Tensor |
     inputs = (x, queries, keys, edge_logits)
     if grad is None:
         grad = x.new_zeros(Structure.from_leaves(structure).targets.node.shape[0], attention.shape[1], x.shape[1])
-    grads = _sum_inputs_grads(grad.contiguous(), grad_attention, attention, *inputs, structure, state, *ctx.settings)
-    return (*_given(grads, inputs), [None] * len(structure), *[None] * 5)
+    with_x = ctx.needs_input_grad[0]
+    grads = _sum_inputs_grads(
+        grad.contiguous(), grad_attention, attention, *inputs, structure, state, *ctx.settings, with_x
+    )
+    return (*_given(grads, (x if with_x else None, *inputs[1:])), [None] * len(structure), *[None] * 5)
 
 
 _sum_inputs.register_autograd(_sum_inputs_backward, setup_context=_attend_context)

@@ -242,8 +242,9 @@ def convolve_backward(
     s: Structure,
     how: Attention,
     state: Tensor | None,
+    with_x: bool,
 ) -> tuple[Tensor, ...]:
-    """Return the gradients of inputs, kernels, those of queries, and edge logits."""
+    """Return the gradients of inputs (empty if they need none), kernels, those of queries, and edge logits."""
     if x.is_cuda:
         table = torch.cat([table, sums], dim=2)
     values, keys = _split(table, len(how.across), queries.shape[2])
@@ -258,12 +259,14 @@ def convolve_backward(
         if part.numel()
     ]
     dtable = torch.cat(parts, dim=2) if parts else torch.zeros_like(table)
-    dx = project_input_grad(dtable, weight, s.sources, s.sources.node, x.shape[0])
-    dweight = project_weight_grad(dtable, x, s.sources, s.sources.node)
+    dx, dweight = x.new_empty(0), project_weight_grad(dtable, x, s.sources, s.sources.node)
+    if with_x:
+        dx = project_input_grad(dtable, weight, s.sources, s.sources.node, x.shape[0])
     if query_weight is None:
         return dx, dweight, dqueries, dlogits
     rows = dqueries.view(len(dqueries), query_weight.shape[1], query_weight.shape[3])
-    dx += project_input_grad(rows, query_weight, s.targets, s.targets.node, x.shape[0])
+    if with_x:
+        dx += project_input_grad(rows, query_weight, s.targets, s.targets.node, x.shape[0])
     return dx, dweight, project_weight_grad(rows, x, s.targets, s.targets.node), dlogits
 
 
