@@ -6,7 +6,8 @@
 
 Milliseconds by device events (median), peak memory above the level before the call, the time to move each needed byte
 once at the bandwidth that is measured first (floor), the step captured in a CUDA graph, and, where its tensor of all
-nodes times all relations fits, the error against the float64 reference. Peers run where their memory suffices.
+nodes times all relations fits, the error against the float64 reference. Peers run where their memory suffices. Then a
+model of two layers, eager and compiled in turns, by the clock.
 """
 
 import argparse
@@ -20,6 +21,7 @@ import graphs
 import torch
 
 from rgat import ops
+from rgat.models import NodeClassifier
 from rgat.nn import RGATConv, RGCNConv
 
 WIDE, NARROW, PLAIN = (64, 16, 4), (16, 16, 1), (64, 64, 1)
@@ -30,6 +32,7 @@ OURS = {
     "across multiplicative A=1": WIDE,
     "across multiplicative A=16": WIDE,
     "within additive, dropout 0.3": WIDE,
+    "within additive, features given": WIDE,
     "within additive, F=16": NARROW,
     "across additive, F=16": NARROW,
     "RGCN": PLAIN,
@@ -61,7 +64,8 @@ def peer_layer(word, width, num_relations):
 
 def step(layer, x, inputs, cotangent):
     out = layer(x, *inputs)
-    return torch.autograd.grad(out, [x, *layer.parameters()], cotangent, allow_unused=True)
+    wanted = [tensor for tensor in (x, *layer.parameters()) if tensor.requires_grad]
+    return torch.autograd.grad(out, wanted, cotangent, allow_unused=True)
 
 
 def device_milliseconds(function, calls, warm_up=3):
@@ -106,6 +110,10 @@ def needed_bytes(graph, width):
     return 4 * (4 * rows * H * D + 2 * nodes * (F + H * D) + 6 * edges)
 
 
+def _needs_grad(word):
+    return "features given" not in word  # as those of a first layer
+
+
 def disagreement(word, width, graph):
     """The largest difference of output and gradients from the float64 reference, relative to the largest number."""
     found = []
@@ -115,11 +123,9 @@ def disagreement(word, width, graph):
         x = torch.randn(graph.num_nodes, width[0], device="cuda")
         cotangent = torch.randn(graph.num_nodes, width[1] * width[2], device="cuda").to(dtype)
         layer.to(dtype)
-        x = x.to(dtype).requires_grad_()
+        x = x.to(dtype).requires_grad_(_needs_grad(word))
         with ops.backend(backend):
-            out = layer(x, graph)
-            grads = torch.autograd.grad(out, [x, *layer.parameters()], cotangent)
-        found.append([out.detach(), *grads])
+            found.append([layer(x, graph).detach(), *step(layer, x, (graph,), cotangent)])
     return max(float((a - b).abs().max() / a.abs().max().clamp(min=1e-30)) for a, b in zip(*found, strict=True))
 
 
@@ -127,7 +133,7 @@ def measure(name, word, width, graph, calls, peer=False, backend="auto"):
     torch.manual_seed(0)
     layer = (peer_layer if peer else our_layer)(word, width, graph.num_relations).cuda()
     inputs = (graph.edge_index, graph.edge_type) if peer else (graph,)
-    x = torch.randn(graph.num_nodes, width[0], device="cuda", requires_grad=True)
+    x = torch.randn(graph.num_nodes, width[0], device="cuda", requires_grad=_needs_grad(word))
     cotangent = torch.randn(graph.num_nodes, width[1] * width[2], device="cuda")
     record = {"graph": name, "layer": word, "width": width, "who": "PyG" if peer else backend}
 
@@ -152,6 +158,32 @@ def measure(name, word, width, graph, calls, peer=False, backend="auto"):
         record["samples"] = None
     torch.cuda.empty_cache()
     return record
+
+
+def measure_compiled(name, graph, rounds=15, steps=20):
+    """Milliseconds of a step of two layers: of each round, in which each way has its turn."""
+    torch.manual_seed(0)
+    model = NodeClassifier(32, 8, graph.num_relations, hidden_channels=64, heads=4).cuda()
+    x = torch.randn(graph.num_nodes, 32, device="cuda")
+    ways = {"eager": model, "default": torch.compile(model, fullgraph=True)}
+    ways["reduce-overhead"] = torch.compile(model, fullgraph=True, mode="reduce-overhead")
+    samples = {way: [] for way in ways}
+    for _ in range(rounds + 2):  # the first two warm up
+        for way, function in ways.items():
+            torch.cuda.synchronize()
+            started = time.perf_counter()
+            for _ in range(steps):
+                model.zero_grad()
+                function(x, graph).sum().backward()
+            torch.cuda.synchronize()
+            samples[way].append(1e3 * (time.perf_counter() - started) / steps)
+    torch._dynamo.reset()
+    return {"graph": name, "samples": {way: found[2:] for way, found in samples.items()}}
+
+
+def show_compiled(record):
+    medians = {way: statistics.median(found) for way, found in record["samples"].items()}
+    print("  two layers, ms by the clock: " + ", ".join(f"{way} {ms:.2f}" for way, ms in medians.items()), flush=True)
 
 
 def show(record):
@@ -210,6 +242,9 @@ def main():
         for record in found["layers"]:
             print(f"{record['graph']:10s}", end="")
             show(record)
+        for record in found["compiled"]:
+            print(f"{record['graph']:10s}", end="")
+            show_compiled(record)
         if arguments.plot:
             plot(found["layers"], arguments.plot)
         return
@@ -218,7 +253,7 @@ def main():
     rate = bandwidth()
     device = torch.cuda.get_device_name()
     print(f"{device}, {rate / 1e12:.2f} TB/s, torch {torch.__version__}, backend {ops.active_backend('cuda')}")
-    records = []
+    records, compiled = [], []
     for name in arguments.graphs:
         started = time.perf_counter()
         graph = graphs.synthetic(*graphs.SHAPES[name]).to("cuda").prepare()
@@ -234,11 +269,13 @@ def main():
             record["floor"] = 1e3 * needed_bytes(graph, width) / rate
             show(record)
             records.append(record)
+        compiled.append(measure_compiled(name, graph))
+        show_compiled(compiled[-1])
     if arguments.out:
         about = {"device": device, "torch": torch.__version__, "python": platform.python_version()}
         about |= {"bytes_per_second": rate, "command": " ".join(sys.argv)}
         with open(arguments.out, "w", encoding="utf-8") as file:
-            json.dump({"about": about, "layers": records}, file, separators=(",", ":"))
+            json.dump({"about": about, "layers": records, "compiled": compiled}, file, separators=(",", ":"))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,9 @@
 
 An operator of ``torch.library`` can be compiled, exported and run on fake tensors, but each call passes through a tenth
 of a millisecond of Python. In eager mode on ordinary tensors the same function and the same backward run directly.
+
+Compiled code is kept on disk and calls operators as they were when it was made. So an operator gets new arguments at
+the end alone, with defaults, or else another name.
 """
 
 from __future__ import annotations
@@ -30,36 +33,48 @@ class Operator:
         schema = torch.library.infer_schema(function, mutates_args=())
         _LIBRARY.define(short + schema, tags=(torch.Tag.pt2_compliant_tag,))  # type: ignore[no-untyped-call]
         _LIBRARY.impl(short, self.function, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+        _LIBRARY.impl(short, self._dispatched, "Autograd", with_keyset=True)  # type: ignore[no-untyped-call]
         self.traced = getattr(torch.ops.rgat, short).default
         self.register_fake: Callable[[Callable[..., Any]], Callable[..., Any]] = torch.library.register_fake(name)
-        self._direct: Any = None
+        self._differentiable: Any = None
 
     def register_autograd(self, backward: Callable[..., Any], setup_context: Callable[..., Any]) -> None:
-        """Say how gradients are computed, as ``torch.library`` asks for it."""
-        torch.library.register_autograd(self.name, backward, setup_context=setup_context)
+        """Say how gradients are computed, as for ``torch.library.register_autograd``."""
 
         # Not a `setup_context` of its own: PyTorch would inspect the signature in each call.
         def forward(ctx: Any, *arguments: Any) -> Any:
-            made = self.function(*arguments)
-            setup_context(ctx, arguments, made)
+            inputs, function = arguments[:-1], arguments[-1]
+            made = function(*inputs)
+            setup_context(ctx, inputs, made)
             return made
 
         def flat_backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-            return tuple(None if isinstance(grad, list) else grad for grad in backward(ctx, *grads))
+            return *(None if isinstance(grad, list) else grad for grad in backward(ctx, *grads)), None
 
         members = {
             "forward": staticmethod(forward),
             "backward": staticmethod(flat_backward),
         }
-        self._direct = type("Direct", (torch.autograd.Function,), members)
+        self._differentiable = type("Differentiable", (torch.autograd.Function,), members)
 
     def __call__(self, *arguments: Any) -> Any:
         tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
-        if _is_traced(tensors):
-            return self.traced(*arguments)
-        if not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in tensors):
-            return self.function(*arguments)
-        return self._direct.apply(*arguments)
+        return self.traced(*arguments) if _is_traced(tensors) else self._call(self.function, arguments, tensors)
+
+    def _dispatched(self, keys: torch._C.DispatchKeySet, *arguments: Any) -> Any:
+        """What a call of the operator itself does, such as one of compiled code: as little, if nothing looks on."""
+        tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
+
+        def below(*arguments: Any) -> Any:
+            with torch._C._AutoDispatchBelowAutograd():
+                return self.traced.redispatch(keys & torch._C._after_autograd_keyset, *arguments)
+
+        return self._call(below if _is_traced(tensors) else self.function, arguments, tensors)
+
+    def _call(self, function: Callable[..., Any], arguments: tuple[Any, ...], tensors: list[Tensor]) -> Any:
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+            return self._differentiable.apply(*arguments, function)
+        return function(*arguments)
 
 
 def operator(name: str, repeated: bool = False) -> Callable[[Callable[..., Any]], Operator]:

@@ -308,8 +308,8 @@ def _convolve_grads(
     feature_dropout: float,
     edge_dropout: float,
     backend: str,
-    with_x: bool,
     with_bias: bool,
+    with_x: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of inputs, kernels, attention kernels, edge logits and bias; empty where there is none."""
     how = Attention(across, negative_slope, feature_dropout, edge_dropout, backend)
@@ -348,9 +348,17 @@ def _(
     kernels: Tensor,
     attention_kernels: Tensor | None,
     edge_logits: Tensor | None,
-    *others: Any,
+    structure: list[Tensor],
+    state: Tensor | None,
+    aggregated: list[bool],
+    across: list[bool],
+    negative_slope: float | None,
+    feature_dropout: float,
+    edge_dropout: float,
+    backend: str,
+    with_bias: bool,
+    with_x: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    *_, with_x, with_bias = others
     dbias = x.new_empty(grad.shape[1] * grad.shape[2] if with_bias else 0)
     inputs = (x if with_x else None, kernels, attention_kernels, edge_logits)
     return *_fake_grads(inputs, attention), dbias  # type: ignore[return-value]
@@ -370,7 +378,7 @@ def _convolve_backward(ctx: Any, grad: Tensor | None, grad_attention: Tensor | N
         grad = x.new_zeros(num_nodes, kernels.shape[1], kernels.shape[3])
     with_x, with_bias = ctx.needs_input_grad[0], ctx.needs_input_grad[4]  # features that are given need none
     *grads, dbias = _convolve_grads(
-        grad.contiguous(), grad_attention, *made, *inputs, structure, state, *ctx.settings, with_x, with_bias
+        grad.contiguous(), grad_attention, *made, *inputs, structure, state, *ctx.settings, with_bias, with_x
     )
     needed = (x if with_x else None, *inputs[1:])
     return (*_given(grads, needed), dbias if with_bias else None, [None] * len(structure), *[None] * 7)
@@ -431,7 +439,7 @@ def _sum_inputs_grads(
     negative_slope: float | None,
     edge_dropout: float,
     backend: str,
-    with_x: bool,
+    with_x: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     how = Attention(across, negative_slope, 0.0, edge_dropout, backend)
     module = implementation(x.device, backend)
@@ -450,9 +458,15 @@ def _(
     queries: Tensor | None,
     keys: Tensor | None,
     edge_logits: Tensor | None,
-    *others: Any,
+    structure: list[Tensor],
+    state: Tensor | None,
+    across: list[bool],
+    negative_slope: float | None,
+    edge_dropout: float,
+    backend: str,
+    with_x: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return _fake_grads((x if others[-1] else None, queries, keys, edge_logits), attention)  # type: ignore[return-value]
+    return _fake_grads((x if with_x else None, queries, keys, edge_logits), attention)  # type: ignore[return-value]
 
 
 def _sum_inputs_backward(ctx: Any, grad: Tensor | None, grad_attention: Tensor | None) -> tuple[Any, ...]:
