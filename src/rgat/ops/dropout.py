@@ -18,6 +18,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from rgat.ops.operator import is_traced
+
 FEATURES, EDGES = 0, 1  # the two kinds of mask draw from streams of their own
 
 _LOW32 = 0xFFFFFFFF
@@ -49,18 +51,23 @@ def _mix32(value: Tensor) -> Tensor:
     return value ^ (value >> 16)
 
 
-@torch.library.custom_op("rgat::count_call", mutates_args=("state",))
 def count_call(state: Tensor, counted: Tensor | None = None) -> Tensor:
-    """Return a copy of the pairs (seed, call number) ``[..., 2]`` and count one call in place, or ``counted`` calls.
-
-    An operator, so that a compiler cannot make the copy again, in backward, from the changed original.
-    """
-    before = state.clone()
-    state[..., 1] += 1 if counted is None else counted
+    """Return a copy of the pairs (seed, call number) ``[..., 2]`` and count one call in place, or ``counted`` calls."""
+    before: Tensor = (_count_traced if is_traced([state]) else _count)(state, counted)
     return before
 
 
-@count_call.register_fake
+def _count(state: Tensor, counted: Tensor | None = None) -> Tensor:
+    before = state.clone()
+    state.select(-1, 1).add_(1 if counted is None else counted)
+    return before
+
+
+# An operator, so that a compiler cannot make the copy again, in backward, from the changed original.
+_count_traced = torch.library.custom_op("rgat::count_call", _count, mutates_args=("state",))
+
+
+@_count_traced.register_fake
 def _(state: Tensor, counted: Tensor | None = None) -> Tensor:
     return torch.empty_like(state)
 

@@ -59,7 +59,7 @@ class Operator:
 
     def __call__(self, *arguments: Any) -> Any:
         tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
-        return self.traced(*arguments) if _is_traced(tensors) else self._call(self.function, arguments, tensors)
+        return self.traced(*arguments) if is_traced(tensors) else self._call(self.function, arguments, tensors)
 
     def _dispatched(self, keys: torch._C.DispatchKeySet, *arguments: Any) -> Any:
         """What a call of the operator itself does, such as one of compiled code: as little, if nothing looks on."""
@@ -69,7 +69,7 @@ class Operator:
             with torch._C._AutoDispatchBelowAutograd():
                 return self.traced.redispatch(keys & torch._C._after_autograd_keyset, *arguments)
 
-        return self._call(below if _is_traced(tensors) else self.function, arguments, tensors)
+        return self._call(below if is_traced(tensors) else self.function, arguments, tensors)
 
     def _call(self, function: Callable[..., Any], arguments: tuple[Any, ...], tensors: list[Tensor]) -> Any:
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
@@ -106,7 +106,7 @@ def _no_double_backward(ctx: Any, *grads: Any) -> NoReturn:
     )
 
 
-def _is_traced(tensors: list[Tensor]) -> bool:
+def is_traced(tensors: list[Tensor]) -> bool:
     """Whether a compiler, an exporter or a dispatch mode looks on."""
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0:
         return True

@@ -81,7 +81,7 @@ class _Tape:
         self, leaves: Sequence[Tensor], recorder: _Recorder, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
     ) -> None:
         self.versions = [leaf._version for leaf in leaves]
-        self.outputs = [(output.shape, output.dtype) for output in outputs]
+        self.outputs = [(output.shape, output.stride(), output.dtype) for output in outputs]
         spans = [(tensor.data_ptr(), tensor.nbytes, base, 0) for base, tensor in enumerate((*inputs, *outputs))]
         temporary, returned, self.size = len(spans), {output.data_ptr() for output in outputs}, 0
         for memory in recorder.memory:
@@ -115,16 +115,19 @@ class _Tape:
 
     def repeat(self, inputs: list[Tensor]) -> list[Tensor] | None:
         """The outputs for other inputs; None where their memory is not aligned as it was."""
-        like, bases = inputs[0], [tensor.data_ptr() for tensor in inputs]
+        device, bases = inputs[0].device, [tensor.data_ptr() for tensor in inputs]
         if functools.reduce(or_, bases) % 16:
             return None
-        outputs = [like.new_empty(shape, dtype=dtype) for shape, dtype in self.outputs]
-        temporary = like.new_empty(self.size, dtype=torch.uint8)
+        outputs = [
+            torch.empty_strided(shape, stride, dtype=dtype, device=device)  # the fastest way to have memory
+            for shape, stride, dtype in self.outputs
+        ]
+        temporary = torch.empty_strided((self.size,), (1,), dtype=torch.uint8, device=device)
         bases += [output.data_ptr() for output in outputs]
         bases.append(temporary.data_ptr())
         table = [bases[base] + offset for base, offset in self.places]
         table += self.constants
-        stream = torch._C._cuda_getCurrentRawStream(like.get_device())
+        stream = torch._C._cuda_getCurrentRawStream(device.index)
         for kernel, grid, arguments in self.launches:  # as Triton does it, without the hooks of its profiler
             kernel.run(*grid, stream, kernel.function, kernel.packed_metadata, None, None, None, *arguments(table))
         return outputs
