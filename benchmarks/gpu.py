@@ -168,20 +168,28 @@ def measure_compiled(name, graph, rounds=15, steps=20):
     ways = {"eager": model, "default": torch.compile(model, fullgraph=True)}
     ways["reduce-overhead"] = torch.compile(model, fullgraph=True, mode="reduce-overhead")
     samples = {way: [] for way in ways}
-    for _ in range(rounds + 2):  # the first two warm up
-        for way, function in ways.items():
-            torch.cuda.synchronize()
-            started = time.perf_counter()
-            for _ in range(steps):
-                model.zero_grad()
-                function(x, graph).sum().backward()
-            torch.cuda.synchronize()
-            samples[way].append(1e3 * (time.perf_counter() - started) / steps)
-    torch._dynamo.reset()
+    try:
+        for _ in range(rounds + 2):  # the first two warm up
+            for way, function in ways.items():
+                torch.cuda.synchronize()
+                started = time.perf_counter()
+                for _ in range(steps):
+                    model.zero_grad()
+                    function(x, graph).sum().backward()
+                torch.cuda.synchronize()
+                samples[way].append(1e3 * (time.perf_counter() - started) / steps)
+    except torch.OutOfMemoryError:
+        return {"graph": name, "samples": None}
+    finally:
+        torch._dynamo.reset()
+        torch.cuda.empty_cache()
     return {"graph": name, "samples": {way: found[2:] for way, found in samples.items()}}
 
 
 def show_compiled(record):
+    if record["samples"] is None:
+        print("  two layers: out of memory", flush=True)
+        return
     medians = {way: statistics.median(found) for way, found in record["samples"].items()}
     print("  two layers, ms by the clock: " + ", ".join(f"{way} {ms:.2f}" for way, ms in medians.items()), flush=True)
 
@@ -242,7 +250,7 @@ def main():
         for record in found["layers"]:
             print(f"{record['graph']:10s}", end="")
             show(record)
-        for record in found["compiled"]:
+        for record in found.get("compiled", []):
             print(f"{record['graph']:10s}", end="")
             show_compiled(record)
         if arguments.plot:

@@ -39,7 +39,7 @@ def our_layer(word, graph, width):
     R = graph.num_relations
     if word == "RGCN":
         return RGCNConv(F, D * H, R)
-    scope, score, *rest = word.split()
+    scope, score, *rest = word.replace(",", "").split()
     options = {"attention_channels": 1} if score == "multiplicative" else {}
     if "A=16" in rest:
         options = {"attention_channels": 16}
@@ -49,7 +49,7 @@ def our_layer(word, graph, width):
 
 
 OURS = [f"{scope} {score}" for scope in ("within", "across") for score in ("additive", "multiplicative")]
-OURS += ["within additive dropout", "across multiplicative A=16", "RGCN"]
+OURS += ["within additive dropout", "within additive, features given", "across multiplicative A=16", "RGCN"]
 
 
 def peer_layer(word, graph, width):
@@ -73,7 +73,8 @@ class Job:
         peer = word.startswith("PyG")
         self.layer = (peer_layer if peer else our_layer)(word, graph, width)
         self.graph = (graph.edge_index, graph.edge_type) if peer else (graph,)
-        self.x = torch.randn(graph.num_nodes, width[0], requires_grad=True)
+        needs_grad = "features given" not in word  # those of a first layer do not
+        self.x = torch.randn(graph.num_nodes, width[0], requires_grad=needs_grad)
         self.cotangent = torch.randn(graph.num_nodes, width[1] * width[2])
 
     def __call__(self):
@@ -122,10 +123,11 @@ def disagreement(word, graph, width):
     for backend, dtype in (("reference", torch.float64), ("auto", torch.float32)):
         job = Job(word, graph, width, backend)
         job.layer.to(dtype)
-        job.x = job.x.detach().to(dtype).requires_grad_()
+        job.x = job.x.detach().to(dtype).requires_grad_(job.x.requires_grad)
         job.cotangent = job.cotangent.to(dtype)
         out = job()
-        found.append([out.detach(), job.x.grad, *(p.grad for p in job.layer.parameters())])
+        leaves = [leaf for leaf in (job.x, *job.layer.parameters()) if leaf.requires_grad]
+        found.append([out.detach(), *(leaf.grad for leaf in leaves)])
     shares = [float((a - b).abs().max() / a.abs().max().clamp(min=1e-30)) for a, b in zip(*found, strict=True)]
     return max(share if math.isfinite(share) else math.inf for share in shares)
 
@@ -208,8 +210,10 @@ def show(records):
 
 
 def peers_of(word, by_word):
+    if word not in OURS or "features given" in word:  # all peers compute the gradient of theirs
+        return []
     names = ("PyG RGCNConv", "PyG FastRGCNConv") if word == "RGCN" else (f"PyG RGATConv {word.split()[0]}",)
-    return [by_word[name] for name in names if name in by_word] if word in OURS else []
+    return [by_word[name] for name in names if name in by_word]
 
 
 def threads(name, width, calls):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from numbers import Integral
 from typing import Any, NamedTuple
 
@@ -55,6 +56,13 @@ class Structure(NamedTuple):
     def from_leaves(cls, leaves: Sequence[Tensor]) -> Structure:
         """The inverse of ``leaves``."""
         return cls._make([*leaves[:8], Rows(*leaves[8:13]), Rows(*leaves[13:18]), leaves[18]])
+
+
+@contextmanager
+def _outside() -> Iterator[None]:
+    """For what is kept: a graph first used in inference mode or inside a transform may be trained on later."""
+    with torch.inference_mode(False), torch._C._DisableFuncTorch():
+        yield
 
 
 class RelationalGraph:
@@ -151,7 +159,7 @@ class RelationalGraph:
                 raise RuntimeError(
                     "a graph must be prepared before it enters compiled code; call `graph.prepare()` first"
                 )
-            with torch.inference_mode(False):  # a graph first used in inference may be trained on later
+            with _outside():
                 self._structure = _derive(self)
         return self._structure
 
@@ -159,7 +167,7 @@ class RelationalGraph:
     def complete_structure(self) -> Structure:
         """The structure with a row for every relation and node, used or not, computed on first use."""
         if self._complete is None:
-            with torch.inference_mode(False):
+            with _outside():
                 self._complete = _completed(self.structure)
         return self._complete
 

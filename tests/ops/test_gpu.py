@@ -70,12 +70,12 @@ def test_bases_are_those_of_the_plain_backend(heads, bases, channels, shared):
             assert_close(getattr(triton_bases, name)(*arguments), expected, 1e-10)
 
 
-def step(conv, x, graph):
-    x = x.detach().clone().requires_grad_()
+def step(conv, x, graph, x_is_given=False):
+    x = x.detach().clone().requires_grad_(not x_is_given)
     conv.zero_grad()
     out = conv(x, graph)
     out.backward(torch.ones_like(out))
-    return [out.detach(), x.grad] + [p.grad.clone() for p in conv.parameters()]
+    return [out.detach()] + [leaf.grad.clone() for leaf in (x, *conv.parameters()) if leaf.requires_grad]
 
 
 @pytest.mark.parametrize("options", [{"scope": "within"}, {"scope": "across", "score": "multiplicative"}])
@@ -131,6 +131,22 @@ def test_a_compiled_two_layer_model_agrees_with_eager(mode):
     print(f"two layers, {mode}: eager {1e3 * eager:.2f} ms, compiled {1e3 * after:.2f} ms")
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e8, 1e-8])
+def test_a_feature_of_another_size_leaves_others_their_digits(scale):
+    graph, conv = random_graph(300, 4000, 3).to("cuda"), RGCNConv(64, 64, 3).cuda()
+    x = torch.randn(300, 64, device="cuda")
+    x[:, 0] *= scale
+    cotangent, found = torch.randn(300, 64, device="cuda"), []
+    for backend, dtype in (("reference", torch.float64), ("triton", torch.float32)):
+        conv = conv.to(dtype)
+        conv.zero_grad()
+        with ops.backend(backend):
+            conv(x.to(dtype), graph).backward(cotangent.to(dtype))
+        found.append(conv.kernel.weight.grad.double())
+    exact, ours = (grad[:2] for grad in found)  # the last relation has no edges
+    assert ((ours - exact).abs().amax(-1) <= 1e-5 * exact.abs().amax(-1)).all()  # for each feature
+
+
 def test_nan_is_found_once_per_input_and_not_in_what_was_computed():
     graph, conv = random_graph(30, 100, 4).to("cuda"), RGATConv(8, 4, 4).cuda()
     x = torch.randn(30, 8, device="cuda")
@@ -156,6 +172,7 @@ def test_tables_kept_per_graph_change_no_bit():
             assert all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
 
 
+@pytest.mark.parametrize("x_is_given", [False, True])
 @pytest.mark.parametrize(
     ("options", "dtype", "tapes"),
     [
@@ -169,7 +186,7 @@ def test_tables_kept_per_graph_change_no_bit():
         ({"head_merge": "mean", "edge_dim": 3}, torch.float32, 2),
     ],
 )
-def test_repeated_launches_are_those_of_a_first_call(options, dtype, tapes, monkeypatch):
+def test_repeated_launches_are_those_of_a_first_call(options, dtype, tapes, x_is_given, monkeypatch):
     width = options.get("edge_dim")
     graph = random_graph(300, 4000, 5, edge_dim=width)
     hub = torch.stack([torch.randint(300, (700,)), torch.zeros(700, dtype=torch.long)])
@@ -184,7 +201,7 @@ def test_repeated_launches_are_those_of_a_first_call(options, dtype, tapes, monk
         tape._kept.clear()
         if "feature_dropout" in options:
             conv.dropout_state.zero_()
-        return [step(conv, x, graph) for x in inputs]
+        return [step(conv, x, graph, x_is_given) for x in inputs]
 
     for expected, found in zip(run(10**9), run(16), strict=True):
         assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from rgat.ops import tape
 
@@ -72,7 +73,8 @@ class Operator:
         return self._call(below if is_traced(tensors) else self.function, arguments, tensors)
 
     def _call(self, function: Callable[..., Any], arguments: tuple[Any, ...], tensors: list[Tensor]) -> Any:
-        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        with_grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+        if with_grad or forward_ad._current_level >= 0:  # there, PyTorch refuses tangents that would be lost
             return self._differentiable.apply(*arguments, function)
         return function(*arguments)
 
@@ -107,10 +109,12 @@ def _no_double_backward(ctx: Any, *grads: Any) -> NoReturn:
 
 
 def is_traced(tensors: list[Tensor]) -> bool:
-    """Whether a compiler, an exporter or a dispatch mode looks on."""
+    """Whether a compiler, an exporter, a transform or a dispatch mode looks on, or there are no values."""
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0:
         return True
-    return any(type(tensor) not in (Tensor, nn.Parameter, nn.Buffer) for tensor in tensors)
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return True
+    return any(type(tensor) not in (Tensor, nn.Parameter, nn.Buffer) or tensor.is_meta for tensor in tensors)
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:

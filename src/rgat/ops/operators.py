@@ -161,14 +161,13 @@ def _attend_grads(
     with as_given(values):
         tensors = widen((grad, grad_attention, attention, values, queries, keys, edge_logits), module)
         grads = module.attend_backward(*tensors, Structure.from_leaves(structure), how, state)
-    return _like_inputs(grads, (values, queries, keys, edge_logits))  # type: ignore[return-value]
+    return _like_inputs(grads, (values, queries, keys, edge_logits), attention)  # type: ignore[return-value]
 
 
-def _like_inputs(grads: tuple[Any, ...], inputs: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
+def _like_inputs(grads: tuple[Any, ...], inputs: tuple[Tensor | None, ...], like: Tensor) -> tuple[Tensor, ...]:
     """The gradients in the dtypes of their inputs; new and empty for inputs that are not given."""
-    first = grads[0]
     return tuple(
-        first.new_empty(0) if t is None else g.to(t.dtype).contiguous() for g, t in zip(grads, inputs, strict=True)
+        like.new_empty(0) if t is None else g.to(t.dtype).contiguous() for g, t in zip(grads, inputs, strict=True)
     )
 
 
@@ -331,7 +330,7 @@ def _convolve_grads(
         dkernels, dattention = fold_kernels_backward(module, dweight, dquery_weight, kernels, attention_kernels)
     grads = (dx.view(x.shape) if with_x else dx, dkernels, dattention, dlogits)
     inputs = (x if with_x else None, kernels, attention_kernels, edge_logits)
-    return *_like_inputs(grads, inputs), dbias.to(x.dtype)  # type: ignore[return-value]
+    return *_like_inputs(grads, inputs, attention), dbias.to(x.dtype)  # type: ignore[return-value]
 
 
 @_convolve_grads.register_fake
@@ -446,7 +445,8 @@ def _sum_inputs_grads(
     with as_given(x):
         tensors = widen((grad, grad_attention, attention, x, queries, keys, edge_logits), module)
         grads = module.sum_inputs_backward(*tensors, Structure.from_leaves(structure), how, state, with_x)
-    return _like_inputs(grads, (x if with_x else None, queries, keys, edge_logits))  # type: ignore[return-value]
+    inputs = (x if with_x else None, queries, keys, edge_logits)
+    return _like_inputs(grads, inputs, attention)  # type: ignore[return-value]
 
 
 @_sum_inputs_grads.register_fake

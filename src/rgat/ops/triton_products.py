@@ -70,7 +70,9 @@ def _dot(a, b, total, PRECISION: tl.constexpr):
 def _halves(x, top):
     """Two float16 numbers whose sum is ``x`` times a power of two, and what undoes it; ``top`` is the largest ``|x|``.
 
-    Together they have the 22 bits of two tf32 numbers, but multiply at twice the speed and can be transposed.
+    Together they have the 22 bits of two tf32 numbers, but multiply at twice the speed and can be transposed. What is
+    more than 2^17 times smaller than ``top`` keeps fewer, so each feature has a top of its own where kernels' gradients
+    are made, and each row where rows are multiplied.
     """
     bits = tl.minimum(tl.maximum(267 - (top.to(tl.int32, bitcast=True) >> 23), 1), 253)
     x = x * (bits << 23).to(tl.float32, bitcast=True)
@@ -91,10 +93,10 @@ def _outer(a, b, total, PRECISION: tl.constexpr):
     if PRECISION is None:
         total += tl.sum(a[:, :, None] * b[:, None, :], 0)
     elif PRECISION == "tf32x3" and a.shape[1] >= 64:  # smaller ones use other matrix units, which transpose tf32
-        high, low, undo = _halves(a, tl.max(tl.abs(a)))
+        high, low, undo = _halves(a, tl.max(tl.abs(a), 0)[None, :])
         right, right_low, right_undo = _halves(b, tl.max(tl.abs(b)))
         part = _dot_halves(tl.trans(high), tl.trans(low), right, right_low, tl.zeros_like(total))
-        total += part * undo * right_undo
+        total += part * (tl.trans(undo) * right_undo)
     else:
         total = tl.dot(tl.trans(a), b, total, input_precision=PRECISION)
     return total
