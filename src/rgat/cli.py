@@ -243,6 +243,8 @@ def train(
             _print_fitted(fitted, out)
         return
     own_data.refuse({"--resume": resume}, "one model of a data set by name, without --search")
+    own_data.refuse({"--batch-size": batch_size if rdf else None}, "molecules; a graph is trained on as a whole")
+    own_data.check_given("node" if rdf else "graph" if smiles else None, given)
     read = own_data.read(data, rdf=rdf, smiles=smiles, seed=seed, **about)
     for line in own_data.describe(read):
         _say(line)
@@ -354,7 +356,7 @@ def explain(
     node: Annotated[str | None, typer.Option(help="A node; without one: relations of the whole graph.")] = None,
     smiles: Annotated[str | None, typer.Option(help="A molecule.")] = None,
     task: Annotated[str | None, typer.Option(help="Of a molecule; default: the most probable.")] = None,
-    top: Annotated[int, typer.Option(min=1, help="Rows to show.")] = 15,
+    top: Annotated[int, typer.Option(min=1, help="Rows to show; with --json of a node alone.")] = 15,
     by: Annotated[str, typer.Option(help="Order of the edges: strength, attention or effect.")] = "strength",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     page: Annotated[Path | None, typer.Option("--html", help="Write a page to explore in a browser.")] = None,

@@ -280,8 +280,8 @@ def test_words_for_a_terminal(node_model):
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("learning_rate=abc", "`learning_rate` must be of the kind of LogUniform"),
-        ("batch_norm=foo", "`batch_norm` must be of the kind of OneOf"),
+        ("learning_rate=abc", "`learning_rate` must be a number, got"),
+        ("batch_norm=foo", "`batch_norm` must be true or false, got"),
         ("batch_size=foo", "`batch_size` must be an integer of at least 1"),
         ("autocast=foo", "`autocast` must be true or false"),
         ("foo=1", "`option` must be"),
@@ -373,3 +373,10 @@ def test_a_long_smiles_is_no_file_and_options_that_say_nothing_are_refused(
     done = rgat("train", "--rdf", graph, "--labels", labels, "--out", tmp_path / "m", "--resume")
     assert done.returncode == 2
     assert "--resume must be left out here" in said(done.stderr)
+    for words, message in (
+        (("--batch-size", "8"), "--batch-size must be left out here"),
+        (("--option", "a=1"), "`option`"),
+    ):
+        done = rgat("train", "--rdf", tmp_path / "missing.nt", "--labels", labels, "--out", tmp_path / "m", *words)
+        assert done.returncode == 2
+        assert message in said(done.stderr)  # and not that the file is missing: options are looked at first

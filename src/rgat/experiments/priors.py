@@ -10,10 +10,15 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 WORDS = {4: "Four", 8: "Eight"}
+KINDS = {type(None): "none", bool: "true or false", int: "an integer", float: "a number", str: "a word"}
 
 
 class Prior(Protocol):
     """What is believed of one option before any trial."""
+
+    @property
+    def kind(self) -> str:
+        """Of its values, in words."""
 
     def draw(self, generator: np.random.Generator) -> Any:
         """One value."""
@@ -30,6 +35,10 @@ class OneOf:
     """One of some values, all as likely."""
 
     values: tuple[Any, ...]
+
+    @property
+    def kind(self) -> str:
+        return " or ".join(dict.fromkeys(KINDS[type(value)] for value in self.values))
 
     def draw(self, generator: np.random.Generator) -> Any:
         return self.values[int(generator.integers(len(self.values)))]
@@ -55,6 +64,7 @@ class MultiplesOf:
     step: int
     low: int
     high: int
+    kind = KINDS[int]
 
     def draw(self, generator: np.random.Generator) -> int:
         return self.low + self.step * int(generator.integers((self.high - self.low) // self.step + 1))
@@ -77,6 +87,7 @@ class Uniform:
 
     low: float
     high: float
+    kind = KINDS[float]
 
     def draw(self, generator: np.random.Generator) -> float:
         return float(generator.uniform(self.low, self.high))
@@ -99,6 +110,7 @@ class LogUniform:
 
     low: float
     high: float
+    kind = KINDS[float]
 
     def draw(self, generator: np.random.Generator) -> float:
         return min(math.exp(generator.uniform(math.log(self.low), math.log(self.high))), self.high)
@@ -165,7 +177,7 @@ def check_kinds(priors: Mapping[str, Prior], given: Mapping[str, Any]) -> None:
     """Raise unless each given option that has a prior is of its kind."""
     for name, value in given.items():
         if name in priors and not priors[name].is_like(value):
-            raise ValueError(f"`{name}` must be of the kind of {priors[name]}, got {value!r}")
+            raise ValueError(f"`{name}` must be {priors[name].kind}, got {value!r}")
 
 
 WITHOUT_ATTENTION = ("RGCN", "GGNN")

@@ -16,7 +16,15 @@ from rgat.data.download import sha256
 from rgat.experiments.train import Trained
 from rgat.experiments.train import train as train_one
 from rgat.experiments.variants import VARIANTS
-from rgat.fitting.configuration import check_options, flat_config, known_options, read_option, read_toml, split_config
+from rgat.fitting.configuration import (
+    check_options,
+    configure,
+    flat_config,
+    known_options,
+    read_option,
+    read_toml,
+    split_config,
+)
 from rgat.fitting.estimate import fit, fit_trained
 from rgat.fitting.explanation import ORDERS, NodeExplanation, RelationImportance
 from rgat.fitting.explorer import write_explorer
@@ -47,6 +55,14 @@ def given_options(config: Path_ | None, options: Sequence[str], **flags: Any) ->
     given = {} if config is None else read_toml(config)
     given |= dict(read_option(text) for text in options)
     return given | {name: value for name, value in flags.items() if value is not None}
+
+
+def check_given(task: str | None, given: Mapping[str, Any]) -> None:
+    """Raise, before the data are read, unless a model of nodes or graphs (None: either) can be what is asked for."""
+    if task is not None:
+        configure(task, given)
+    else:
+        check_options(given, (*known_options("node"), *known_options("graph")))
 
 
 def check_folder(folder: Path) -> None:
