@@ -243,8 +243,9 @@ def train(
             _print_fitted(fitted, out)
         return
     own_data.refuse({"--resume": resume}, "one model of a data set by name, without --search")
-    own_data.refuse({"--batch-size": batch_size if rdf else None}, "molecules; a graph is trained on as a whole")
     own_data.check_given("node" if rdf else "graph" if smiles else None, given)
+    if rdf and not smiles:
+        own_data.refuse({"--batch-size": given.get("batch_size")}, "molecules; a graph is trained on as a whole")
     read = own_data.read(data, rdf=rdf, smiles=smiles, seed=seed, **about)
     for line in own_data.describe(read):
         _say(line)

@@ -59,7 +59,7 @@ class Structure(NamedTuple):
 
 
 @contextmanager
-def _outside() -> Iterator[None]:
+def outside() -> Iterator[None]:
     """For what is kept: a graph first used in inference mode or inside a transform may be trained on later."""
     with torch.inference_mode(False), torch._C._DisableFuncTorch():
         yield
@@ -159,7 +159,7 @@ class RelationalGraph:
                 raise RuntimeError(
                     "a graph must be prepared before it enters compiled code; call `graph.prepare()` first"
                 )
-            with _outside():
+            with outside():
                 self._structure = _derive(self)
         return self._structure
 
@@ -167,7 +167,8 @@ class RelationalGraph:
     def complete_structure(self) -> Structure:
         """The structure with a row for every relation and node, used or not, computed on first use."""
         if self._complete is None:
-            with _outside():
+            # Compiled code may get here, with the plan of another graph; it cannot leave transforms.
+            with torch.inference_mode(False) if torch.compiler.is_compiling() else outside():
                 self._complete = _completed(self.structure)
         return self._complete
 

@@ -54,7 +54,7 @@ def test_any_other_number_makes_the_budget_custom(change):
         ({"models": [["RGCN"]]}, "`models` must be a list of names"),
         ({"search_seed": 5_000_000}, "`search_seed` must be at most 4,000,000"),
         ({"setting": "x", "fixed": {"batch_norm": "no"}}, "`batch_norm` must be true or false, got"),
-        ({"setting": "x", "fixed": {"learning_rate": "0.1"}}, "`learning_rate` must be a number, got"),
+        ({"setting": "x", "fixed": {"learning_rate": "0.1"}}, "`learning_rate` must be a finite number, got"),
         ({"fixed": {"heads": 2}}, r"`setting` must name the configuration that \[fixed\] makes"),
         ({"setting": "x", "fixed": {"head": 2}}, r'`key in \[fixed\]` must be .* did you mean "heads"\?'),
         ({"selected": {"lerning_rate": 1}}, r'`key in \[config\]` must be .* did you mean "learning_rate"\?'),

@@ -280,7 +280,7 @@ def test_words_for_a_terminal(node_model):
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("learning_rate=abc", "`learning_rate` must be a number, got"),
+        ("learning_rate=abc", "`learning_rate` must be a finite number, got"),
         ("batch_norm=foo", "`batch_norm` must be true or false, got"),
         ("batch_size=foo", "`batch_size` must be an integer of at least 1"),
         ("autocast=foo", "`autocast` must be true or false"),

@@ -1,6 +1,9 @@
 import pytest
 import torch
+from helpers import random_graph
+from torch.utils.checkpoint import checkpoint
 
+from rgat.nn import RGATConv
 from rgat.ops.dropout import EDGES, FEATURES, count_call, keep_mask, member_rates, scaled_mask
 
 
@@ -50,6 +53,19 @@ def test_a_stacks_mask_is_that_of_its_members_side_by_side():
         mask = scaled_mask(state, kind, ids, 12, 0.8, torch.float64)
         alone = [scaled_mask(pair, kind, ids, 4, rate, torch.float64) for pair, rate in zip(pairs, rates, strict=True)]
         torch.testing.assert_close(mask, torch.cat(alone, dim=1))
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_checkpoint_is_exact_without_dropout_and_refused_with_it(reentrant):
+    graph, x = random_graph(9, 60, 4), torch.randn(9, 8, requires_grad=True)
+    conv, cotangent = RGATConv(8, 4, 4, feature_dropout=0.5), torch.randn(9, 4)
+    with pytest.raises(RuntimeError, match="must not be called again in a backward pass"):
+        checkpoint(conv, x, graph, use_reentrant=reentrant).backward(cotangent)
+    conv = RGATConv(8, 4, 4)
+    expected = torch.autograd.grad(conv(x, graph), x, cotangent)[0]
+    x.grad = None
+    checkpoint(conv, x, graph, use_reentrant=reentrant).backward(cotangent)
+    assert torch.equal(x.grad, expected)
 
 
 def test_only_members_with_dropout_count_calls():

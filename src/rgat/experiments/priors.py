@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 WORDS = {4: "Four", 8: "Eight"}
-KINDS = {type(None): "none", bool: "true or false", int: "an integer", float: "a number", str: "a word"}
+KINDS = {bool: "true or false", int: "an integer", float: "a finite number", str: "a word"}
 
 
 class Prior(Protocol):
@@ -38,7 +39,7 @@ class OneOf:
 
     @property
     def kind(self) -> str:
-        return " or ".join(dict.fromkeys(KINDS[type(value)] for value in self.values))
+        return " or ".join(dict.fromkeys(KINDS[type(value)] for value in self.values if value is not None))
 
     def draw(self, generator: np.random.Generator) -> Any:
         return self.values[int(generator.integers(len(self.values)))]
@@ -128,7 +129,7 @@ class LogUniform:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 class Row(NamedTuple):

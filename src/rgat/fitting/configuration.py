@@ -62,13 +62,18 @@ def configure(task: str, given: Mapping[str, Any]) -> Config:
     """
     check_options(given, known_options(task))
     config = DEFAULTS[task] | dict(given)
-    check_word("model", config["model"], tuple(VARIANTS))
+    check_model(config["model"], given)
     if config["model"] == "RGCN":
-        unknown = [name for name in ("heads", "attention_l2_1", "attention_l2_2") if name in given]
-        if unknown:
-            raise ValueError(f"`{unknown[0]}` must not be given for RGCN, which has no attention; leave it out")
         config = {name: value for name, value in config.items() if name not in ("heads", "num_attention_bases")}
     return config
+
+
+def check_model(model: str, given: Mapping[str, Any]) -> None:
+    """Raise unless there is such a model, and the options are none that it cannot have."""
+    check_word("model", model, tuple(VARIANTS))
+    unknown = [name for name in ("heads", "attention_l2_1", "attention_l2_2") if name in given]
+    if model == "RGCN" and unknown:
+        raise ValueError(f"`{unknown[0]}` must not be given for RGCN, which has no attention; leave it out")
 
 
 def check_options(given: Mapping[str, Any], known: tuple[str, ...]) -> None:

@@ -17,6 +17,7 @@ from rgat.experiments.train import Trained
 from rgat.experiments.train import train as train_one
 from rgat.experiments.variants import VARIANTS
 from rgat.fitting.configuration import (
+    check_model,
     check_options,
     configure,
     flat_config,
@@ -63,6 +64,7 @@ def check_given(task: str | None, given: Mapping[str, Any]) -> None:
         configure(task, given)
     else:
         check_options(given, (*known_options("node"), *known_options("graph")))
+        check_model(given.get("model", "RGCN"), given if "model" in given else {})
 
 
 def check_folder(folder: Path) -> None:

@@ -53,8 +53,15 @@ def _mix32(value: Tensor) -> Tensor:
 
 def count_call(state: Tensor, counted: Tensor | None = None) -> Tensor:
     """Return a copy of the pairs (seed, call number) ``[..., 2]`` and count one call in place, or ``counted`` calls."""
-    before: Tensor = (_count_traced if is_traced([state]) else _count)(state, counted)
-    return before
+    if is_traced([state]):
+        traced: Tensor = _count_traced(state, counted)
+        return traced
+    if torch._C._current_graph_task_id() != -1:
+        raise RuntimeError(
+            "a layer with dropout must not be called again in a backward pass, as activation checkpointing does: "
+            "the second call has other masks; set its dropout rates to 0, or leave it out of the checkpoint"
+        )
+    return _count(state, counted)
 
 
 def _count(state: Tensor, counted: Tensor | None = None) -> Tensor:

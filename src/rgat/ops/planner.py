@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rgat.checks import check_word
-from rgat.graph import RelationalGraph
+from rgat.graph import RelationalGraph, outside
 
 ALTERNATIVES = ("project", "unfolded", "aggregate", "per relation", "dense", "basis", "basis aggregate")
 
@@ -108,7 +108,8 @@ def make_plan(graph: RelationalGraph, sizes: Sizes, backend: str, alternative: s
     """The cheapest plan, or the one that is asked for."""
     key = (sizes, alternative)
     if key not in graph.plans or graph.plans[key].backend != backend:
-        graph.plans[key] = _make_plan(graph, sizes, backend, alternative)
+        with outside():
+            graph.plans[key] = _make_plan(graph, sizes, backend, alternative)
     plan: Plan = graph.plans[key]
     if plan.alternative == "dense":
         _ = graph.complete_structure

@@ -96,7 +96,7 @@ def _outer(a, b, total, PRECISION: tl.constexpr):
         high, low, undo = _halves(a, tl.max(tl.abs(a), 0)[None, :])
         right, right_low, right_undo = _halves(b, tl.max(tl.abs(b)))
         part = _dot_halves(tl.trans(high), tl.trans(low), right, right_low, tl.zeros_like(total))
-        total += part * (tl.trans(undo) * right_undo)
+        total += (part * tl.trans(undo)) * right_undo  # in this order: their product may be out of range
     else:
         total = tl.dot(tl.trans(a), b, total, input_precision=PRECISION)
     return total
