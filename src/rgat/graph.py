@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from numbers import Integral
 from typing import Any, NamedTuple
 
@@ -61,7 +61,8 @@ class Structure(NamedTuple):
 @contextmanager
 def outside() -> Iterator[None]:
     """For what is kept: a graph first used in inference mode or inside a transform may be trained on later."""
-    with torch.inference_mode(False), torch._C._DisableFuncTorch():
+    transforms = nullcontext() if torch.compiler.is_compiling() else torch._C._DisableFuncTorch()  # cannot be traced
+    with torch.inference_mode(False), transforms:
         yield
 
 
@@ -167,8 +168,7 @@ class RelationalGraph:
     def complete_structure(self) -> Structure:
         """The structure with a row for every relation and node, used or not, computed on first use."""
         if self._complete is None:
-            # Compiled code may get here, with the plan of another graph; it cannot leave transforms.
-            with torch.inference_mode(False) if torch.compiler.is_compiling() else outside():
+            with outside():
                 self._complete = _completed(self.structure)
         return self._complete
 

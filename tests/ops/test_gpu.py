@@ -1,7 +1,5 @@
 """The Triton backend on a device: sizes, degrees and modes that the covering table does not reach."""
 
-import time
-
 import pytest
 import torch
 from helpers import assert_close, assert_matches_reference, random_graph
@@ -116,19 +114,10 @@ def test_a_compiled_two_layer_model_agrees_with_eager(mode):
     x = torch.randn(4000, 32, device="cuda")
     compiled = torch.compile(model, fullgraph=True, mode=mode)
 
-    def seconds(function):
-        for _ in range(20):
-            function(x, graph).sum().backward()
-        torch.cuda.synchronize()
-        started = time.perf_counter()
-        for _ in range(30):
-            function(x, graph).sum().backward()
-        torch.cuda.synchronize()
-        return (time.perf_counter() - started) / 30
-
     assert_close(compiled(x, graph), model(x, graph), 1e-4)
-    eager, after = min(seconds(model) for _ in range(3)), min(seconds(compiled) for _ in range(3))
-    print(f"two layers, {mode}: eager {1e3 * eager:.2f} ms, compiled {1e3 * after:.2f} ms")
+    for _ in range(20):  # until launches are repeated
+        compiled(x, graph).sum().backward()
+    assert_close(compiled(x, graph), model(x, graph), 1e-4)
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e8, 1e-8])

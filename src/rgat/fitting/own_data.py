@@ -64,7 +64,8 @@ def check_given(task: str | None, given: Mapping[str, Any]) -> None:
         configure(task, given)
     else:
         check_options(given, (*known_options("node"), *known_options("graph")))
-        check_model(given.get("model", "RGCN"), given if "model" in given else {})
+        if "model" in given:
+            check_model(given["model"], given)
 
 
 def check_folder(folder: Path) -> None:

@@ -514,8 +514,8 @@ def convolve_backward(
     how: Attention,
     state: Tensor | None,
     with_x: bool,
-) -> tuple[Tensor, ...]:
-    """Gradients of inputs (empty if they need none), kernels, queries and logits."""
+) -> tuple[Tensor | None, ...]:
+    """Gradients of inputs (None if they need none), kernels, queries and logits."""
     call = _Call(s, None if query_weight is None else queries, edge_logits, how, state, x, aggregated)
     call.place_table(table, call.heads // weight.shape[1] * grad.shape[2])
     dsums = torch.empty_like(sums)
@@ -530,7 +530,7 @@ def convolve_backward(
         if with_x:
             bounds = even(0, len(rows), 0 if len(dx) == 1 else ALONE)  # as many as there are copies
         dqueries = _project_backward(rows, x, query_weight, s.targets, s.targets.node, bounds, dx)
-    return _total(dx) if with_x else x.new_empty(0), dweight, dqueries, dlogits
+    return _total(dx) if with_x else None, dweight, dqueries, dlogits
 
 
 def _sums_grad(dsums: Tensor, grad: Tensor, sums: Tensor, weight: Tensor, call: _Call, s: Structure) -> Tensor:
@@ -586,10 +586,10 @@ def sum_inputs_backward(
     how: Attention,
     state: Tensor | None,
     with_x: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of inputs (empty if they need none), queries, keys and logits."""
+) -> tuple[Tensor | None, Tensor, Tensor, Tensor]:
+    """Gradients of inputs (None if they need none), queries, keys and logits."""
     call = _sum_call(x, queries, keys, edge_logits, s, how, state)
-    nothing, dx = x.new_empty(len(x), call.heads, 0), x.new_empty(0)
+    nothing, dx = x.new_empty(len(x), call.heads, 0), None
     dlogits, dqueries = call.backward_by_target(x, attention, nothing, grad, grad_attention)
     if with_x:
         no_kernels = x.new_empty(len(s.sources.relation_ptr) - 1, 1, x.shape[1], 0)

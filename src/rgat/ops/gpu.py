@@ -145,7 +145,7 @@ def convolve_backward(
     state: Tensor | None,
     with_x: bool,
 ) -> tuple[Tensor | None, ...]:
-    """Return the gradients of inputs (empty if they need none), kernels, those of queries, and edge logits."""
+    """Return the gradients of inputs (None if they need none), kernels, those of queries, and edge logits."""
     heads, rows, others, num_nodes = len(how.across), s.sources, s.targets, x.shape[0]
     query_rows, key_rows = (None, None) if query_weight is None else (queries, _per_head(keys, heads))
     dvalues, dqueries, dkeys, dlogits = attend_backward(
@@ -153,17 +153,17 @@ def convolve_backward(
     )
     grads = [part.view(like.shape) for part, like in ((dvalues, values), (dkeys, keys)) if part is not None]
     dweight = products.weight_grad(grads, x, rows.node, rows.relation_ptr)
-    dx = x.new_empty(0)
-    per_row = products.row_grads(grads, weight, rows.relation_ptr) if with_x else dx
+    per_row = products.row_grads(grads, weight, rows.relation_ptr) if with_x else None
     if query_weight is None or dqueries is None:
-        dx = products.sum_by_node(per_row, rows, num_nodes, dtype=x.dtype) if with_x else dx
+        dx = None if per_row is None else products.sum_by_node(per_row, rows, num_nodes, dtype=x.dtype)
         return dx, dweight, None, dlogits
     drows = dqueries.view(dqueries.shape[0], query_weight.shape[1], query_weight.shape[3])
     dquery_weight = products.weight_grad([drows], x, others.node, others.relation_ptr)
-    if with_x:
-        narrow = (drows, query_weight, others) if products.is_narrow(query_weight) else None
-        dx = products.sum_by_node(per_row, rows, num_nodes, also=narrow, dtype=x.dtype)
-        if narrow is None:
-            per_row = products.row_grads([drows], query_weight, others.relation_ptr)
-            dx = products.sum_by_node(per_row, others, num_nodes, into=dx)
+    if per_row is None:
+        return None, dweight, dquery_weight, dlogits
+    narrow = (drows, query_weight, others) if products.is_narrow(query_weight) else None
+    dx = products.sum_by_node(per_row, rows, num_nodes, also=narrow, dtype=x.dtype)
+    if narrow is None:
+        per_row = products.row_grads([drows], query_weight, others.relation_ptr)
+        dx = products.sum_by_node(per_row, others, num_nodes, into=dx)
     return dx, dweight, dquery_weight, dlogits

@@ -328,7 +328,7 @@ def _convolve_grads(
             *tensors, _if_any(aggregated), Structure.from_leaves(structure), how, state, with_x
         )
         dkernels, dattention = fold_kernels_backward(module, dweight, dquery_weight, kernels, attention_kernels)
-    grads = (dx.view(x.shape) if with_x else dx, dkernels, dattention, dlogits)
+    grads = (dx.view(x.shape) if with_x else None, dkernels, dattention, dlogits)
     inputs = (x if with_x else None, kernels, attention_kernels, edge_logits)
     return *_like_inputs(grads, inputs, attention), dbias.to(x.dtype)  # type: ignore[return-value]
 
@@ -347,17 +347,9 @@ def _(
     kernels: Tensor,
     attention_kernels: Tensor | None,
     edge_logits: Tensor | None,
-    structure: list[Tensor],
-    state: Tensor | None,
-    aggregated: list[bool],
-    across: list[bool],
-    negative_slope: float | None,
-    feature_dropout: float,
-    edge_dropout: float,
-    backend: str,
-    with_bias: bool,
-    with_x: bool = True,
+    *others: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    with_bias, with_x = (*others, True)[8:10]  # the dispatcher leaves out what is as by default
     dbias = x.new_empty(grad.shape[1] * grad.shape[2] if with_bias else 0)
     inputs = (x if with_x else None, kernels, attention_kernels, edge_logits)
     return *_fake_grads(inputs, attention), dbias  # type: ignore[return-value]
@@ -458,14 +450,9 @@ def _(
     queries: Tensor | None,
     keys: Tensor | None,
     edge_logits: Tensor | None,
-    structure: list[Tensor],
-    state: Tensor | None,
-    across: list[bool],
-    negative_slope: float | None,
-    edge_dropout: float,
-    backend: str,
-    with_x: bool = True,
+    *others: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    with_x = (*others, True)[6]
     return _fake_grads((x if with_x else None, queries, keys, edge_logits), attention)  # type: ignore[return-value]
 
 

@@ -243,8 +243,8 @@ def convolve_backward(
     how: Attention,
     state: Tensor | None,
     with_x: bool,
-) -> tuple[Tensor, ...]:
-    """Return the gradients of inputs (empty if they need none), kernels, those of queries, and edge logits."""
+) -> tuple[Tensor | None, ...]:
+    """Return the gradients of inputs (None if they need none), kernels, those of queries, and edge logits."""
     if x.is_cuda:
         table = torch.cat([table, sums], dim=2)
     values, keys = _split(table, len(how.across), queries.shape[2])
@@ -259,13 +259,12 @@ def convolve_backward(
         if part.numel()
     ]
     dtable = torch.cat(parts, dim=2) if parts else torch.zeros_like(table)
-    dx, dweight = x.new_empty(0), project_weight_grad(dtable, x, s.sources, s.sources.node)
-    if with_x:
-        dx = project_input_grad(dtable, weight, s.sources, s.sources.node, x.shape[0])
+    dx = project_input_grad(dtable, weight, s.sources, s.sources.node, x.shape[0]) if with_x else None
+    dweight = project_weight_grad(dtable, x, s.sources, s.sources.node)
     if query_weight is None:
         return dx, dweight, dqueries, dlogits
     rows = dqueries.view(len(dqueries), query_weight.shape[1], query_weight.shape[3])
-    if with_x:
+    if dx is not None:
         dx += project_input_grad(rows, query_weight, s.targets, s.targets.node, x.shape[0])
     return dx, dweight, project_weight_grad(rows, x, s.targets, s.targets.node), dlogits
 
