@@ -1,6 +1,7 @@
 import copy
 import io
 import pickle
+from unittest import mock
 
 import pytest
 import torch
@@ -185,6 +186,8 @@ BAD = [
         r"`batch` must lie between 0 and num_graphs - 1 = 2, got 5",
     ),
     ({"num_nodes": 2**31}, r"fewer than 2\^31"),
+    ({"num_graphs": "two"}, r"`num_graphs` must be an integer of at least 0, got 'two'"),
+    ({"edge_attr": [[1.0]]}, r"`edge_attr` must be a tensor, got list"),
 ]
 
 
@@ -208,3 +211,74 @@ def test_collate_refuses_what_does_not_fit():
         RelationalGraph.collate([make([], edge_attr=torch.ones(0, 2)), make([], edge_attr=torch.ones(0, 1))])
     with pytest.raises(ValueError, match="or none must have `edge_attr`, got 1 of 2"):
         RelationalGraph.collate([make([]), make([], edge_attr=torch.ones(0, 2))])
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+@pytest.mark.parametrize("validate", [True, False])
+def test_a_graph_does_not_see_later_changes_to_the_tensors_it_was_built_from(prepared, validate):
+    edge_index, edge_type, batch = torch.randint(5, (2, 30)), torch.randint(3, (30,)), torch.arange(5)
+    kept = [tensor.clone() for tensor in (edge_index, edge_type, batch)]
+    sizes = {"num_nodes": 5, "num_relations": 3, "validate": validate}
+    graph = RelationalGraph(edge_index, edge_type, batch=batch, **sizes)
+    if prepared:
+        graph.prepare()
+    for tensor in (edge_index, edge_type, batch):
+        tensor.numpy()[...] = 10**6  # also where PyTorch does not count versions
+    assert all(torch.equal(a, b) for a, b in zip((graph.edge_index, graph.edge_type, graph.batch), kept, strict=True))
+    expected = RelationalGraph(kept[0], kept[1], batch=kept[2], **sizes)
+    assert all(map(torch.equal, graph.structure.leaves(), expected.structure.leaves()))
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+@pytest.mark.parametrize("name", ["edge_index", "edge_type", "batch"])
+def test_a_graph_changed_in_place_is_refused(prepared, name):
+    graph = random_graph(batch=torch.arange(9) // 3)
+    if prepared:
+        graph.prepare()
+    getattr(graph, name).fill_(10**6)
+    with pytest.raises(RuntimeError, match="must not be changed in place"):
+        RGCNConv(4, 3, 4)(torch.randn(9, 4), graph)
+
+
+def test_a_graph_made_in_inference_mode_can_be_trained_on():
+    with torch.inference_mode():
+        graph = random_graph()
+    graph = graph.with_inverses().prepare()
+    RGCNConv(4, 3, 8)(torch.randn(9, 4, requires_grad=True), graph).square().sum().backward()
+
+
+def forge(graph, **changes):
+    """Store a graph whose state was changed, and load it as a stranger's file."""
+    state, buffer = graph.__getstate__() | changes, io.BytesIO()
+    with mock.patch.object(RelationalGraph, "__getstate__", return_value=state):
+        torch.save(graph, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=True)
+
+
+def test_a_stored_structure_is_never_trusted():
+    graph = random_graph()
+    false = pytree.tree_map(lambda leaf: torch.full_like(leaf, 10**8), graph.structure)
+    legacy = {"_structure": false, "_complete": false, "_num_nodes": 9, "_num_relations": 4, "_num_graphs": 1}
+    for changes in ({}, legacy):
+        loaded = forge(graph, **changes)
+        assert loaded.is_prepared
+        assert all(map(torch.equal, loaded.structure.leaves(), graph.structure.leaves()))
+        assert loaded._complete is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"edge_index": torch.full((2, 60), 10**8)}, "`edge_index` must lie between"),
+        ({"edge_type": torch.full((60,), -1)}, "`edge_type` must lie between"),
+        ({"validate": False, "edge_index": torch.full((2, 60), -(10**8))}, "`edge_index` must lie between"),
+        ({"edge_index": None}, "must have the tensors"),
+        ({"num_nodes": "nine"}, "`num_nodes` must be an integer"),
+        ({"num_graphs": -4}, "`num_graphs` must be an integer"),
+        ({"counted": torch.ones(2)}, r"`counted` of a stored graph must have shape \[9\]"),
+    ],
+)
+def test_a_stored_graph_is_checked(changes, message):
+    with pytest.raises(ValueError, match=message):
+        forge(random_graph(), **changes)

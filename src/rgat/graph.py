@@ -83,6 +83,9 @@ class RelationalGraph:
         validate: check ids here, and features for NaN here and in every eager call of a layer (on a GPU the first one
             with these features).
 
+    The graph copies its edges and graph ids, so later changes to the tensors passed in do not reach it. Changing its
+    own tensors in place is an error at the next use. Edge features are not copied: they may be learned.
+
     Attributes:
         counted: in a batch that was filled up to a size, 1 for each of its nodes and 0 for those that fill it up; batch
             statistics leave these out.
@@ -102,11 +105,12 @@ class RelationalGraph:
         num_graphs: int | None = None,
         validate: bool = True,
     ) -> None:
-        _check_shapes(edge_index, edge_type, num_nodes, num_relations, edge_attr, batch)
-        self.edge_index = edge_index.long()
-        self.edge_type = edge_type.long()
+        _check_shapes(edge_index, edge_type, num_nodes, num_relations, edge_attr, batch, num_graphs)
+        with outside():
+            self.edge_index = edge_index.to(torch.int64, copy=True)
+            self.edge_type = edge_type.to(torch.int64, copy=True)
+            self.batch = None if batch is None else batch.to(torch.int64, copy=True)
         self.edge_attr = edge_attr
-        self.batch = None if batch is None else batch.long()
         self.validate = validate
         self._structure: Structure | None = None
         self._complete: Structure | None = None
@@ -119,6 +123,7 @@ class RelationalGraph:
         self._num_graphs = num_graphs
         if validate:
             self._check_values()
+        self._versions = self._current_versions()
 
     def _check_values(self) -> None:
         check_ids("edge_index", self.edge_index, self._num_nodes, "num_nodes")
@@ -126,6 +131,18 @@ class RelationalGraph:
         if self.edge_attr is not None and self.edge_attr.isnan().any():
             raise ValueError("`edge_attr` must not contain NaN; clean the edge features first")
         check_ids("batch", self.graph_ids(), self._num_graphs, "num_graphs")
+
+    def _current_versions(self) -> tuple[int, ...] | None:
+        """Count the in-place changes of each index tensor; None where PyTorch does not count them."""
+        tensors = [self.edge_index, self.edge_type, *([] if self.batch is None else [self.batch])]
+        return None if any(tensor.is_inference() for tensor in tensors) else tuple(t._version for t in tensors)
+
+    def _check_unchanged(self) -> None:
+        if self._versions != self._current_versions():
+            raise RuntimeError(
+                "a graph's `edge_index`, `edge_type` and `batch` must not be changed in place, and one of them was; "
+                "build a new RelationalGraph instead"
+            )
 
     @property
     def num_nodes(self) -> int:
@@ -155,6 +172,8 @@ class RelationalGraph:
     @property
     def structure(self) -> Structure:
         """The derived structure, computed on first use."""
+        if self._versions is not None and not torch.compiler.is_compiling():
+            self._check_unchanged()
         if self._structure is None:
             if torch.compiler.is_compiling():
                 raise RuntimeError(
@@ -274,8 +293,25 @@ class RelationalGraph:
         batch.validate = all(graph.validate for graph in graphs)
         return batch
 
+    def __copy__(self) -> RelationalGraph:
+        return self._map(lambda tensor: tensor)
+
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "plans": {}}  # plans are this machine's
+        return {name: getattr(self, name) for name in _STATE} | {"prepared": self.is_prepared}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # A file may say anything, so ids are checked and the structure is derived again, never taken from it.
+        # Earlier versions stored `_num_nodes` and the like.
+        stored: dict[str, Any] = {name: state.get(name, state.get(f"_{name}")) for name in _STATE}
+        counted, validate = stored.pop("counted"), stored.pop("validate")
+        if not all(isinstance(stored[name], Tensor) for name in _FIXED):
+            raise ValueError("a stored graph must have the tensors `edge_index` and `edge_type`; build the graph again")
+        RelationalGraph.__init__(self, **stored)
+        if counted is not None and (not isinstance(counted, Tensor) or counted.shape != (self.num_nodes,)):
+            raise ValueError(f"`counted` of a stored graph must have shape [{self.num_nodes}]; build the graph again")
+        self.counted, self.validate = counted, bool(validate)
+        if state.get("prepared") or state.get("_structure") is not None:
+            self.prepare()
 
     def __repr__(self) -> str:
         parts = [f"num_{name}={getattr(self, f'num_{name}'):,}" for name in ("nodes", "edges", "relations")]
@@ -310,6 +346,7 @@ class RelationalGraph:
         new.plans = {}
         if self._structure is not None:
             new._structure = pytree.tree_map(function, self._structure)
+        new._versions = new._current_versions()
         return new
 
 
@@ -320,8 +357,14 @@ def _check_shapes(
     num_relations: int,
     edge_attr: Tensor | None,
     batch: Tensor | None,
+    num_graphs: int | None,
 ) -> None:
-    for name, value in (("num_nodes", num_nodes), ("num_relations", num_relations)):
+    counts = {
+        "num_nodes": num_nodes,
+        "num_relations": num_relations,
+        "num_graphs": 1 if num_graphs is None else num_graphs,
+    }
+    for name, value in counts.items():
         if isinstance(value, bool) or not isinstance(value, Integral) or value < 0:
             raise ValueError(f"`{name}` must be an integer of at least 0, got {value!r}")
     for name, tensor in (("edge_index", edge_index), ("edge_type", edge_type), ("batch", batch)):
@@ -331,6 +374,8 @@ def _check_shapes(
             raise TypeError(f"`{name}` must be a tensor, got {type(tensor).__name__}; wrap it in `torch.as_tensor`")
         if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
             raise TypeError(f"`{name}` must hold integers, got {tensor.dtype}; convert it with `.long()`")
+    if edge_attr is not None and not isinstance(edge_attr, Tensor):
+        raise TypeError(f"`edge_attr` must be a tensor, got {type(edge_attr).__name__}; wrap it in `torch.as_tensor`")
     if edge_index.dim() != 2 or edge_index.shape[0] != 2:
         raise ValueError(f"`edge_index` must have shape [2, E], got {list(edge_index.shape)}")
     num_edges = edge_index.shape[1]
@@ -441,6 +486,7 @@ def pointers(counts: Tensor) -> Tensor:
 
 _FIXED = ("edge_index", "edge_type")
 _OPTIONAL = ("edge_attr", "batch")
+_STATE = (*_FIXED, *_OPTIONAL, "num_nodes", "num_relations", "num_graphs", "counted", "validate")  # what a file holds
 
 
 def _flatten(graph: RelationalGraph) -> tuple[list[Tensor], tuple[str, ...]]:
@@ -464,7 +510,7 @@ def _unflatten(leaves: Any, present: tuple[str, ...]) -> RelationalGraph:
     graph._structure = Structure.from_leaves(leaves)
     graph._complete, graph.plans = None, {}
     graph._num_nodes = graph._num_relations = graph._num_graphs = -1  # unused: sizes come from shapes
-    graph.validate = False
+    graph.validate, graph._versions = False, None
     return graph
 
 

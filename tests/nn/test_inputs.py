@@ -253,3 +253,17 @@ def test_one_node_and_a_relation_without_edges_are_legal():
         assert out.isfinite().all()
         assert conv.kernel.weight.grad[[1, 3]].abs().max() == 0
         assert conv.kernel.weight.grad[0].abs().max() > 0
+
+
+@pytest.mark.parametrize("layer", [RGATConv, RGCNConv])
+def test_a_compact_layer_survives_the_meta_device(layer):
+    graph, other = random_graph(9, 60, 4), random_graph(9, 60, 4, seed=1)
+    built = layer(9, 5, 4, graph=graph)
+    with torch.device("meta"):
+        conv = layer(9, 5, 4, graph=graph)
+    assert {tensor.device.type for tensor in conv.state_dict().values()} == {"meta"}
+    conv.to_empty(device="cpu")
+    with pytest.raises(RuntimeError, match="must be the rows of the graph this layer was built with"):
+        conv.load_state_dict(layer(9, 5, 4, graph=other).state_dict())
+    conv.load_state_dict(built.state_dict())
+    assert torch.equal(conv(None, graph), built(None, graph))

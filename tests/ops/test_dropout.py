@@ -1,9 +1,16 @@
+import contextlib
+import functools
+
 import pytest
 import torch
-from helpers import random_graph
-from torch.utils.checkpoint import checkpoint
+from helpers import assert_close, random_graph
+from torch import nn
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils.flop_counter import FlopCounterMode
 
+from rgat import ops
 from rgat.nn import RGATConv
+from rgat.nn.stacked import StackedConv
 from rgat.ops.dropout import EDGES, FEATURES, count_call, keep_mask, member_rates, scaled_mask
 
 
@@ -55,17 +62,97 @@ def test_a_stacks_mask_is_that_of_its_members_side_by_side():
         torch.testing.assert_close(mask, torch.cat(alone, dim=1))
 
 
-@pytest.mark.parametrize("reentrant", [False, True])
-def test_a_checkpoint_is_exact_without_dropout_and_refused_with_it(reentrant):
-    graph, x = random_graph(9, 60, 4), torch.randn(9, 8, requires_grad=True)
-    conv, cotangent = RGATConv(8, 4, 4, feature_dropout=0.5), torch.randn(9, 4)
-    with pytest.raises(RuntimeError, match="must not be called again in a backward pass"):
-        checkpoint(conv, x, graph, use_reentrant=reentrant).backward(cotangent)
-    conv = RGATConv(8, 4, 4)
-    expected = torch.autograd.grad(conv(x, graph), x, cotangent)[0]
-    x.grad = None
-    checkpoint(conv, x, graph, use_reentrant=reentrant).backward(cotangent)
-    assert torch.equal(x.grad, expected)
+def save_products(ctx, op, *args, **kwargs):
+    return CheckpointPolicy.MUST_SAVE if op is torch.ops.aten.mm.default else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+CHECKPOINTS = {
+    "reentrant": {"use_reentrant": True},
+    "plain": {"use_reentrant": False},
+    "selective": {
+        "use_reentrant": False,
+        "context_fn": functools.partial(create_selective_checkpoint_contexts, save_products),
+    },
+}
+
+
+def gradients(model, x, graph, call, mode=contextlib.nullcontext):
+    """Gradients of x and all parameters, over two steps whose backward passes come last."""
+    for layer in model.modules():
+        if hasattr(layer, "dropout_state"):
+            layer.dropout_state[..., 1] = 0
+    x = x.detach().clone().requires_grad_()
+    generator = torch.Generator().manual_seed(1)
+    with mode():
+        outs = [call(model, x * scale, graph) for scale in (1.0, 0.5)]
+        for out in outs:
+            out.backward(torch.randn(out.shape, generator=generator))
+    return [x.grad, *(parameter.grad for parameter in model.parameters())]
+
+
+def two_layers():
+    first, second = (RGATConv(8, 8, 4, feature_dropout=0.5, edge_dropout=0.3) for _ in range(2))
+    return TwoLayers(first, second)
+
+
+class TwoLayers(nn.Module):
+    """The first layer twice, a product, the second layer: what a checkpoint has to bring back in the right order."""
+
+    def __init__(self, first, second):
+        super().__init__()
+        self.first, self.second, self.between = first, second, nn.Linear(8, 8)
+
+    def forward(self, x, graph):
+        return self.second(self.between(self.first(self.first(x, graph).relu(), graph)).relu(), graph)
+
+
+@pytest.mark.parametrize("mode", [contextlib.nullcontext, lambda: FlopCounterMode(display=False)], ids=["", "flops"])
+@pytest.mark.parametrize("kind", CHECKPOINTS)
+@pytest.mark.parametrize("backend", ["torch", "numba", "reference"])
+def test_a_recomputed_call_draws_the_masks_of_the_first_one(kind, mode, backend):
+    graph, model, x = random_graph(9, 60, 4), two_layers(), torch.randn(9, 8)
+    with ops.backend(backend):
+        expected = gradients(model, x, graph, lambda model, *inputs: model(*inputs))
+        model.zero_grad()
+        found = gradients(model, x, graph, lambda model, *inputs: checkpoint(model, *inputs, **CHECKPOINTS[kind]), mode)
+    for ours, exact in zip(found, expected, strict=True):
+        assert_close(ours, exact, 1e-6)
+    assert model.first.dropout_state[1] == 4  # recomputed calls are not counted
+
+
+def test_a_recomputed_stack_draws_the_masks_of_the_first_call():
+    graph, x = random_graph(9, 60, 4), torch.randn(9, 8)
+    layers = [RGATConv(8, 8, 4, feature_dropout=rate) for rate in (0.5, 0.0)]
+    together = StackedConv(layers)
+    expected = gradients(together, x, graph, lambda model, *inputs: model(*inputs))
+    together.zero_grad()
+    found = gradients(together, x, graph, lambda model, *inputs: checkpoint(model, *inputs, use_reentrant=False))
+    for ours, exact in zip(found, expected, strict=True):
+        assert_close(ours, exact, 1e-6)
+
+
+@pytest.mark.parametrize("compiler", ["aot_eager", "inductor"])
+def test_a_compiled_checkpoint_with_dropout_is_refused(compiler):
+    graph, x = random_graph(9, 60, 4).prepare(), torch.randn(9, 8, requires_grad=True)
+    conv = RGATConv(8, 8, 4, feature_dropout=0.5)
+    conv(x, graph)  # plans are made in eager mode
+    options = {"backend": compiler, "fullgraph": True}
+    call = torch.compile(lambda x: checkpoint(conv, x, graph, use_reentrant=False).sin(), **options)
+    with pytest.raises(RuntimeError, match="must get the masks of its first call"):
+        call(x).backward(torch.randn(9, 8))
+
+
+def test_masks_that_cannot_be_found_again_are_refused():
+    graph, x, cotangent = random_graph(9, 60, 4), torch.randn(9, 8, requires_grad=True), torch.randn(9, 8)
+    conv = RGATConv(8, 8, 4, feature_dropout=0.5)
+    forgetful = checkpoint(conv, x, graph, use_reentrant=False, preserve_rng_state=False)
+    ambiguous = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        ambiguous.append(checkpoint(conv, x, graph, use_reentrant=False))
+    for out in (forgetful, *ambiguous):
+        with pytest.raises(RuntimeError, match="must get the masks of its first call"):
+            out.backward(cotangent)
 
 
 def test_only_members_with_dropout_count_calls():

@@ -1,5 +1,7 @@
 """The Triton backend on a device: sizes, degrees and modes that the covering table does not reach."""
 
+from unittest import mock
+
 import pytest
 import torch
 from helpers import assert_close, assert_matches_reference, random_graph
@@ -19,6 +21,15 @@ def test_awkward_sizes(size, score):
     for F, D in ((size, 16), (16, size), (size, size)):
         conv = RGATConv(F, D, 5, heads=3, scope=["within", "across", "within"], score=score)
         assert_matches_reference(conv, torch.randn(40, F), graph, torch.float32, backend="triton", device="cuda")
+
+
+@pytest.mark.parametrize(("F", "D"), [(2048, 2048), (4096, 1024), (1, 70_000), (70_000, 1)])
+def test_kernels_of_any_size_fit_the_grid(F, D):
+    graph = random_graph(12, 60, 2)
+    for conv in (RGCNConv(F, D, 2), RGATConv(F, D, 2)):
+        assert_matches_reference(
+            conv, torch.randn(12, F), graph, torch.float32, backend="triton", device="cuda", attention=False
+        )
 
 
 @pytest.mark.parametrize("as_target", [True, False])
@@ -114,10 +125,47 @@ def test_a_compiled_two_layer_model_agrees_with_eager(mode):
     x = torch.randn(4000, 32, device="cuda")
     compiled = torch.compile(model, fullgraph=True, mode=mode)
 
-    assert_close(compiled(x, graph), model(x, graph), 1e-4)
+    def assert_agreement():
+        torch.compiler.cudagraph_mark_step_begin()
+        assert_close(compiled(x, graph).clone(), model(x, graph), 1e-4)
+
+    assert_agreement()
     for _ in range(20):  # until launches are repeated
-        compiled(x, graph).sum().backward()
-    assert_close(compiled(x, graph), model(x, graph), 1e-4)
+        torch.compiler.cudagraph_mark_step_begin()
+        compiled(x, graph).square().sum().backward()
+    assert_agreement()
+
+
+@pytest.mark.parametrize("num_bases", [None, 2])
+def test_a_featureless_layer_is_built_on_the_default_device(num_bases):
+    graph = random_graph(40, 300, 5)
+    built = RGATConv(40, 8, 5, graph=graph, num_bases=num_bases)
+    with torch.device("cuda"):
+        conv = RGATConv(40, 8, 5, graph=graph, num_bases=num_bases)
+    conv.load_state_dict(built.state_dict())
+    assert_close(conv(None, graph.to("cuda")).cpu(), built(None, graph), 1e-5)
+
+
+def test_a_new_graph_costs_the_same_however_many_live():
+    from rgat.ops import triton_launch
+
+    conv, x = RGATConv(8, 4, 3).cuda(), torch.randn(20, 8, device="cuda")
+    triton_launch._made.clear()
+    graphs = [random_graph(20, 200, 3, seed=seed).to("cuda").prepare() for seed in range(60)]
+    looked_at = []
+    expired = triton_launch.StorageWeakRef.expired
+    with mock.patch.object(triton_launch.StorageWeakRef, "expired", lambda ref: looked_at.append(ref) or expired(ref)):
+        counts = []
+        for graph in graphs:
+            before = len(looked_at)
+            conv(x, graph)
+            counts.append(len(looked_at) - before)
+    assert counts[-1] <= counts[10]
+    live = len(triton_launch._made)
+    del graphs, graph
+    for seed in range(60):
+        conv(x, random_graph(20, 200, 3, seed=100 + seed).to("cuda"))
+    assert 0 < len(triton_launch._made) < live  # what is gone is forgotten
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e8, 1e-8])

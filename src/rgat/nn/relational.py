@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, ClassVar
 
 import torch
@@ -21,6 +22,7 @@ class RelationalConv(nn.Module):
     _attention_width: int = 0  # attention channels; 0: constant attention
 
     rows: Tensor | None  # [U] int64, sorted `r * N + node`: the rows that a compact featureless layer holds
+    rows_digest: str | None = None  # tells rows apart where their values are lost, as `to_empty` loses them
     dropout_state: Tensor  # [2] int64: seed, number of training calls so far; masks are a function of both
 
     def __init__(
@@ -56,8 +58,9 @@ class RelationalConv(nn.Module):
             self.kernel = BasisKernel(*sizes, num_bases)
         elif graph is not None:
             keys = self._keys_of(graph)
-            self.register_buffer("rows", keys)
             self.kernel = RowKernel(*sizes, len(keys))
+            self.register_buffer("rows", keys.to(self.kernel.weight.device))
+            self.rows_digest = _digest(keys)
         else:
             self.kernel = FullKernel(*sizes)
         self.register_buffer("dropout_state", torch.zeros(2, dtype=torch.int64))
@@ -269,7 +272,7 @@ class RelationalConv(nn.Module):
             )
         ends = [getattr(graph.structure, end).keys(graph.num_nodes) for end in self.row_ends]
         keys: Tensor = torch.unique(torch.cat(ends))
-        return keys.cpu()
+        return keys
 
     def _dense(self, x: Tensor | None, index: Tensor | None) -> Tensor:
         """The input as a matrix ``[N, F]``, for the reference."""
@@ -291,7 +294,7 @@ class RelationalConv(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         rows = state_dict.get(prefix + "rows")
-        if rows is not None and self.rows is not None and not torch.equal(rows.cpu(), self.rows.cpu()):
+        if rows is not None and self.rows is not None and _digest(rows) != self.rows_digest:
             error_msgs: list[str] = args[-1]
             error_msgs.append(
                 f"`{prefix}rows` must be the rows of the graph this layer was built with "
@@ -301,6 +304,10 @@ class RelationalConv(nn.Module):
                 state_dict[name] = parameter.detach()  # keep what is there
             return
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def _digest(rows: Tensor) -> str:
+    return hashlib.sha256(rows.cpu().numpy().tobytes()).hexdigest()
 
 
 def find_rows(held: Tensor | None, rows: Rows, graph: RelationalGraph) -> ops.Places:

@@ -17,8 +17,10 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils.weak import WeakIdKeyDictionary
 
-from rgat.ops.operator import is_traced
+from rgat.ops.operator import has_values
 
 FEATURES, EDGES = 0, 1  # the two kinds of mask draw from streams of their own
 
@@ -52,16 +54,44 @@ def _mix32(value: Tensor) -> Tensor:
 
 
 def count_call(state: Tensor, counted: Tensor | None = None) -> Tensor:
-    """Return a copy of the pairs (seed, call number) ``[..., 2]`` and count one call in place, or ``counted`` calls."""
-    if is_traced([state]):
-        traced: Tensor = _count_traced(state, counted)
-        return traced
-    if torch._C._current_graph_task_id() != -1:
-        raise RuntimeError(
-            "a layer with dropout must not be called again in a backward pass, as activation checkpointing does: "
-            "the second call has other masks; set its dropout rates to 0, or leave it out of the checkpoint"
-        )
-    return _count(state, counted)
+    """Return a copy of the pairs (seed, call number) ``[..., 2]`` and count one call in place, or ``counted`` calls.
+
+    Activation checkpointing calls a layer again in the backward pass, with PyTorch's random number generator as it was
+    in the first call. So each call draws a random number, and a call in a backward pass gets the copy that was made
+    under the same number, without counting.
+    """
+    if has_values([state]) and not any(mode.is_infra_mode() for mode in _get_current_dispatch_mode_stack()):
+        # Modes that watch, such as those of selective checkpoints, must not: a recalled copy is not made again.
+        with torch._C._DisableTorchDispatch():
+            return _count_or_recall(state, counted)
+    traced: Tensor = _count_traced(state, counted)
+    return traced
+
+
+_CALLS_KEPT = 1024  # of each layer; a step with more calls under checkpoints is refused, not wrong
+_calls = WeakIdKeyDictionary()  # of each layer's state: random number -> copy of the state
+
+
+def _count_or_recall(state: Tensor, counted: Tensor | None) -> Tensor:
+    drawn = int(torch.randint(2**62, (), device="cpu"))
+    calls: dict[int, Tensor | None] = _calls.setdefault(state, {})  # type: ignore[no-untyped-call]
+    if torch._C._current_graph_task_id() == -1:
+        before = _count(state, counted)
+        calls[drawn] = None if drawn in calls else before  # drawn twice: the generator was set back in between
+        if len(calls) > _CALLS_KEPT:
+            calls.pop(next(iter(calls)), None)
+        return before
+    found = calls.get(drawn)
+    if found is None:
+        raise RuntimeError(_REFUSAL)
+    return found
+
+
+_REFUSAL = (
+    "a layer with dropout that is called again in a backward pass, as activation checkpointing does, must get the "
+    "masks of its first call, and these cannot be found: keep `preserve_rng_state=True`, do not set the random seed "
+    "between steps, and do not compile the checkpoint; or set the dropout rates to 0"
+)
 
 
 def _count(state: Tensor, counted: Tensor | None = None) -> Tensor:
@@ -71,7 +101,11 @@ def _count(state: Tensor, counted: Tensor | None = None) -> Tensor:
 
 
 # An operator, so that a compiler cannot make the copy again, in backward, from the changed original.
-_count_traced = torch.library.custom_op("rgat::count_call", _count, mutates_args=("state",))
+@torch.library.custom_op("rgat::count_call", mutates_args=("state",))
+def _count_traced(state: Tensor, counted: Tensor | None = None) -> Tensor:
+    if torch._C._current_graph_task_id() != -1:
+        raise RuntimeError(_REFUSAL)
+    return _count(state, counted)
 
 
 @_count_traced.register_fake

@@ -110,11 +110,14 @@ def _no_double_backward(ctx: Any, *grads: Any) -> NoReturn:
 
 def is_traced(tensors: list[Tensor]) -> bool:
     """Whether a compiler, an exporter, a transform or a dispatch mode looks on, or there are no values."""
-    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0:
-        return True
-    if torch._C._functorch.peek_interpreter_stack() is not None:
-        return True
-    return any(type(tensor) not in (Tensor, nn.Parameter, nn.Buffer) or tensor.is_meta for tensor in tensors)
+    return not has_values(tensors) or torch._C._len_torch_dispatch_stack() > 0
+
+
+def has_values(tensors: list[Tensor]) -> bool:
+    """Whether these are ordinary tensors with values, outside compilers and function transforms."""
+    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+        return False
+    return all(type(tensor) in (Tensor, nn.Parameter, nn.Buffer) and not tensor.is_meta for tensor in tensors)
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:

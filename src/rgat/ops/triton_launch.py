@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from rgat.ops import tape
 
 _PATIENCE = 12  # a layer asks for the same table up to three times in a step, a batch is used by a few layers
+_LOOKED_AT = 8  # entries of the table per new one; more than one, so that it shrinks when graphs are gone
 LARGE = 1 << 17  # rows or edges; smaller graphs stay in the cache and are bound by launches and waiting
 
 _compiled: dict[tuple[Any, ...], Any] = {}
@@ -68,14 +70,21 @@ def once(tensor: Tensor, what: tuple[Any, ...], make: Callable[[], Any]) -> Any:
     if found is not None or torch.cuda.is_current_stream_capturing():
         return found
     if asked == 0:
-        for old in [old for old, (ref, *_) in list(_made.items()) if ref.expired()]:
-            _made.pop(old, None)
+        _forget_some()
     if asked + 1 == _PATIENCE:
         with torch.inference_mode(False):
             found = make()
         torch.cuda.current_stream(tensor.device).synchronize()  # other streams may use it next
     _made[key] = memory, asked + 1, found
     return found
+
+
+def _forget_some() -> None:
+    """Drop entries of memory that is gone among the few looked at longest ago: each new one pays for these alone."""
+    for key in list(itertools.islice(_made, _LOOKED_AT)):
+        entry = _made.pop(key, None)
+        if entry is not None and not entry[0].expired():
+            _made[key] = entry  # at the end
 
 
 def accumulate(dtype: torch.dtype) -> tuple[torch.dtype, Any]:

@@ -11,7 +11,8 @@ The columns of a kernel may belong to two results, wide values and then narrow k
 inputs. Queries are so narrow that their part of ``dx`` is summed by node without making ``drow``.
 
 ``fold`` makes the kernels of keys and queries, see ``folding``. Sums and temporaries are float32, or float64 for
-float64. There are no atomics: each number is written by one program.
+float64. There are no atomics: each number is written by one program. A grid's second and third axis hold at most 65,535
+programs, so whatever grows with channels is a part of the first.
 """
 
 # ruff: noqa: N803
@@ -32,9 +33,8 @@ from rgat.ops.triton_launch import LARGE, accumulate, blocks, launch, once, powe
 
 
 @triton.jit
-def _tile(order, relation_ptr, num_relations, ROWS: tl.constexpr, RP: tl.constexpr):
-    """The tile of this program, its relation and its rows; there may be none."""
-    number = tl.program_id(0)
+def _tile(number, order, relation_ptr, num_relations, ROWS: tl.constexpr, RP: tl.constexpr):
+    """A tile, its relation and its rows; there may be none."""
     if order is not None:
         number = tl.load(order + number)
     count = number * 0  # of the relations whose tiles begin at or before this one
@@ -114,10 +114,15 @@ def _project_kernel(
     A kernel is some columns of ``W``. The ``N`` columns behind them may make a second output of the same ``x``, or
     transposed add to the first what they make of a second ``x``.
     """
-    _number, relation, begin, end = _tile(order, relation_ptr, num_relations, ROWS, RP)
+    parts: tl.constexpr = (M + BM - 1) // BM
+    place = tl.program_id(0)
+    _number, relation, begin, end = _tile(place // parts, order, relation_ptr, num_relations, ROWS, RP)
     p = tl.program_id(1)
-    m = tl.program_id(2) * BM + tl.arange(0, BM)
+    m = place % parts * BM + tl.arange(0, BM)
     k = tl.arange(0, BK)
+    if (M if TRANSPOSED else K) * W >= 2**31:  # places in one kernel
+        m = m.to(tl.int64)
+        k = k.to(tl.int64)
     n = tl.arange(0, BN)
     stride_k: tl.constexpr = 1 if TRANSPOSED else W
     stride_m: tl.constexpr = W if TRANSPOSED else 1
@@ -174,13 +179,18 @@ def _project_kernel(
 def _weight_part_kernel(
     part, grad, also_grad, x, node, relation_ptr, order, num_relations, P: tl.constexpr, F: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, ROWS: tl.constexpr, RP: tl.constexpr, BR: tl.constexpr, BF: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BLOCKS: tl.constexpr, PRECISION: tl.constexpr, ACC: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, PRECISION: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     """What one tile adds to the gradient of its kernel, and of the ``N`` columns behind it."""
-    number, _relation, begin, end = _tile(order, relation_ptr, num_relations, ROWS, RP)
+    across: tl.constexpr = (M + BM - 1) // BM
+    parts: tl.constexpr = (F + BF - 1) // BF * across
+    place = tl.program_id(0)
+    number, _relation, begin, end = _tile(place // parts, order, relation_ptr, num_relations, ROWS, RP)
     p = tl.program_id(1)
-    f = (tl.program_id(2) // BLOCKS) * BF + tl.arange(0, BF)
-    m = (tl.program_id(2) % BLOCKS) * BM + tl.arange(0, BM)
+    f = place % parts // across * BF + tl.arange(0, BF)
+    m = place % across * BM + tl.arange(0, BM)
+    if F * (M + N) >= 2**31:  # places in one kernel
+        f = f.to(tl.int64)
     n = tl.arange(0, BN)
     total = tl.zeros([BF, BM], ACC)
     also_total = tl.zeros([BF, BN], ACC)
@@ -208,8 +218,11 @@ def _weight_join_kernel(
     ROWS: tl.constexpr, BE: tl.constexpr, BC: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     """Sums over the tiles of a relation, into columns of ``W`` from ``BEGIN``."""
-    relation = tl.program_id(0)
-    column = tl.program_id(1) * BC + tl.arange(0, BC)
+    parts: tl.constexpr = (size + BC - 1) // BC
+    relation = tl.program_id(0) // parts
+    column = tl.program_id(0) % parts * BC + tl.arange(0, BC)
+    if size // M * W >= 2**31:
+        column = column.to(tl.int64)
     begin = tl.load(relation_ptr + relation)
     count = tl.cdiv(tl.load(relation_ptr + relation + 1) - begin, ROWS)
     first = begin // ROWS + relation
@@ -229,9 +242,10 @@ def _node_sum_kernel(
     AP: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     """Sums over the rows of each node, and over other rows: ``also`` ``[., A]`` times their kernels ``[C, A]``."""
-    node = tl.program_id(0).to(tl.int64) * T + tl.arange(0, T)
+    parts: tl.constexpr = (C + CP - 1) // CP
+    node = (tl.program_id(0) // parts).to(tl.int64) * T + tl.arange(0, T)
     live = node < num_nodes
-    c = tl.program_id(1) * CP + tl.arange(0, CP)
+    c = tl.program_id(0) % parts * CP + tl.arange(0, CP)
     inside = live[:, None] & (c < C)[None, :]
     total = tl.zeros([T, CP], ACC)
     first = tl.load(node_ptr + node, live, 0)
@@ -267,15 +281,17 @@ def _node_sum_kernel(
 @triton.jit(do_not_specialize=["size", "num_rows"])
 def _column_sum_kernel(out, x, size, num_rows, C: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, ACC: tl.constexpr):
     """Sums of ``num_rows`` consecutive rows of ``x`` ``[size, C]``."""
-    begin = tl.program_id(0).to(tl.int64) * num_rows
-    column = tl.program_id(1) * BC + tl.arange(0, BC)
+    parts: tl.constexpr = (C + BC - 1) // BC
+    number = (tl.program_id(0) // parts).to(tl.int64)
+    begin = number * num_rows
+    column = tl.program_id(0) % parts * BC + tl.arange(0, BC)
     end = tl.minimum(begin + num_rows, size)
     total = tl.zeros([BR, BC], ACC)
     for start in range(begin, end, BR):
         row = start + tl.arange(0, BR)
         there = (row < end)[:, None] & (column < C)[None, :]
         total += tl.load(x + (row * C)[:, None] + column[None, :], there, 0.0).to(ACC)
-    tl.store(out + tl.program_id(0) * C + column, tl.sum(total, 0), column < C)
+    tl.store(out + number * C + column, tl.sum(total, 0), column < C)
 
 
 @triton.jit
@@ -283,9 +299,10 @@ def _fold_kernel(
     weight, query, kernels, attention, H: tl.constexpr, F: tl.constexpr, D: tl.constexpr, A: tl.constexpr,
     BF: tl.constexpr, DP: tl.constexpr,
 ):  # fmt: skip
-    number = tl.program_id(0).to(tl.int64)
+    parts: tl.constexpr = (F + BF - 1) // BF
+    number = (tl.program_id(0) // parts).to(tl.int64)
     relation, head = number // H, number % H
-    f = tl.program_id(1) * BF + tl.arange(0, BF)
+    f = tl.program_id(0) % parts * BF + tl.arange(0, BF)
     d = tl.arange(0, DP)
     inside = (f < F)[:, None] & (d < D)[None, :]
     values = tl.load(kernels + (number * F + f)[:, None] * D + d[None, :], inside, 0.0)
@@ -305,9 +322,9 @@ def _fold_grad_kernel(
     A: tl.constexpr, BF: tl.constexpr, DP: tl.constexpr,
 ):  # fmt: skip
     """The gradient of one kernel, or of one query and one key column of its attention kernels."""
-    number = tl.program_id(0).to(tl.int64)
+    number = (tl.program_id(0) // (A + 1)).to(tl.int64)
     relation, head = number // H, number % H
-    column = tl.program_id(1)
+    column = tl.program_id(0) % (A + 1)
     d = tl.arange(0, DP)
     dq = tl.zeros([DP], dkernels.dtype.element_ty)
     dk = tl.zeros([DP], dkernels.dtype.element_ty)
@@ -388,7 +405,7 @@ def _multiply_rows(
     num_tiles = num_rows // rows + num_relations
     order = _tiles_by_node(node, ptr, num_tiles, rows)
     launch(
-        _project_kernel, (num_tiles, batch, blocks(m, block_m)),
+        _project_kernel, (num_tiles * blocks(m, block_m), batch, 1),
         (out, x, weight, also_out, also_x, node, ptr, order), (num_relations,), P=batch, K=k, M=m, N=narrow, W=columns,
         TRANSPOSED=transposed, ADD=add, ROWS=rows, RP=power(num_relations, 1, 1024), BR=block_rows, BK=block_k,
         BM=block_m, BN=16, PRECISION=_precision(x.dtype), ACC=accumulate(x.dtype)[1], stages=1,
@@ -465,7 +482,7 @@ def sum_by_node(
     together, ahead, warps = _nodes_in_step(padded, width)
     where = (None, None, None) if others is None else (others.relation, others.by_node, others.node_ptr)
     launch(
-        _node_sum_kernel, (blocks(num_nodes, together), blocks(columns, padded), 1),
+        _node_sum_kernel, (blocks(num_nodes, together) * blocks(columns, padded), 1, 1),
         (out, per_row, rows.by_node, rows.node_ptr, grad, weight, *where), (num_nodes,), warps, C=columns, A=width,
         ADD=into is not None, T=together, K=ahead, CP=padded, AP=power(width) if width else 1, ACC=acc,
     )  # fmt: skip
@@ -503,18 +520,17 @@ def _weight_grad(
     rows = _tile_rows(num_rows, 512 if small else 2048)
     num_tiles = num_rows // rows + num_relations
     part = out.new_empty(num_tiles, batch, channels, width + narrow, dtype=dtype)
-    across = blocks(width, block_m)
     order = _tiles_by_node(node, relation_ptr, num_tiles, rows)
     launch(
-        _weight_part_kernel, (num_tiles, batch, blocks(channels, block_f) * across),
+        _weight_part_kernel, (num_tiles * blocks(channels, block_f) * blocks(width, block_m), batch, 1),
         (part, grads[0], also, x, node, relation_ptr, order), (num_relations,), P=batch, F=channels, M=width,
         N=narrow, ROWS=rows, RP=power(num_relations, 1, 1024), BR=block_rows, BF=block_f, BM=block_m, BN=16,
-        BLOCKS=across, PRECISION=_precision(x.dtype), ACC=acc, warps=1 if small and not wide else 4, stages=1,
+        PRECISION=_precision(x.dtype), ACC=acc, warps=1 if small and not wide else 4, stages=1,
     )  # fmt: skip
     size = part[0].numel()
     block = 64 if size > 1024 else 16
     launch(
-        _weight_join_kernel, (num_relations, blocks(size, block), 1), (out, part, relation_ptr), size=size,
+        _weight_join_kernel, (num_relations * blocks(size, block), 1, 1), (out, part, relation_ptr), size=size,
         M=width + narrow, W=columns, BEGIN=begin, ROWS=rows, BE=(1024 if num_tiles < 1024 else 4096) // block,
         BC=block, ACC=acc,
     )  # fmt: skip
@@ -530,7 +546,7 @@ def column_sum(x: Tensor) -> Tensor:
     if x.numel() == 0:
         return out.zero_()
     for to, of, some, block in ((part, x, rows, power(columns, 1, 64)), (out, part, part.shape[0], 16)):
-        grid = (blocks(of.shape[0], some), blocks(columns, block), 1)
+        grid = (blocks(of.shape[0], some) * blocks(columns, block), 1, 1)
         numbers = (of.shape[0], some)
         launch(_column_sum_kernel, grid, (to, of), numbers, C=columns, BR=4096 // block, BC=block, ACC=acc)
     return out
@@ -545,8 +561,8 @@ def fold(kernels: Tensor, attention: Tensor) -> tuple[Tensor, Tensor]:
     block = power(inputs, 1, max(1, 4096 // padded))
     if kernels.numel() > 0:
         launch(
-            _fold_kernel, (relations * heads, blocks(inputs, block), 1), (weight, query, kernels, attention), H=heads,
-            F=inputs, D=channels, A=width, BF=block, DP=padded,
+            _fold_kernel, (relations * heads * blocks(inputs, block), 1, 1), (weight, query, kernels, attention),
+            H=heads, F=inputs, D=channels, A=width, BF=block, DP=padded,
         )  # fmt: skip
     return weight, query
 
@@ -559,7 +575,7 @@ def fold_backward(dweight: Tensor, dquery: Tensor, kernels: Tensor, attention: T
         return dkernels, dattention.zero_()
     padded = power(channels)
     launch(
-        _fold_grad_kernel, (relations * heads, width + 1, 1),
+        _fold_grad_kernel, (relations * heads * (width + 1), 1, 1),
         (dkernels, dattention, dweight, dquery, kernels, attention), H=heads, F=inputs, D=channels, A=width,
         BF=power(inputs, 1, max(1, 4096 // padded)), DP=padded,
     )  # fmt: skip
