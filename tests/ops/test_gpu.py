@@ -23,13 +23,19 @@ def test_awkward_sizes(size, score):
         assert_matches_reference(conv, torch.randn(40, F), graph, torch.float32, backend="triton", device="cuda")
 
 
-@pytest.mark.parametrize(("F", "D"), [(2048, 2048), (4096, 1024), (1, 70_000), (70_000, 1)])
-def test_kernels_of_any_size_fit_the_grid(F, D):
-    graph = random_graph(12, 60, 2)
-    for conv in (RGCNConv(F, D, 2), RGATConv(F, D, 2)):
-        assert_matches_reference(
-            conv, torch.randn(12, F), graph, torch.float32, backend="triton", device="cuda", attention=False
-        )
+@pytest.mark.parametrize(("F", "D"), [(2048, 2048), (4096, 1024), (70_000, 2), (2, 9000)])
+@pytest.mark.parametrize("layer", [RGCNConv, RGATConv])
+def test_kernels_of_any_size_fit_the_grid(F, D, layer):
+    graph, conv = random_graph(12, 60, 2), layer(F, D, 2)
+    options = {"backend": "triton", "device": "cuda", "attention": False}
+    assert_matches_reference(conv, torch.randn(12, F), graph, torch.float32, **options)
+
+
+def test_attention_of_many_channels():
+    graph, conv = random_graph(12, 60, 2), RGATConv(4, 5000, 2, heads=2, score="multiplicative", num_bases=3)
+    with torch.no_grad():
+        conv.attention_kernel.weight /= 50  # logits of moderate size
+    assert_matches_reference(conv, torch.randn(12, 4), graph, torch.float32, backend="triton", device="cuda")
 
 
 @pytest.mark.parametrize("as_target", [True, False])

@@ -74,12 +74,14 @@ def _logits_kernel(
         key = tl.load(keys + (key_row * H)[:, None] + head[None, :], there, 0.0).to(ACC)
         result = query * key if SLOPE is None else query + key
     else:
-        a = tl.arange(0, AP)
-        column = head[None, :, None] * A + a[None, None, :]
-        inside = there[:, :, None] & (a < A)[None, None, :]
-        query = tl.load(queries + (query_row * (H * A))[:, None, None] + column, inside, 0.0).to(ACC)
-        key = tl.load(keys + (key_row * (H * A))[:, None, None] + column, inside, 0.0).to(ACC)
-        result = tl.sum(query * key, 2)
+        result = tl.zeros([BE, HP], ACC)
+        for first in tl.static_range(0, A, AP):
+            a = first + tl.arange(0, AP)
+            column = head[None, :, None] * A + a[None, None, :]
+            inside = there[:, :, None] & (a < A)[None, None, :]
+            query = tl.load(queries + (query_row * (H * A))[:, None, None] + column, inside, 0.0).to(ACC)
+            key = tl.load(keys + (key_row * (H * A))[:, None, None] + column, inside, 0.0).to(ACC)
+            result += tl.sum(query * key, 2)
     if edge_logits is not None:
         result += tl.load(edge_logits + at, there, 0.0).to(ACC)
     if SLOPE is not None:
@@ -114,15 +116,17 @@ def _attention_grad_kernel(
 ):  # fmt: skip
     edge = tl.program_id(0).to(tl.int64) * BE + tl.arange(0, BE)
     live = edge < size
-    head, column, inside = columns(HP, DP, H, D)
-    inside = inside & live[None, :, None]
     row = tl.load(source_row + edge, live, 0)
-    value = tl.load(values + (row.to(tl.int64) * (H * D))[None, :, None] + column, inside, 0.0).to(ACC)
     i = tl.load(target + edge, live, 0)
-    received = tl.load(grad + (i.to(tl.int64) * (H * D))[None, :, None] + column, inside, 0.0).to(ACC)
-    value = times_mask(value, feature_state, row_id, row, live, head, column, feature_threshold, feature_scale,
-                       H, D, MEMBERS, ACC)  # fmt: skip
-    result = tl.sum(received * value, 2)
+    result = tl.zeros([HP, BE], ACC)
+    for first in tl.static_range(0, D, DP):
+        head, column, inside = columns(tl.program_id(1), first, HP, DP, H, D)
+        inside = inside & live[None, :, None]
+        value = tl.load(values + (row.to(tl.int64) * (H * D))[None, :, None] + column, inside, 0.0).to(ACC)
+        received = tl.load(grad + (i.to(tl.int64) * (H * D))[None, :, None] + column, inside, 0.0).to(ACC)
+        value = times_mask(value, feature_state, row_id, row, live, head, column, feature_threshold, feature_scale,
+                           H, D, MEMBERS, ACC)  # fmt: skip
+        result += tl.sum(received * value, 2)
     if edge_state is not None:
         result *= mask(edge_state, EDGE_MASK, edge[None, :], head[:, None], head[:, None], edge_threshold, edge_scale,
                        1, H, MEMBERS, ACC)  # fmt: skip

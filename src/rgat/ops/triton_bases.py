@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rgat.graph import Rows
 from rgat.ops import vectorised
-from rgat.ops.triton_launch import accumulate, blocks, launch, power
+from rgat.ops.triton_launch import WIDEST, accumulate, blocks, launch, power
 from rgat.ops.triton_segments import Segments, segment_sum
 
 
@@ -80,6 +80,8 @@ def _by_rows(
 
 def spread(table: Tensor, coefficients: Tensor, rows: Rows, node: Tensor) -> Tensor:
     """Combine the bases ``table`` ``[N, G, B, D]`` for each row, ``[U, H, D]``."""
+    if table.shape[3] > WIDEST:
+        return vectorised.spread(table, coefficients, rows, node)
     heads = coefficients.shape[1]
     out = table.new_empty(rows.node.shape[0], heads, table.shape[3])
     _by_rows(out, table, coefficients.contiguous(), None, rows, node, heads)
@@ -88,6 +90,8 @@ def spread(table: Tensor, coefficients: Tensor, rows: Rows, node: Tensor) -> Ten
 
 def pair(table: Tensor, values: Tensor, rows: Rows, node: Tensor) -> Tensor:
     """The gradient of the coefficients of ``spread`` and ``collect``, ``[R, H, B]``."""
+    if table.shape[3] > WIDEST:
+        return vectorised.pair(table, values, rows, node)
     num_relations, heads, bases = rows.relation_ptr.shape[0] - 1, values.shape[1], table.shape[2]
     per_row = table.new_empty(rows.node.shape[0], heads * bases, 1)
     out = table.new_empty(num_relations, heads * bases, 1)
@@ -100,9 +104,9 @@ def pair(table: Tensor, values: Tensor, rows: Rows, node: Tensor) -> Tensor:
 
 def collect(values: Tensor, coefficients: Tensor, rows: Rows, node: Tensor, num_nodes: int, groups: int) -> Tensor:
     """The transpose of ``spread``: from rows ``[U, H, D]`` to nodes and bases ``[N, G, B, D]``."""
-    if node is not rows.node:  # rows are not sorted by what they read
-        return vectorised.collect(values, coefficients, rows, node, num_nodes, groups)
     (_, heads, channels), bases = values.shape, coefficients.shape[2]
+    if node is not rows.node or power(bases) * power(channels) > 4 * WIDEST:  # unsorted, or too large for one tile
+        return vectorised.collect(values, coefficients, rows, node, num_nodes, groups)
     out = values.new_empty(num_nodes, groups, bases, channels)
     if out.numel() > 0:
         launch(

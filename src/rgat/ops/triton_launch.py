@@ -20,6 +20,7 @@ from rgat.ops import tape
 _PATIENCE = 12  # a layer asks for the same table up to three times in a step, a batch is used by a few layers
 _LOOKED_AT = 8  # entries of the table per new one; more than one, so that it shrinks when graphs are gone
 LARGE = 1 << 17  # rows or edges; smaller graphs stay in the cache and are bound by launches and waiting
+WIDEST = 4096  # channels of a head that kernels of whole rows take; wider ones are left to plain PyTorch
 
 _compiled: dict[tuple[Any, ...], Any] = {}
 _made: dict[tuple[Any, ...], tuple[StorageWeakRef, int, Any]] = {}

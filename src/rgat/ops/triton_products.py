@@ -28,8 +28,9 @@ import triton.language as tl
 from torch import Tensor
 
 from rgat.graph import Rows
+from rgat.ops import vectorised
 from rgat.ops.tape import allows_tf32
-from rgat.ops.triton_launch import LARGE, accumulate, blocks, launch, once, power
+from rgat.ops.triton_launch import LARGE, WIDEST, accumulate, blocks, launch, once, power
 
 
 @triton.jit
@@ -127,11 +128,10 @@ def _project_kernel(
     stride_k: tl.constexpr = 1 if TRANSPOSED else W
     stride_m: tl.constexpr = W if TRANSPOSED else 1
     weight += (relation * P + p) * ((M if TRANSPOSED else K) * W)
-    kernel = weight + k[:, None] * stride_k + m[None, :] * stride_m
     single: tl.constexpr = K <= BK
     halves: tl.constexpr = PRECISION == "tf32x3" and single
     if single:
-        w = tl.load(kernel, (k < K)[:, None] & (m < M)[None, :], 0.0)
+        w = tl.load(weight + k[:, None] * stride_k + m[None, :] * stride_m, (k < K)[:, None] & (m < M)[None, :], 0.0)
         if halves:
             w, w_low, w_undo = _halves(w, tl.max(tl.abs(w)))
     if also_out is not None:
@@ -153,7 +153,8 @@ def _project_kernel(
                 total = _dot(left, w, total, PRECISION)
         else:
             for first in range(0, K, BK):
-                some = tl.load(kernel + first * stride_k, (first + k < K)[:, None] & (m < M)[None, :], 0.0)
+                kernel = weight + (first + k)[:, None] * stride_k + m[None, :] * stride_m
+                some = tl.load(kernel, (first + k < K)[:, None] & (m < M)[None, :], 0.0)
                 total = _dot(_rows(x, source, live, p, first + k, P, K), some, total, PRECISION)
             source = row + BR if node is None else tl.load(node + row + BR, row + BR < end, 0)
         if also_out is not None:
@@ -219,10 +220,11 @@ def _weight_join_kernel(
 ):  # fmt: skip
     """Sums over the tiles of a relation, into columns of ``W`` from ``BEGIN``."""
     parts: tl.constexpr = (size + BC - 1) // BC
-    relation = tl.program_id(0) // parts
-    column = tl.program_id(0) % parts * BC + tl.arange(0, BC)
+    place = tl.program_id(0)
     if size // M * W >= 2**31:
-        column = column.to(tl.int64)
+        place = place.to(tl.int64)
+    relation = place // parts
+    column = place % parts * BC + tl.arange(0, BC)
     begin = tl.load(relation_ptr + relation)
     count = tl.cdiv(tl.load(relation_ptr + relation + 1) - begin, ROWS)
     first = begin // ROWS + relation
@@ -555,6 +557,8 @@ def column_sum(x: Tensor) -> Tensor:
 def fold(kernels: Tensor, attention: Tensor) -> tuple[Tensor, Tensor]:
     """From ``[R, H, F, D]`` and ``[R, H, 2 A, D]``: ``[R, 1, F, H (D + A)]`` and ``[R, 1, F, H A]``."""
     (relations, heads, inputs, channels), width = kernels.shape, attention.shape[2] // 2
+    if channels > WIDEST:
+        return vectorised.fold(kernels, attention)
     weight = kernels.new_empty(relations, 1, inputs, heads * (channels + width))
     query = kernels.new_empty(relations, 1, inputs, heads * width)
     padded = power(channels)
@@ -570,6 +574,8 @@ def fold(kernels: Tensor, attention: Tensor) -> tuple[Tensor, Tensor]:
 def fold_backward(dweight: Tensor, dquery: Tensor, kernels: Tensor, attention: Tensor) -> tuple[Tensor, Tensor]:
     """The gradients of kernels and attention kernels."""
     (relations, heads, inputs, channels), width = kernels.shape, attention.shape[2] // 2
+    if channels > WIDEST:
+        return vectorised.fold_backward(dweight, dquery, kernels, attention)
     dkernels, dattention = torch.empty_like(kernels), torch.empty_like(attention)
     if kernels.numel() == 0:
         return dkernels, dattention.zero_()

@@ -127,13 +127,13 @@ def short_segments(number, ptr, num_segments, SIZE: tl.constexpr, T: tl.constexp
 
 
 @triton.jit
-def columns(HP: tl.constexpr, DP: tl.constexpr, H: tl.constexpr, D: tl.constexpr):
-    """The heads of this program, and its columns of a row with a mask of those that exist, ``[heads, 1, channels]``.
+def columns(block, first, HP: tl.constexpr, DP: tl.constexpr, H: tl.constexpr, D: tl.constexpr):
+    """The heads of a block, and their columns of a row, from channel ``first`` on, with a mask of those that exist.
 
     Tiles are ``[heads, rows, channels]``: neighbouring threads then share a row.
     """
-    head = tl.program_id(1) * HP + tl.arange(0, HP)
-    channel = tl.arange(0, DP)
+    head = block * HP + tl.arange(0, HP)
+    channel = first + tl.arange(0, DP)
     column = head[:, None] * D + channel[None, :]
     inside = (head < H)[:, None] & (channel < D)[None, :]
     return head, column[:, None, :], inside[:, None, :]
@@ -195,7 +195,8 @@ def _segment_sum_kernel(
 ):  # fmt: skip
     """Sums of the short segments and of parts of the long ones; with ``JOIN``, in a second launch, of these parts."""
     number = tl.program_id(0).to(tl.int64)
-    head, column, inside = columns(HP, DP, H, D)
+    wide: tl.constexpr = (D + DP - 1) // DP
+    head, column, inside = columns(tl.program_id(1) // wide, tl.program_id(1) % wide * DP, HP, DP, H, D)
     if number < num_parts:
         place, whole, its_first, its_last, begin, end, is_long = long_part(number, places, ptr, of, by, size, SIZE)
         if JOIN:  # where the segment begins
@@ -296,8 +297,8 @@ def find_long(segments: Segments) -> Long:
 
 @functools.lru_cache(4096)
 def tile_heads(num_heads: int, channels: int) -> tuple[int, int, int]:
-    """Heads and channels of a tile, and how many rows make it full."""
-    padded = power(channels)
+    """Heads and channels of a tile, and how many rows make it full; wider rows take several tiles."""
+    padded = power(channels, 1, 2048)
     heads = power(num_heads, 1, max(1, 2048 // padded))
     return heads, padded, max(1, 2048 // (heads * padded))
 
@@ -343,7 +344,7 @@ def segment_sum(
         grid = num_parts + (0 if join else blocks(num_segments, together))
         if grid > 0:
             launch(
-                _segment_sum_kernel, (grid, blocks(num_heads, heads), 1), tensors,
+                _segment_sum_kernel, (grid, blocks(num_heads, heads) * blocks(channels, padded), 1), tensors,
                 (num_edges, num_segments, num_parts, *features[1:3], *on_edges[1:3]),
                 warps, JOIN=join, BY_POSITION=by_position,
                 PER_CHANNEL=flat and weight is not None, H=num_heads, D=channels,
