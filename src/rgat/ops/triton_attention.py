@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -109,11 +109,15 @@ def _constant_kernel(
 
 @triton.jit(do_not_specialize=["size", *MASK_NUMBERS])
 def _attention_grad_kernel(
-    out, grad, values, grad_attention, target, source_row, row_id, feature_state, edge_state, size,
-    feature_threshold, feature_scale, edge_threshold, edge_scale,
-    H: tl.constexpr, D: tl.constexpr, MEMBERS: tl.constexpr, BE: tl.constexpr, HP: tl.constexpr, DP: tl.constexpr,
-    ACC: tl.constexpr,
+    out, grad, values, queries, keys, edge_logits, grad_attention, target, source_row, group, group_row, row_id,
+    feature_state, edge_state, size, feature_threshold, feature_scale, edge_threshold, edge_scale,
+    ADDITIVE: tl.constexpr, H: tl.constexpr, D: tl.constexpr, MEMBERS: tl.constexpr, BE: tl.constexpr,
+    HP: tl.constexpr, DP: tl.constexpr, ACC: tl.constexpr, BITS: tl.constexpr,
 ):  # fmt: skip
+    """The gradient of the attention; with the additive score its last bit tells whether the score is positive.
+
+    The score is made again from what was saved, so that nothing saved for backward has a meaning that a cast can lose.
+    """
     edge = tl.program_id(0).to(tl.int64) * BE + tl.arange(0, BE)
     live = edge < size
     row = tl.load(source_row + edge, live, 0)
@@ -134,6 +138,14 @@ def _attention_grad_kernel(
     there = live[None, :] & (head < H)[:, None]
     if grad_attention is not None:
         result += tl.load(grad_attention + at, there, 0.0)
+    if ADDITIVE:
+        query_row = tl.load(group_row + tl.load(group + edge, live, 0), live, 0).to(tl.int64)
+        score = tl.load(queries + (query_row * H)[None, :] + head[:, None], there, 0.0).to(ACC)
+        score += tl.load(keys + (row.to(tl.int64) * H)[None, :] + head[:, None], there, 0.0).to(ACC)
+        if edge_logits is not None:
+            score += tl.load(edge_logits + at, there, 0.0).to(ACC)
+        bits = result.to(BITS, bitcast=True)
+        result = ((bits & -2) | (score > 0).to(BITS)).to(ACC, bitcast=True)
     tl.store(out + at, result, there)
 
 
@@ -175,24 +187,16 @@ def _join_lanes(top, total, BACKWARD: tl.constexpr):
 def _write_terms(
     edge, live, head, wanted, top, total, buffer, attention, SLOPE: tl.constexpr, H: tl.constexpr, BITS: tl.constexpr
 ):
-    """Forward: the attention. Backward: the gradient of the scores.
-
-    For LeakyReLU's derivative the last bit of an attention, never rounded up, tells whether its score is positive.
-    """
+    """Forward: the attention. Backward: the gradient of the scores, through LeakyReLU where there is one."""
     at = (edge.to(tl.int64) * H)[:, None] + head[None, :]
     there = live[:, None] & wanted[None, :]
     term = tl.load(buffer + at, there, 0.0)
     if attention is None:
         result = tl.exp(term - top) / total
-        if SLOPE is not None:
-            bits = result.to(BITS, bitcast=True)
-            bits = tl.where((bits & 1) == (term > 0).to(BITS), bits, tl.where(bits == 0, 1, bits - 1))
-            result = bits.to(total.dtype, bitcast=True)
     else:
-        a = tl.load(attention + at, there, 0.0)
-        result = a * (term - total)
+        result = tl.load(attention + at, there, 0.0) * (term - total)
         if SLOPE is not None:
-            result = tl.where((a.to(BITS, bitcast=True) & 1) != 0, result, result * SLOPE)
+            result = tl.where((term.to(BITS, bitcast=True) & 1) != 0, result, result * SLOPE)
     tl.store(buffer + at, result, there)
 
 
@@ -276,6 +280,11 @@ def _groups_in_step(heads: int, num_edges: int, across: bool) -> tuple[int, int,
     return min(max(1, 256 // heads), 64), 4 if across else 2, 2
 
 
+def _bits(dtype: torch.dtype) -> Any:
+    """The integers of the same size."""
+    return tl.int64 if dtype == torch.float64 else tl.int32
+
+
 def _softmax(
     buffer: Tensor, attention: Tensor | None, edges: Edges, across: Sequence[bool], slope: float | None
 ) -> None:
@@ -283,7 +292,6 @@ def _softmax(
     num_edges, num_heads = buffer.shape
     heads = power(num_heads)
     flags = _flags(tuple(across), buffer.device) if len(set(across)) > 1 else None
-    bits = tl.int64 if buffer.dtype == torch.float64 else tl.int32
     for scope in sorted(set(across)):
         ptr, of = (edges.target_ptr, edges.target) if scope else (edges.group_ptr, edges.group)
         num_segments = ptr.shape[0] - 1
@@ -296,7 +304,7 @@ def _softmax(
                     _softmax_kernel, (grid, 1, 1), (buffer, attention, flags, part, ptr, of, found.places),
                     (num_edges, num_segments, found.num_parts), warps, JOIN=join, SLOPE=slope, WANT=int(scope),
                     H=num_heads, T=together, K=ahead, SIZE=found.chunk, BE=max(1, 512 // heads), HP=heads,
-                    ACC=accumulate(buffer.dtype)[1], BITS=bits,
+                    ACC=accumulate(buffer.dtype)[1], BITS=_bits(buffer.dtype),
                 )  # fmt: skip
 
 
@@ -332,10 +340,7 @@ def attend(
     state: Tensor | None, across: Sequence[bool], negative_slope: float | None, feature_dropout: float,
     edge_dropout: float, bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Return the output ``[N, H, D]`` and, before dropout, the attention of the sorted edges ``[E, H]``.
-
-    With the additive score the attention's last bit carries a sign for backward, which must get this very tensor.
-    """
+    """Return the output ``[N, H, D]`` and, before dropout, the attention of the sorted edges ``[E, H]``."""
     num_edges, num_nodes, (_, num_heads, channels) = edges.target.shape[0], edges.target_ptr.shape[0] - 1, values.shape
     dtype, _ = accumulate(values.dtype)
     out = values.new_empty(num_nodes, num_heads, channels)
@@ -389,10 +394,11 @@ def attend_backward(
     scores = torch.empty_like(attention)
     launch(
         _attention_grad_kernel, (blocks(num_edges, rows), blocks(num_heads, heads), 1),
-        (scores, grad, values, grad_attention, edges.target, edges.source_row, edges.row_id, on_features.state,
-         on_edges.state), (num_edges, *on_features[1:3], *on_edges[1:3]), H=num_heads,
-        D=channels, MEMBERS=max(on_features.members, on_edges.members), BE=rows, HP=heads, DP=padded,
-        ACC=accumulate(scores.dtype)[1],
+        (scores, grad, values, queries, keys, edge_logits, grad_attention, edges.target, edges.source_row, edges.group,
+         edges.group_row, edges.row_id, on_features.state, on_edges.state),
+        (num_edges, *on_features[1:3], *on_edges[1:3]), ADDITIVE=negative_slope is not None, H=num_heads, D=channels,
+        MEMBERS=max(on_features.members, on_edges.members), BE=rows, HP=heads, DP=padded,
+        ACC=accumulate(scores.dtype)[1], BITS=_bits(scores.dtype),
     )  # fmt: skip
     _softmax(scores, attention, edges, across, negative_slope)
 
