@@ -112,7 +112,7 @@ class NodeClassifier(nn.Module):
         """
         first, second = graph if isinstance(graph, tuple) else (graph, graph)
         x = _convolve(self.conv1, x, first, constant_attention)
-        x = torch.relu(normalise(self.norm1, x, first))
+        x = torch.relu(normalise(self.norm1, x, first.counted))
         return _convolve(self.conv2, x, second, constant_attention)
 
     @property
@@ -185,8 +185,10 @@ class GraphClassifier(nn.Module):
 
     def forward(self, x: Tensor | None, graph: RelationalGraph, constant_attention: bool = False) -> Tensor:
         """Return class logits ``[G, num_tasks, num_classes]``."""
-        h = torch.relu(normalise(self.norm1, _convolve(self.conv1, x, graph, constant_attention), graph))
-        h = torch.relu(normalise(self.norm2, _convolve(self.conv2, h, graph, constant_attention), graph))
+        h = _convolve(self.conv1, x, graph, constant_attention)
+        h = torch.relu(normalise(self.norm1, h, graph.counted))
+        h = _convolve(self.conv2, h, graph, constant_attention)
+        h = torch.relu(normalise(self.norm2, h, graph.counted))
         z = torch.tanh(self.gather(h, graph))
         logits: Tensor = self.dense2(torch.relu(self.dense1(z)))
         return logits.reshape(*logits.shape[:-1], self.num_tasks, self.num_classes)

@@ -275,3 +275,10 @@ def test_rdkit_is_asked_for_in_one_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, "rdkit", None)
     with pytest.raises(ImportError, match=r"pip install 'rgat\[molecules\]'"):
         fingerprints(data)
+
+
+def test_weave_learns_from_a_batch_of_one_atom():
+    data = data_of(["C", "CCO"])
+    pairs = store_pairs(data)
+    model = Weave(data.in_channels, pairs.patterns.shape[1], 1)
+    assert model(batch_with_pairs(data.graphs, pairs, torch.tensor([0]))).isfinite().all()

@@ -60,7 +60,7 @@ class GGNNNodeClassifier(nn.Module):
 
     def forward(self, x: Tensor | None, graph: RelationalGraph, constant_attention: bool = False) -> Tensor:
         """Return class logits ``[N, num_classes]``; there is no attention to make constant."""
-        logits: Tensor = self.conv2(normalise(self.norm1, self.conv1(x, graph), graph))
+        logits: Tensor = self.conv2(normalise(self.norm1, self.conv1(x, graph), graph.counted))
         return logits
 
 
@@ -108,7 +108,7 @@ class GGNNGraphClassifier(nn.Module):
 
     def forward(self, x: Tensor | None, graph: RelationalGraph, constant_attention: bool = False) -> Tensor:
         """Return class logits ``[G, num_tasks, num_classes]``; there is no attention to make constant."""
-        gate, value = self.conv2(normalise(self.norm1, self.conv1(x, graph), graph)).chunk(2, dim=1)
+        gate, value = self.conv2(normalise(self.norm1, self.conv1(x, graph), graph.counted)).chunk(2, dim=1)
         message = torch.sigmoid(gate) * torch.tanh(value)
         total = message.new_zeros(graph.num_graphs, message.shape[1]).index_add(0, graph.graph_ids(), message)
         logits: Tensor = self.dense2(torch.relu(self.dense1(torch.tanh(total))))

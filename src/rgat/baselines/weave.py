@@ -11,6 +11,7 @@ from rgat.baselines.atom_pairs import Pairs, PairStore, store_pairs
 from rgat.baselines.network import train
 from rgat.baselines.outcome import Outcome
 from rgat.data import GraphData, GraphStore
+from rgat.nn.normalisation import normalise
 
 # Mean and standard deviation of the bins of the histogram: they divide a normal distribution into equal shares.
 BINS = (
@@ -170,7 +171,7 @@ class Weave(nn.Module):
         atoms = self.atoms1(x, sums)
         woven = torch.relu(self.atoms2.from_pairs(self.pairs1(x, pairs)))
         atoms = self.atoms2(atoms, pairs.sum_per_atom(woven, len(x)))
-        atoms = self.norm(torch.tanh(self.dense1(atoms)))
+        atoms = normalise(self.norm, torch.tanh(self.dense1(atoms)))
         z = torch.tanh(self.dense2(self.histogram(atoms, batch.molecule, batch.num_molecules)))
         logits: Tensor = self.out(z)
         return logits.view(-1, self.num_tasks, 2)

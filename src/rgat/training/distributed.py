@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from rgat.nn.normalisation import normalise_counted
 from rgat.nn.relational import RelationalConv
 
 
@@ -114,21 +115,7 @@ class SyncBatchNorm(nn.BatchNorm1d):
         """Normalise ``[N, C]``."""
         if not self.training:
             return super().forward(x)
-        assert self.momentum is not None
-        assert self.running_mean is not None
-        assert self.running_var is not None
-        assert self.num_batches_tracked is not None
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        count = _sum(wide.new_tensor(len(wide)))
-        mean = _sum(wide.sum(0)) / count
-        variance = _sum((wide - mean).square().sum(0)) / count
-        with torch.no_grad():
-            self.num_batches_tracked += 1
-            self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
-            unbiased = variance * count / (count - 1).clamp(min=1)
-            self.running_var.lerp_(unbiased.to(self.running_var.dtype), self.momentum)
-        normal: Tensor = (wide - mean) * torch.rsqrt(variance + self.eps)
-        return (normal * self.weight + self.bias).to(x.dtype)
+        return normalise_counted(self, x, x.new_ones(len(x)), _sum)
 
 
 def _sum(own: Tensor) -> Tensor:
