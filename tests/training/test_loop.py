@@ -9,7 +9,7 @@ from rgat import RelationalGraph
 from rgat.data import load
 from rgat.experiments.variants import build_model
 from rgat.models import NodeClassifier
-from rgat.training import Settings, fit, task
+from rgat.training import Settings, fit, fit_many, task
 from rgat.training.task import NodeTask
 
 DROPOUT = {"feature_dropout": 0.3, "edge_dropout": 0.3}
@@ -125,6 +125,46 @@ def test_data_that_cannot_be_learned_or_selected_on_are_refused():
     molecules = load("molecules")
     with pytest.raises(ValueError, match="must have both classes among its validation graphs, got none"):
         fit(build_model(molecules), dataclasses.replace(molecules, valid=molecules.valid[:1]))
+
+
+def relabelled(data, part, value, number=3):
+    """The data with another label for some examples of a part."""
+    labels = data.labels.clone()
+    labels[getattr(data, part)[:number]] = value
+    return dataclasses.replace(data, labels=labels)
+
+
+@pytest.mark.parametrize("train", [fit, lambda model, data, settings: fit_many([model, model], data, settings)])
+def test_nodes_without_a_label_are_neither_learned_from_nor_selected_on(train):
+    data, settings = load("institute"), Settings(max_epochs=1)
+    for part in ("train", "valid"):
+        size = len(getattr(data, part))
+        message = f"every {part} node of institute must have a label, got 3 of {size} without one; leave them out"
+        with pytest.raises(ValueError, match=message):
+            train(build_model(data), relabelled(data, part, -1), settings)
+
+
+def test_scores_leave_out_nodes_without_a_label():
+    data = load("institute")
+    results = []
+    for varied in (relabelled(data, "test", -1), dataclasses.replace(data, test=data.test[3:])):
+        results.append(fit(build_model(data), varied, Settings(max_epochs=3)))
+    assert results[0].scores == results[1].scores
+    assert results[0].constant_scores == results[1].constant_scores
+    hidden = relabelled(data, "test", -1, number=len(data.test))
+    assert math.isnan(fit(build_model(data), hidden, Settings(max_epochs=1)).scores["test"])
+    unseen = relabelled(data, "valid", -1)  # without patience nothing is selected on them
+    fit(build_model(data), unseen, Settings(max_epochs=1, patience=None))
+
+
+@pytest.mark.parametrize(("name", "most"), [("institute", 3), ("molecules", 1)])
+@pytest.mark.parametrize("part", ["train", "valid", "test"])
+def test_labels_must_be_classes(name, most, part):
+    data = load(name)
+    for value in (-2, most + 1):
+        message = f"labels of {name} must be classes from 0 to {most}, or -1 for none, got {value} in the {part} part"
+        with pytest.raises(ValueError, match=message):
+            fit(build_model(data), relabelled(data, part, value), Settings(max_epochs=1))
 
 
 def test_penalties_are_noticed():

@@ -53,9 +53,10 @@ class Epoch:
 class Result:
     """What a training run found. Scores are those of the best epoch by validation; selection never sees the others.
 
-    ``scores`` and ``constant_scores`` hold the metric of each part, with attention and with constant attention. A best
-    epoch of 0 says that training diverged at once; the model is then as it was before. ``how`` says how it was trained:
-    alone or in a stack, and why; its steps captured in a CUDA graph or not, and why.
+    ``scores`` and ``constant_scores`` hold the metric of each part, with attention and with constant attention, over
+    its labelled examples; NaN where there are none. A best epoch of 0 says that training diverged at once; the model is
+    then as it was before. ``how`` says how it was trained: alone or in a stack, and why; its steps captured in a CUDA
+    graph or not, and why.
     """
 
     metric: str

@@ -48,9 +48,25 @@ class Task(Protocol):
 
 
 def _check_parts(data: NodeData | GraphData, selects: bool) -> None:
-    for part in ("train", "valid") if selects else ("train",):
-        if not len(getattr(data, part)):
+    """Refuse parts that cannot be learned from or selected on; the others may lack labels, and are then not scored."""
+    needed = ("train", "valid") if selects else ("train",)
+    most = len(data.classes) - 1 if isinstance(data, NodeData) else 1
+    for part in PARTS:
+        labels = data.labels[getattr(data, part)]
+        if part in needed and not len(labels):
             raise ValueError(f"{data.name} must have examples to learn from and to select on, got an empty {part} part")
+        wrong = labels[(labels > most) | (labels < MISSING)]
+        if len(wrong):
+            raise ValueError(
+                f"labels of {data.name} must be classes from 0 to {most}, or {MISSING} for none, got {int(wrong[0])} "
+                f"in the {part} part"
+            )
+        missing = int((labels == MISSING).sum())
+        if isinstance(data, NodeData) and part in needed and missing:
+            raise ValueError(
+                f"every {part} node of {data.name} must have a label, got {missing:,} of {len(labels):,} without one; "
+                "leave them out of the part"
+            )
 
 
 def _members(model: nn.Module, logits: Tensor) -> Tensor:
@@ -63,7 +79,7 @@ def _wide(logits: Tensor) -> Tensor:
 
 
 class _Part(NamedTuple):
-    """The nodes of one part of each member's split, filled up to the longest, and which of them count."""
+    """The nodes of one part of each member's split, padded to the longest, and which of them count: those labelled."""
 
     nodes: Tensor  # [S, n]
     known: Tensor  # [S, n], 1 or 0
@@ -72,7 +88,7 @@ class _Part(NamedTuple):
 class NodeTask:
     """Full-batch node classification; early stopping watches the validation loss.
 
-    Members share graph and features; labels and splits are their own.
+    Members share graph and features; labels and splits are their own. Scores leave out nodes without a label.
     """
 
     metric = "accuracy"
@@ -96,7 +112,7 @@ class NodeTask:
         labels = [data.labels for data in datas]
         same = all(one is labels[0] for one in labels)
         self.labels = (labels[0].expand(len(datas), -1) if same else torch.stack(labels)).to(device)
-        self.parts = {part: _padded([getattr(data, part) for data in datas], device) for part in PARTS}
+        self.parts = {part: _padded(labels, [getattr(data, part) for data in datas], device) for part in PARTS}
         self._fields: dict[str, RelationalGraph | tuple[RelationalGraph, ...]] = {}
 
     def _field(self, model: nn.Module, part: str) -> RelationalGraph | tuple[RelationalGraph, ...]:
@@ -132,7 +148,7 @@ class NodeTask:
         found, right = [], logits.argmax(-1) == self.labels
         for nodes, known in (self.parts[part] for part in parts):
             losses = member_cross_entropy(logits, self.labels, nodes, known)
-            accuracy = (right.gather(1, nodes) & (known > 0)).sum(1).double() / known.sum(1)  # NaN without nodes
+            accuracy = (right.gather(1, nodes) & (known > 0)).sum(1).double() / known.sum(1)  # NaN without labels
             found.append(list(zip(losses.tolist(), accuracy.tolist(), strict=True)))
         return found
 
@@ -144,11 +160,10 @@ class NodeTask:
         self.parts = {name: _Part(*(tensor[members] for tensor in part)) for name, part in self.parts.items()}
 
 
-def _padded(ids: Sequence[Tensor], device: torch.device) -> _Part:
-    sizes = torch.tensor([len(own) for own in ids])
-    known = (torch.arange(int(sizes.max())) < sizes.unsqueeze(1)).long()
-    nodes = torch.nn.utils.rnn.pad_sequence([own.long() for own in ids], batch_first=True)
-    return _Part(nodes.to(device), known.to(device))
+def _padded(labels: Sequence[Tensor], ids: Sequence[Tensor], device: torch.device) -> _Part:
+    known = [(one[own] != MISSING).long() for one, own in zip(labels, ids, strict=True)]
+    nodes = [own.long() for own in ids]
+    return _Part(*(torch.nn.utils.rnn.pad_sequence(part, batch_first=True).to(device) for part in (nodes, known)))
 
 
 def _with_filler(table: Tensor, value: int) -> Tensor:
