@@ -6,7 +6,7 @@ import itertools
 import torch
 
 from rgat import RelationalGraph, ops
-from rgat.data import NodeData
+from rgat.data import GraphData, GraphStore, NodeData
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5, torch.bfloat16: 3e-2}
 
@@ -169,3 +169,13 @@ def labelled_graph(num_nodes=40):
     parts = (nodes[: num_nodes // 2], nodes[num_nodes // 2 : num_nodes * 3 // 4], nodes[num_nodes * 3 // 4 :])
     graph = random_graph(num_nodes, 5 * num_nodes, 4)
     return NodeData("made up", graph, None, nodes % 3, ("a", "b", "c"), *parts, names, names[:4])
+
+
+def large_graphs():
+    """Twelve graphs of 50,000 nodes and edges each: two of them fit into a batch that is scored."""
+    graphs, nodes, edges = 12, 20_000, 30_000
+    ends = torch.randint(nodes, (2, graphs * edges)) + nodes * torch.arange(graphs).repeat_interleave(edges)
+    ptr = [size * torch.arange(graphs + 1) for size in (nodes, edges)]
+    store = GraphStore(torch.randn(graphs * nodes, 2), ends, torch.zeros(graphs * edges).long(), *ptr, num_relations=1)
+    labels, ids = torch.arange(graphs).unsqueeze(1) % 2, torch.arange(graphs)
+    return GraphData("large", store, labels, ("a",), ids[:5], ids[5:9], ids[9:], (), ())

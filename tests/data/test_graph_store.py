@@ -264,3 +264,17 @@ def test_a_store_is_checked_when_it_is_prepared():
         make_store(edges, num_relations=2).batch(torch.tensor([1]))
     with pytest.raises(ValueError, match="`edge_attr` must not contain NaN"):
         make_store(edges, edge_attr=torch.tensor([[float("nan")], [0.0]])).batch(torch.tensor([1]))
+
+
+def test_a_list_of_graphs_is_cut_by_nodes_and_edges():
+    store, ids = random_store(), torch.arange(30)
+    sizes = [graph.num_nodes + graph.num_edges for graph in (store[k] for k in range(30))]
+    assert store.sizes.tolist() == sizes
+    for most in (1, max(sizes), 2 * max(sizes), sum(sizes)):
+        parts = list(store.split(ids, most))
+        assert torch.equal(torch.cat(parts), ids)
+        totals = [sum(sizes[k] for k in part) for part in parts]
+        assert all(total <= most or len(part) == 1 for total, part in zip(totals, parts, strict=True))
+        for total, after in zip(totals, parts[1:], strict=False):
+            assert total + sizes[after[0]] > most, "there was room for one more"
+    assert [part.tolist() for part in store.split(ids[:0])] == [[]]

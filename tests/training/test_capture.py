@@ -1,4 +1,9 @@
 import dataclasses
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -6,9 +11,9 @@ import torch
 from rgat import ops
 from rgat.data import GraphData, GraphStore, load
 from rgat.experiments.variants import build_model
-from rgat.training import Settings, fit, fit_many
+from rgat.training import Job, Settings, fit, fit_many, many
 from rgat.training import loop as module
-from rgat.training.capture import why_not_capture
+from rgat.training.capture import WARM_UP, Captured, training_on, why_not_capture
 from rgat.training.loop import make_task
 
 DROPOUT = {"feature_dropout": 0.3, "edge_dropout": 0.3}
@@ -25,6 +30,134 @@ def test_a_step_that_is_not_captured_says_why():
     with ops.backend("torch"):
         task = make_task([nodes], settings, CPU)
         assert why_not_capture(task, GPU) == 'the backend "torch" looks at numbers on the host'
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """Let training believe that models are on a second GPU; returns the GPUs that are current, innermost last."""
+    current = threading.local()
+
+    @contextmanager
+    def make_current(device):
+        current.devices = [*getattr(current, "devices", []), str(device)]
+        yield
+        current.devices.pop()
+
+    monkeypatch.setattr(torch.cuda, "device", make_current)
+    for place in (module, many):
+        monkeypatch.setattr(place, "training_on", lambda device: training_on(torch.device("cuda", 1)))
+    return lambda: getattr(current, "devices", [])
+
+
+def test_everything_runs_on_the_gpu_of_the_model(gpus, monkeypatch):
+    data, seen = load("institute"), []
+
+    def watch(owner, name):
+        function = getattr(owner, name)
+
+        def watched(*arguments, **options):
+            seen.append((name, gpus()[-1]))
+            return function(*arguments, **options)
+
+        monkeypatch.setattr(owner, name, watched)
+
+    for owner in (module, many):
+        watch(owner, "make_task")
+    watch(many, "plan_stacks")
+    watch(many, "stack")
+    methods = ("__init__", "step", "validate", "results")
+    for name in methods:
+        watch(module.Training, name)
+    models = [build_model(data, seed) for seed in range(2)]
+    fit(models[0], data, Settings(max_epochs=1))
+    fit_many(models, data, Settings(max_epochs=1))
+    assert {device for _, device in seen} == {"cuda:1"}
+    assert {name for name, _ in seen} == {"make_task", "plan_stacks", "stack", *methods}
+    assert gpus() == []
+
+
+def test_the_free_memory_of_the_gpu_of_the_model_counts(monkeypatch):
+    data, device = load("institute"), torch.device("cuda", 1)
+    parameter = SimpleNamespace(is_cuda=True, device=device, numel=lambda: 10, element_size=lambda: 4)
+    model = SimpleNamespace(parameters=lambda: iter([parameter]), conv1=build_model(data).conv1)
+    asked = []
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device=None: asked.append(device) or (2**30, 2**30))
+    assert many._members_that_fit(Job(model, data, Settings(), 0)) > 1
+    assert asked == [device]
+
+
+def test_work_is_captured_on_a_stream_of_its_own(monkeypatch):
+    """PyTorch's default stream for captures is of the GPU that captured first."""
+    calls, replays, made = [], [], []
+    current = ["main"]
+
+    @contextmanager
+    def on(stream):
+        current.append(stream)
+        yield
+        current.pop()
+
+    class Stream:
+        def __init__(self):
+            made.append(self)
+
+        def wait_stream(self, other):
+            pass
+
+    main = SimpleNamespace(wait_stream=lambda other: None)
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: main)
+    monkeypatch.setattr(torch.cuda, "stream", on)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=lambda: replays.append(len(calls))))
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph, stream=None: on(stream))
+    captured = Captured()
+    for number in range(6):
+        assert captured(lambda number=number: calls.append(current[-1]) or number) == min(number, WARM_UP)
+    assert calls == made * (WARM_UP + 1)
+    assert replays == [WARM_UP + 1] * 3
+
+
+def test_of_two_threads_that_train_on_a_gpu_the_second_waits(gpus):
+    data, epochs = load("institute"), []
+
+    def train(number):
+        def note(epoch):
+            time.sleep(0.01)  # the other one would go on meanwhile
+            epochs.append(number)
+
+        return fit(models[number], data, Settings(max_epochs=5), on_epoch=note)
+
+    models = [build_model(data, seed) for seed in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(train, range(2)))
+    assert epochs in ([0] * 5 + [1] * 5, [1] * 5 + [0] * 5)
+    for seed, result in enumerate(results):
+        assert result.curve == fit(build_model(data, seed), data, Settings(max_epochs=5)).curve
+
+
+def test_a_training_may_train_another_model_in_its_course(gpus):
+    data = load("institute")
+
+    def train_another(epoch):
+        fit(build_model(data, 1), data, Settings(max_epochs=1))
+
+    assert len(fit(build_model(data), data, Settings(max_epochs=2), on_epoch=train_another).curve) == 2
+
+
+@pytest.mark.gpu
+def test_two_threads_may_train_on_one_gpu():
+    data, settings = load("institute"), Settings(max_epochs=8)
+
+    def models():
+        return [build_model(data, seed).to(GPU) for seed in range(2)]
+
+    expected = [fit(model, data, settings) for model in models()]
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda model: fit(model, data, settings), models()))
+    for result, other in zip(found, expected, strict=True):
+        assert "captured in a CUDA graph" in result.how
+        losses = [epoch.train_loss for epoch in result.curve]
+        assert losses == pytest.approx([epoch.train_loss for epoch in other.curve], rel=1e-3)
 
 
 @pytest.mark.gpu

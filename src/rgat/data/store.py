@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -15,6 +16,9 @@ from torch import Tensor
 from rgat.graph import INT32_LIMIT, RelationalGraph, Rows, Structure, check_ids
 
 Array = NDArray[Any]
+
+# Nodes and edges that a model without gradients is given at once: some hundred MB, more than enough to keep a GPU busy.
+AT_ONCE = 2**17
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,23 @@ class GraphStore:
         return GraphStore(
             self.x[nodes], edge_index, self.edge_type[edges], node_ptr, edge_ptr, self.num_relations, edge_attr
         )
+
+    @property
+    def sizes(self) -> Tensor:
+        """The number of nodes and edges of each graph, ``[G]``."""
+        return self.node_ptr.diff() + self.edge_ptr.diff()
+
+    def split(self, graphs: Tensor, most: int = AT_ONCE) -> Iterator[Tensor]:
+        """Cut a list of graphs into lists with at most ``most`` nodes and edges, but at least one graph each.
+
+        An empty list is one empty list, so that there is always a batch.
+        """
+        ends, start = self.sizes[graphs].cumsum(0), 0
+        while start < len(graphs) or start == 0:
+            before = int(ends[start - 1]) if start else 0
+            end = max(int(torch.searchsorted(ends, before + most, right=True)), start + 1)
+            yield graphs[start:end]
+            start = end
 
     def batch(self, graphs: Tensor) -> tuple[Tensor, RelationalGraph]:
         """Node features and one prepared graph made of the given graphs, in the given order.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -13,6 +14,22 @@ from rgat import ops
 from rgat.training.task import GraphTask, Task
 
 WARM_UP = 3  # calls before recording: kernels are compiled and chosen, memory is found
+
+_one_at_a_time = threading.RLock()  # reentrant: a callback of one training may train another model
+
+
+@contextmanager
+def training_on(device: torch.device) -> Iterator[None]:
+    """Make a GPU the current device, and wait until no other thread of this process trains on any GPU.
+
+    Kernels and captures go to the current device, wherever the tensors are. A capture does not stand other threads that
+    allocate memory meanwhile, on whichever GPU. On the CPU there is nothing to do.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    with _one_at_a_time, torch.cuda.device(device):
+        yield
 
 
 def why_not_capture(task: Task, device: torch.device) -> str | None:
@@ -39,15 +56,16 @@ def _nothing_freed() -> Iterator[None]:
 
 
 class Captured:
-    """A function without arguments that does the same work each time, recorded once and then replayed.
+    """Work that is the same each time, recorded once and then replayed.
 
-    Its first calls run as they are, so nothing is done that would not have been done anyway. The result is overwritten
-    by the next call.
+    The first calls run as they are, so nothing is done that would not have been done anyway. The result is overwritten
+    by the next call. The work is given with each call and not kept: it belongs to what owns this object, and a
+    reference back would keep models alive until Python's collector runs.
     """
 
-    def __init__(self, function: Callable[[], Tensor]) -> None:
-        self.function = function
+    def __init__(self) -> None:
         self.result: Tensor
+        self.stream: torch.cuda.Stream | None = None
         self.forget()
 
     def forget(self) -> None:
@@ -55,19 +73,21 @@ class Captured:
         self.calls = 0
         self.graph: torch.cuda.CUDAGraph | None = None
 
-    def __call__(self) -> Tensor:
-        """Run the function, or what was recorded of it."""
+    def __call__(self, work: Callable[[], Tensor]) -> Tensor:
+        """Do the work, or replay what was recorded of it."""
         self.calls += 1
+        if self.stream is None:  # of the current device; the one that PyTorch captures on is of the first device ever
+            self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         if self.calls <= WARM_UP:
-            stream, main = torch.cuda.Stream(), torch.cuda.current_stream()  # type: ignore[no-untyped-call]
-            stream.wait_stream(main)
-            with torch.cuda.stream(stream):
-                result = self.function()
-            main.wait_stream(stream)
+            main = torch.cuda.current_stream()
+            self.stream.wait_stream(main)
+            with torch.cuda.stream(self.stream):
+                result = work()
+            main.wait_stream(self.stream)
             return result
         if self.graph is None:
             self.graph = torch.cuda.CUDAGraph()
-            with _nothing_freed(), torch.cuda.graph(self.graph):
-                self.result = self.function()
+            with _nothing_freed(), torch.cuda.graph(self.graph, stream=self.stream):
+                self.result = work()
         self.graph.replay()
         return self.result

@@ -17,7 +17,7 @@ from rgat.data.records import PARTS
 from rgat.models import Stack
 from rgat.nn.stacked import SHARED
 from rgat.training.adam import make_adam, select_members
-from rgat.training.capture import Captured, why_not_capture
+from rgat.training.capture import Captured, training_on, why_not_capture
 from rgat.training.checkpoint import has_checkpoint, load_checkpoint, save_checkpoint
 from rgat.training.distributed import parallel, processes, separate_masks
 from rgat.training.loss import l2_penalty, member_l2_penalties
@@ -55,21 +55,22 @@ def fit(
         checkpoint_seconds: write one so often; one is written at the end in any case.
     """
     settings = settings or Settings()
-    task = make_task([data], settings, _device(model))
-    with parallel(model) as called:
-        training = Training(called, model, task, [Run(settings)], seed)
-        writer = None if checkpoint is None else _Writer(Path(checkpoint), checkpoint_seconds, training, data, seed)
-        separate_masks(model)
-        with epoch_bar(settings.max_epochs, progress and processes().rank == 0) as advance:
-            run = training.runs[0]
-            for ((_, epoch),) in training.epochs():
-                advance(f"{_shown(task, epoch)}, best epoch {run.best_epoch}")
-                if on_epoch is not None:
-                    on_epoch(epoch)
-                if writer is not None:
-                    writer.write(run.is_finished)
-        training.restore()
-    return training.results(model, training.runs, "alone")[0]
+    with training_on(device_of(model)):
+        task = make_task([data], settings, device_of(model))
+        with parallel(model) as called:
+            training = Training(called, model, task, [Run(settings)], seed)
+            writer = None if checkpoint is None else _Writer(Path(checkpoint), checkpoint_seconds, training, data, seed)
+            separate_masks(model)
+            with epoch_bar(settings.max_epochs, progress and processes().rank == 0) as advance:
+                run = training.runs[0]
+                for ((_, epoch),) in training.epochs():
+                    advance(f"{_shown(task, epoch)}, best epoch {run.best_epoch}")
+                    if on_epoch is not None:
+                        on_epoch(epoch)
+                    if writer is not None:
+                        writer.write(run.is_finished)
+            training.restore()
+        return training.results(model, training.runs, "alone")[0]
 
 
 def _shown(task: Task, epoch: Epoch) -> str:
@@ -78,7 +79,8 @@ def _shown(task: Task, epoch: Epoch) -> str:
     return f"validation {task.metric} {epoch.valid_metric:.3f}"
 
 
-def _device(model: nn.Module) -> torch.device:
+def device_of(model: nn.Module) -> torch.device:
+    """Where its first parameter is."""
     return next(model.parameters()).device
 
 
@@ -110,7 +112,7 @@ class Training:
         self.best = {name: tensor.detach().clone() for name, tensor in self.layers.state_dict().items()}
         self.finished: dict[int, dict[str, Tensor]] = {}  # the best state of members that have left the stack
         self.started = time.perf_counter()
-        self.device = _device(model)
+        self.device = device_of(model)
         self.autocast = torch.autocast(
             self.device.type, torch.bfloat16, runs[0].settings.autocast, cache_enabled=self.device.type != "cuda"
         )
@@ -126,31 +128,21 @@ class Training:
             for name in ("kernel_l2", "attention_l2")
         )
         self.l2 = (kernel, attention) if bool(kernel.any() or attention.any()) else None
-        self.step: Callable[[Tensor], Tensor] = self._step
-        self.validate: Callable[[], list[Score]] = lambda: self.task.evaluate(self.called, ["valid"])[0]
-        if self.why_not_capture is None:
-            self._capture()
+        self.captured_step, self.captured_logits = Captured(), Captured()
 
-    def _capture(self) -> None:
-        """Let steps and validation be recorded once, and then replayed."""
-        if isinstance(self.task, NodeTask):
-            task = self.task
-            step = Captured(lambda: self._step(torch.empty(0)))
-            logits = Captured(lambda: task.logits(self.called, "valid"))
-            self.step = lambda ids: step().clone()
-            self.validate = lambda: task.scores(logits(), ["valid"])[0]
-        elif isinstance(self.task, GraphTask):
-            graphs = self.task
-            padded = Captured(lambda: self._learn(lambda: graphs.padded_losses(self.called)))
-            values = Captured(lambda: graphs.logits(self.called, "valid"))
+    def step(self, ids: Tensor) -> Tensor:
+        """Take one step of Adam on a batch, captured where that is possible; returns each member's loss, ``[S]``."""
+        if self.why_not_capture is not None:
+            return self._step(ids)
+        if not self.task.pad(ids):  # another place in memory
+            self.captured_step.forget()
+        return self.captured_step(lambda: self._learn(lambda: self.task.padded_losses(self.called))).clone()
 
-            def padded_step(ids: Tensor) -> Tensor:
-                if not graphs.pad(ids):  # another place in memory
-                    padded.forget()
-                return padded().clone()
-
-            self.step = padded_step
-            self.validate = lambda: graphs.scores(values(), "valid")
+    def validate(self) -> list[Score]:
+        """Score each member on the validation part, its logits captured where that is possible."""
+        if self.why_not_capture is not None or not self.task.keeps("valid"):
+            return self.task.evaluate(self.called, ["valid"])[0]
+        return self.task.scores(self.captured_logits(lambda: self.task.logits(self.called, "valid")), "valid")
 
     def _step(self, ids: Tensor) -> Tensor:
         return self._learn(lambda: self.task.losses(self.called, ids))

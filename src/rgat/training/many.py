@@ -13,7 +13,8 @@ from torch import nn
 
 from rgat.data import GraphData, NodeData
 from rgat.models import difference, stack
-from rgat.training.loop import Data, Training, fit, make_task
+from rgat.training.capture import training_on
+from rgat.training.loop import Data, Training, device_of, fit, make_task
 from rgat.training.progress import epoch_bar
 from rgat.training.run import Epoch, Result, Run, Settings
 
@@ -58,14 +59,15 @@ def fit_many(
     each = [_one_each(name, given, len(models)) for name, given in columns.items()]
     jobs = [Job(*row) for row in zip(models, *each, strict=True)]
     results: dict[int, Result] = {}
-    for numbers, how in plan_stacks(jobs, stacked):
-        if len(numbers) == 1:
-            (k,) = numbers
-            alone = fit(*jobs[k], None if on_epoch is None else functools.partial(on_epoch, k), progress)
-            results[k] = dataclasses.replace(alone, how=alone.how.replace("alone", how, 1))
-        else:
-            found = _fit_stack([jobs[k] for k in numbers], numbers, how, on_epoch, progress)
-            results |= dict(zip(numbers, found, strict=True))
+    with training_on(device_of(models[0]) if len(models) else torch.device("cpu")):
+        for numbers, how in plan_stacks(jobs, stacked):
+            if len(numbers) == 1:
+                (k,) = numbers
+                alone = fit(*jobs[k], None if on_epoch is None else functools.partial(on_epoch, k), progress)
+                results[k] = dataclasses.replace(alone, how=alone.how.replace("alone", how, 1))
+            else:
+                found = _fit_stack([jobs[k] for k in numbers], numbers, how, on_epoch, progress)
+                results |= dict(zip(numbers, found, strict=True))
     return [results[k] for k in range(len(jobs))]
 
 
@@ -138,8 +140,8 @@ def _members_that_fit(job: Job) -> int:
     """How many members a stack may have: parameters, gradients, Adam's two moments, the best epoch, and activations."""
     parameters = sum(p.numel() * p.element_size() for p in job.model.parameters())
     activations = 12 * 4 * _numbers_moved(job)  # values, queries and outputs of two layers, and their gradients
-    if next(job.model.parameters()).is_cuda:
-        free, _ = torch.cuda.mem_get_info()
+    if device_of(job.model).type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device_of(job.model))
     else:
         free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return int(MEMORY_SHARE * free / (6 * parameters + activations))
@@ -153,7 +155,7 @@ def _fit_stack(
     progress: bool,
 ) -> list[Result]:
     models, datas, settings, seeds = (list(column) for column in zip(*jobs, strict=True))
-    device = next(models[0].parameters()).device
+    device = device_of(models[0])
     together = stack(models)
     training = Training(together, together, make_task(datas, settings[0], device), [Run(s) for s in settings], seeds[0])
     with epoch_bar(max(one.max_epochs for one in settings), progress) as advance:

@@ -6,7 +6,7 @@ Everything has an axis ``S`` in front, that of the members of a stack; a model a
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from rgat.data import GraphData, NodeData
 from rgat.data.padding import Capacity, PaddedBatch
 from rgat.data.records import MISSING, PARTS
+from rgat.data.store import AT_ONCE, GraphStore
 from rgat.graph import RelationalGraph
 from rgat.models import NodeClassifier, Stack
 from rgat.training.distributed import processes
@@ -37,8 +38,23 @@ class Task(Protocol):
     def losses(self, model: nn.Module, ids: Tensor) -> Tensor:
         """The loss of each member in one step, ``[S]``."""
 
+    def pad(self, ids: Tensor) -> bool:
+        """Put a batch where ``padded_losses`` finds it; whether that is the place of the batch before."""
+
+    def padded_losses(self, model: nn.Module) -> Tensor:
+        """The losses of the batch that was put there; the same work whatever the batch."""
+
     def evaluate(self, model: nn.Module, parts: Sequence[str], constant_attention: bool = False) -> list[list[Score]]:
         """For each of the parts the loss and metric of each member."""
+
+    def keeps(self, part: str) -> bool:
+        """Whether the logits of a part are computed from the same memory each time, so that they can be captured."""
+
+    def logits(self, model: nn.Module, part: str) -> Tensor:
+        """What :meth:`scores` scores, of each member."""
+
+    def scores(self, logits: Tensor, part: str) -> list[Score]:
+        """The loss and metric of each member on a part."""
 
     def watched(self, score: Score) -> tuple[float, float]:
         """What early stopping makes small; the second number decides ties."""
@@ -76,6 +92,14 @@ def _members(model: nn.Module, logits: Tensor) -> Tensor:
 def _wide(logits: Tensor) -> Tensor:
     """Scores are computed in single precision at least."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def graph_logits(model: nn.Module, store: GraphStore, graphs: Tensor, constant_attention: bool = False) -> Tensor:
+    """Return a model's logits of graphs, ``[G, tasks, classes]`` on the CPU, in batches of bounded memory."""
+    device = next(model.parameters()).device
+    batches = (store.batch(ids) for ids in store.split(graphs))
+    parts = [model(x.to(device), graph.to(device), constant_attention=constant_attention) for x, graph in batches]
+    return torch.cat([part.float().cpu() for part in parts])
 
 
 class _Part(NamedTuple):
@@ -133,9 +157,18 @@ class NodeTask:
         logits = _members(model, model(self.x, self._field(model, "train")))
         return member_cross_entropy(logits, self.labels, *self.parts["train"])
 
+    def pad(self, ids: Tensor) -> bool:
+        return True
+
+    def padded_losses(self, model: nn.Module) -> Tensor:
+        return self.losses(model, self.parts["train"].nodes)
+
     def evaluate(self, model: nn.Module, parts: Sequence[str], constant_attention: bool = False) -> list[list[Score]]:
-        part = parts[0] if len(parts) == 1 else None
-        return self.scores(self.logits(model, part, constant_attention), parts)
+        logits = self.logits(model, parts[0] if len(parts) == 1 else None, constant_attention)
+        return [self.scores(logits, part) for part in parts]
+
+    def keeps(self, part: str) -> bool:
+        return True
 
     def logits(self, model: nn.Module, part: str | None = None, constant_attention: bool = False) -> Tensor:
         """Those of all nodes, or with ``part`` those of its nodes among all, ``[S, N, classes]``."""
@@ -143,14 +176,13 @@ class NodeTask:
         logits: Tensor = model(self.x, graph, constant_attention=constant_attention)
         return _wide(_members(model, logits))
 
-    def scores(self, logits: Tensor, parts: Sequence[str]) -> list[list[Score]]:
-        """For each of the parts the loss and accuracy of each member."""
-        found, right = [], logits.argmax(-1) == self.labels
-        for nodes, known in (self.parts[part] for part in parts):
-            losses = member_cross_entropy(logits, self.labels, nodes, known)
-            accuracy = (right.gather(1, nodes) & (known > 0)).sum(1).double() / known.sum(1)  # NaN without labels
-            found.append(list(zip(losses.tolist(), accuracy.tolist(), strict=True)))
-        return found
+    def scores(self, logits: Tensor, part: str) -> list[Score]:
+        """The loss and accuracy of each member."""
+        nodes, known = self.parts[part]
+        losses = member_cross_entropy(logits, self.labels, nodes, known)
+        right = (logits.argmax(-1) == self.labels).gather(1, nodes) & (known > 0)
+        accuracy = right.sum(1).double() / known.sum(1)  # NaN without labels
+        return list(zip(losses.tolist(), accuracy.tolist(), strict=True))
 
     def watched(self, score: Score) -> tuple[float, float]:
         return score[0], -score[1]
@@ -190,7 +222,7 @@ class GraphTask:
         self.device = device
         self.processes = processes()
         self.class_weights = balanced_class_weights(data.labels[data.train]).to(device)
-        self._prepared: dict[str, tuple[Tensor, RelationalGraph]] = {}  # this process's share of each part
+        self._kept: dict[str, list[tuple[Tensor, RelationalGraph]]] = {}  # batches of parts that are scored often
         self._padded: PaddedBatch | None = None
 
     def batches(self, generator: torch.Generator) -> Iterator[Tensor]:
@@ -248,11 +280,28 @@ class GraphTask:
             found.append(self.scores(logits.transpose(0, 1), part))
         return found
 
+    def keeps(self, part: str) -> bool:
+        return int(self.data.graphs.sizes[getattr(self.data, part)].sum()) <= AT_ONCE
+
     def logits(self, model: nn.Module, part: str, constant_attention: bool = False) -> Tensor:
         """Those of this process's share of a part, ``[S, G, tasks, classes]``."""
-        if part not in self._prepared:
-            self._prepared[part] = self._batch(self.processes.share(getattr(self.data, part)))
-        return _wide(_members(model, model(*self._prepared[part], constant_attention=constant_attention)))
+        batches = self._scored(part, len(model) if isinstance(model, Stack) else 1)
+        return torch.cat(
+            [_wide(_members(model, model(*one, constant_attention=constant_attention))) for one in batches], 1
+        )
+
+    def _scored(self, part: str, members: int) -> Iterable[tuple[Tensor, RelationalGraph]]:
+        """This process's share of a part in batches that need no more memory than is usual, however large it is."""
+        if part in self._kept:
+            return self._kept[part]
+        store = self.data.graphs
+        trained_on = int(self.batch_size * store.sizes[self.data.train].double().mean())  # that much fits in any case
+        ids = self.processes.share(getattr(self.data, part))
+        batches = map(self._batch, store.split(ids, max(AT_ONCE // members, trained_on)))
+        if self.keeps(part):
+            self._kept[part] = list(batches)
+            return self._kept[part]
+        return batches
 
     def scores(self, logits: Tensor, part: str) -> list[Score]:
         """The loss and mean ROC-AUC of each member."""
