@@ -10,8 +10,11 @@ import time
 
 import pytest
 import torch
+from helpers import large_graphs
 
+from rgat.experiments import compare
 from rgat.experiments import records as record_files
+from rgat.experiments import units as unit_files
 from rgat.experiments import work as worker
 from rgat.experiments.executors import open_executor
 from rgat.experiments.plan import make_plan, read_plan
@@ -20,6 +23,7 @@ from rgat.experiments.records import unpack_array, write_record
 from rgat.experiments.search import select
 from rgat.experiments.summary import PAPER, summarise, write_configs
 from rgat.experiments.units import read_config, train_many
+from rgat.experiments.variants import build_model
 from rgat.training import roc_auc_per_task
 
 ASKED = {"trials": 3, "seeds": 2, "folds": 2, "max_epochs": 3, "patience": 2}
@@ -310,3 +314,17 @@ def test_seeds_that_share_a_stack_have_the_same_records_whoever_is_missing(node_
     assert [unit["seed"] for unit in units] == [1]
     (again,) = train_many(units, experiment.division)
     assert untimed([json.loads(write_record(tmp_path, again).read_bytes())]) == untimed(runs[1:])
+
+
+def test_outputs_of_a_record_are_computed_in_batches():
+    data, seen = large_graphs(), []
+    model = build_model(data, hidden_channels=2, dense_channels=2, layer="rgcn").eval()
+    whole = model(*data.graphs.batch(data.test)).detach()
+    model.register_forward_pre_hook(lambda module, arguments: seen.append(arguments[1].num_graphs))
+    with torch.no_grad():
+        logits = unit_files._logits(model, data, False)
+    assert {part: len(values) for part, values in logits.items()} == {"train": 5, "valid": 4, "test": 3}
+    torch.testing.assert_close(logits["test"], whole)
+    outputs = compare._on_test(model, data, False)["outputs"]["test"]
+    torch.testing.assert_close(torch.from_numpy(unpack_array(outputs)), whole, rtol=1e-3, atol=1e-3)  # packed in half
+    assert max(seen) == 2

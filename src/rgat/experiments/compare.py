@@ -29,6 +29,7 @@ from rgat.experiments.records import (
 )
 from rgat.experiments.variants import VARIANTS, build_model
 from rgat.training import Settings, fit, roc_auc_per_task
+from rgat.training.task import graph_logits
 
 COMMAND = "rgat demo"  # makes these records, and may replace them
 
@@ -96,7 +97,7 @@ def _on_test(model: nn.Module, data: NodeData | GraphData, constant: bool) -> Re
     if isinstance(data, NodeData):
         logits: Tensor = model(data.x, data.graph, constant_attention=constant)[data.test]
         return {f"{prefix}outputs": {"test": pack_array(logits.numpy())}}
-    logits = model(*data.graphs.batch(data.test), constant_attention=constant)
+    logits = graph_logits(model, data.graphs, data.test, constant)
     scores = dict(zip(data.tasks, roc_auc_per_task(logits, data.labels[data.test]), strict=True))
     return {f"{prefix}outputs": {"test": pack_array(logits.numpy())}, f"{prefix}task_scores": {"test": scores}}
 

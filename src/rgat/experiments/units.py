@@ -25,6 +25,8 @@ from rgat.experiments.division import Division
 from rgat.experiments.records import Record, environment, pack_array, rounded
 from rgat.experiments.variants import build_model
 from rgat.training import Result, Settings, fit_many, roc_auc_per_task
+from rgat.training.capture import training_on
+from rgat.training.task import graph_logits
 
 Unit = dict[str, Any]
 UNKNOWN: dict[str, dict[str, Any]] = {  # what a record says of work that did not end well
@@ -59,7 +61,7 @@ def train_many(units: Iterable[Unit], division: Division, device: str = "cpu") -
         started = time.perf_counter()
         trial = group[0]["kind"] == "trial"
         try:
-            with _one_thread():
+            with _one_thread(), training_on(torch.device(device)):
                 found = [_run_trial(group[0], division, device)] if trial else _run(group, division, device)
         except Exception as error:  # whatever it is, it is found again in the record, and the others go on
             found = [{"status": "failed", "error": f"{type(error).__name__}: {error}"}] * len(group)
@@ -155,14 +157,14 @@ def _found(config: dict[str, Any], model: nn.Module, result: Result, data: NodeD
 
 def _logits(model: nn.Module, data: NodeData | GraphData, constant_attention: bool) -> dict[str, Tensor]:
     """Those of each part, on the CPU."""
-    device, options = next(model.parameters()).device, {"constant_attention": constant_attention}
     ids = {part: getattr(data, part) for part in PARTS}
     if isinstance(data, GraphData):
-        batches = {part: data.graphs.batch(own) for part, own in ids.items()}
-        return {part: model(x.to(device), g.to(device), **options).float().cpu() for part, (x, g) in batches.items()}
+        return {part: graph_logits(model, data.graphs, own, constant_attention) for part, own in ids.items()}
+    device = next(model.parameters()).device
     graph = copy.copy(data.graph) if data.graph.device == device else data.graph.to(device)
     graph.validate = False  # a diverged model is a finding
-    logits = model(None if data.x is None else data.x.to(device), graph, **options).float().cpu()
+    x = None if data.x is None else data.x.to(device)
+    logits = model(x, graph, constant_attention=constant_attention).float().cpu()
     return {part: logits[own] for part, own in ids.items()}
 
 
