@@ -10,10 +10,14 @@ import textwrap
 
 import pytest
 import torch
+from helpers import with_edge_attr
 
-from rgat.data import load
+from rgat import RelationalGraph
+from rgat.data import GraphData, load
+from rgat.data.splits import stratified_folds
 from rgat.experiments.train import train
 from rgat.experiments.variants import build_model
+from rgat.models import NodeClassifier
 from rgat.training import Settings, fit, has_checkpoint, load_checkpoint, save_checkpoint
 
 TENSORS = {"a": torch.arange(6.0).view(2, 3), "b": torch.tensor(7)}
@@ -109,6 +113,143 @@ def test_a_run_may_be_made_longer_but_not_another_one(tmp_path):
         run(4, feature_dropout=0.5)
     with pytest.raises(ValueError, match="its `data` is 'institute"):
         run(4, data=load("planted-needle"))
+
+
+def swap_parts(data):
+    return dataclasses.replace(data, train=data.valid, valid=data.train)
+
+
+def invert_labels(data):
+    return dataclasses.replace(data, labels=torch.where(data.labels < 0, data.labels, (data.labels == 0).long()))
+
+
+def reverse_edges(data):
+    if isinstance(data, GraphData):
+        return with_store(data, edge_index=data.graphs.edge_index.flip(0))
+    graph = data.graph
+    sizes = {"num_nodes": graph.num_nodes, "num_relations": graph.num_relations}
+    return dataclasses.replace(data, graph=RelationalGraph(graph.edge_index.flip(0), graph.edge_type, **sizes))
+
+
+def with_store(data, **changes):
+    return dataclasses.replace(data, graphs=dataclasses.replace(data.graphs, **changes))
+
+
+def other_features(data):
+    if isinstance(data, GraphData):
+        return with_store(data, x=data.graphs.x + 1)
+    return dataclasses.replace(data, x=data.x + 1)
+
+
+def mask_seed(model):
+    model.conv1.dropout_state[0] += 1
+
+
+def one_parameter(model):
+    with torch.no_grad():
+        model.conv2.bias[0] += 1e-6
+
+
+def frozen(model):
+    model.conv2.bias.requires_grad_(False)
+
+
+def other_slope(model):
+    model.conv2.negative_slope = 0.3
+
+
+OTHER_RUNS = [  # what differs, the change of the data, and that of the model
+    ("splits", swap_parts, None),
+    ("labels", invert_labels, None),
+    ("edges", reverse_edges, None),
+    ("features", other_features, None),
+    ("initial buffers", None, mask_seed),
+    ("initial parameters", None, one_parameter),
+    ("initial parameters", None, frozen),
+    ("layer options", None, other_slope),
+]
+
+
+def equal_parts(data):
+    """Parts of the same size, so that no description tells them apart."""
+    size = min(len(data.train), len(data.valid))
+    return dataclasses.replace(data, train=data.train[:size], valid=data.valid[:size])
+
+
+@pytest.mark.parametrize("name", ["planted-needle", "molecules"])
+@pytest.mark.parametrize(("what", "change_data", "change_model"), OTHER_RUNS)
+def test_a_checkpoint_of_another_run_is_refused(tmp_path, name, what, change_data, change_model):
+    def run(change_data=None, change_model=None):
+        data = equal_parts(load(name))
+        varied = data if change_data is None else change_data(data)
+        assert str(varied) == str(data)
+        model = build_model(data, 0, batch_norm=True, hidden_channels=4, feature_dropout=0.1)
+        if change_model is not None:
+            change_model(model)
+        return fit(model, varied, Settings(max_epochs=1), checkpoint=tmp_path)
+
+    first = run()
+    with pytest.raises(ValueError, match=f"must be of this run, but it had other {what}; choose another folder"):
+        run(change_data, change_model)
+    assert run().curve == first.curve
+
+
+def test_a_checkpoint_of_another_fold_seed_or_slope_is_refused(tmp_path):
+    data = load("institute")
+    parts = stratified_folds(data.labels[data.train].tolist(), 2, seed=0)
+    folds = [dataclasses.replace(data, train=data.train[a], valid=data.train[b]) for a, b in (parts, parts[::-1])]
+    assert str(folds[0]) == str(folds[1])
+
+    def run(data=folds[0], seed=0, **options):
+        return fit(build_model(data, seed, **options), data, Settings(max_epochs=1), checkpoint=tmp_path)
+
+    run()
+    for what, other in (
+        ("splits", {"data": folds[1]}),
+        ("initial parameters and initial buffers", {"seed": 1}),
+        ("layer options", {"negative_slope": 0.3}),
+    ):
+        with pytest.raises(ValueError, match=f"it had other {what}; choose another folder"):
+            run(**other)
+
+
+def test_edge_features_are_part_of_a_run(tmp_path):
+    data = load("institute")
+    for value in (0.0, 1.0):
+        edge_attr = torch.full((data.graph.num_edges, 1), value)
+        varied = dataclasses.replace(data, graph=with_edge_attr(data.graph, edge_attr))
+        folder = tmp_path / str(value)
+        fit(build_model(data, edge_dim=1), varied, Settings(max_epochs=1), checkpoint=folder)
+    with pytest.raises(ValueError, match="it had other edges; choose another folder"):
+        fit(build_model(data, edge_dim=1), varied, Settings(max_epochs=1), checkpoint=tmp_path / "0.0")
+
+
+def test_sparse_features_are_part_of_a_run(tmp_path):
+    data = load("institute")
+    rows = torch.eye(data.graph.num_nodes)
+    sparse = [dataclasses.replace(data, x=one.to_sparse()) for one in (rows, rows.flip(0))]
+
+    def run(data):
+        model = NodeClassifier(data.in_channels, len(data.classes), data.graph.num_relations, hidden_channels=4)
+        return fit(model, data, Settings(max_epochs=1), checkpoint=tmp_path)
+
+    torch.manual_seed(0)
+    first = run(sparse[0])
+    torch.manual_seed(0)
+    assert run(sparse[0]).curve == first.curve
+    torch.manual_seed(0)
+    with pytest.raises(ValueError, match="it had other features; choose another folder"):
+        run(sparse[1])
+
+
+def test_a_checkpoint_that_does_not_say_which_run_it_is_of_is_refused(tmp_path):
+    data = load("institute")
+    fit(build_model(data), data, Settings(max_epochs=1), checkpoint=tmp_path)
+    tensors, record = load_checkpoint(tmp_path)
+    del record["digests"]
+    save_checkpoint(tmp_path, tensors, record)
+    with pytest.raises(ValueError, match=r"but it does not say which labels, .* it had; choose another folder"):
+        fit(build_model(data), data, Settings(max_epochs=1), checkpoint=tmp_path)
 
 
 def test_numbers_that_json_does_not_know_survive(tmp_path):

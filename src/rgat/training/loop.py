@@ -7,7 +7,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +19,7 @@ from rgat.training.adam import make_adam, select_members
 from rgat.training.capture import Captured, training_on, why_not_capture
 from rgat.training.checkpoint import has_checkpoint, load_checkpoint, save_checkpoint
 from rgat.training.distributed import parallel, processes, separate_masks
+from rgat.training.identity import difference, identify
 from rgat.training.loss import l2_penalty, member_l2_penalties
 from rgat.training.progress import epoch_bar
 from rgat.training.run import Epoch, Result, Run, Settings
@@ -50,8 +50,8 @@ def fit(
         seed: of the order of the batches.
         on_epoch: called after every epoch.
         progress: show a progress bar.
-        checkpoint: a folder for checkpoints. If it holds one of this very run, training goes on from there, on the CPU
-            to the same numbers bit for bit.
+        checkpoint: a folder for checkpoints. If it holds one of this very run (the same data, initial model, settings
+            and seed), training goes on from there, on the CPU to the same numbers bit for bit; another is refused.
         checkpoint_seconds: write one so often; one is written at the end in any case.
     """
     settings = settings or Settings()
@@ -284,23 +284,18 @@ class _Writer:
 
     def __init__(self, folder: Path, seconds: float, training: Training, data: Data, seed: int) -> None:
         self.folder, self.seconds, self.training = folder, seconds, training
-        settings = dataclasses.asdict(training.runs[0].settings)
-        self.identity = {"data": str(data), "model": str(training.layers), "seed": seed, "settings": _plain(settings)}
+        self.identity = identify(training.layers, data, training.runs[0].settings, seed)
         self.written = time.monotonic()
         if has_checkpoint(folder):
             self._take_up()
 
     def _take_up(self) -> None:
         tensors, record = load_checkpoint(self.folder)
-        for name, mine in self.identity.items():
-            theirs = record.get(name)
-            if isinstance(mine, dict) and isinstance(theirs, dict):  # a run may be made longer
-                mine, theirs = ({key: v for key, v in one.items() if key != "max_epochs"} for one in (mine, theirs))
-            if mine != theirs:
-                raise ValueError(
-                    f"the checkpoint in {self.folder} must be of this run, but its `{name}` is {theirs!r}, "
-                    f"not {mine!r}; choose another folder"
-                )
+        reason = difference(self.identity, record)
+        if reason is not None:
+            raise ValueError(
+                f"the checkpoint in {self.folder} must be of this run, but {reason}; choose another folder"
+            )
         run = self.training.runs[0]
         self.training.load(tensors)
         run.best_epoch = record["best_epoch"]
@@ -326,8 +321,3 @@ class _Writer:
 
 def _json_number(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
-
-
-def _plain(settings: dict[str, Any]) -> dict[str, Any]:
-    """As it will be read from JSON."""
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}
