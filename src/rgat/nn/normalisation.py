@@ -43,13 +43,15 @@ def normalise_counted(
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     weight = counted.to(wide.dtype).view(-1, *[1] * (x.dim() - 1))
     number = total(weight.sum())
-    mean = total((wide * weight).sum(0)) / number.clamp(min=1)
+    has_variance, at_least_one = number > 1, number.clamp(min=1)
+    mean = total((wide * weight).sum(0)) / at_least_one
     centred = wide - mean
-    variance = total((centred.square() * weight).sum(0)) / number.clamp(min=1)
+    variance = total((centred.square() * weight).sum(0)) / at_least_one
     with torch.no_grad():
-        own.num_batches_tracked += number > 1
-        rate = (number > 1).to(own.running_mean.dtype) * like.momentum
+        own.num_batches_tracked += has_variance
+        rate = has_variance.to(own.running_mean.dtype) * like.momentum
+        unbiased = variance * (number / (number - 1).clamp(min=1))
         own.running_mean.lerp_(mean.to(rate.dtype), rate)
-        own.running_var.lerp_((variance * (number / (number - 1).clamp(min=1))).to(rate.dtype), rate)
+        own.running_var.lerp_(unbiased.to(rate.dtype), rate)
     out: Tensor = centred * torch.rsqrt(variance + like.eps) * own.weight + own.bias
     return out.to(x.dtype)
