@@ -1,6 +1,8 @@
 """The compiled CPU backend: sizes, degrees, threads and forks that a small random graph does not reach."""
 
 import multiprocessing
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -169,6 +171,21 @@ def test_works_after_a_fork(two_threads):
     assert child.exitcode == 0
     assert_close(torch.from_numpy(found[0]), expected[0], 1e-6)
     assert_close(torch.from_numpy(found[1]), expected[1], 1e-5)
+
+
+def test_layers_run_where_processes_cannot_fork():
+    code = (
+        "import os, torch, numba\n"
+        "del os.register_at_fork\n"
+        "from rgat import RelationalGraph, ops\n"
+        "from rgat.nn import RGCNConv\n"
+        "graph = RelationalGraph(torch.tensor([[0, 1], [1, 0]]), torch.tensor([0, 0]), num_nodes=2, num_relations=1)\n"
+        "with ops.backend('numba'):\n"
+        "    RGCNConv(2, 2, 1)(torch.randn(2, 2), graph).sum().backward()\n"
+        "print('ok')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.stdout.strip() == "ok", done.stderr
 
 
 def test_plans_of_another_graph_or_call_are_refused():

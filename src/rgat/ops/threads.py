@@ -37,7 +37,8 @@ def _note_fork() -> None:
     torch.set_num_threads(1)  # so that PyTorch's own operations do not wait for them either
 
 
-os.register_at_fork(after_in_child=_note_fork)
+if hasattr(os, "register_at_fork"):  # not on Windows, where processes do not fork
+    os.register_at_fork(after_in_child=_note_fork)
 
 
 @functools.cache
