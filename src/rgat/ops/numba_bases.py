@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rgat.ops.numba_kernels import compiled
+from rgat.ops.numba_compile import compiled
 
 
 @compiled

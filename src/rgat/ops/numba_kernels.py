@@ -22,15 +22,13 @@ This file holds the loops over edges, ``numba_products.py`` those over rows; ``c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import numba
 import numpy as np
 from llvmlite import ir
 
-# No flag that assumes finite numbers: these two only let sums be reordered, so that dot products vectorise.
-_FAST = {"reassoc", "contract"}
+from rgat.ops.numba_compile import FAST, compiled, inline
+
 AHEAD = 12  # edges: how far ahead rows are asked for
 LONG = 512  # terms after which a sum goes on in double precision
 _BLOCK = 128  # targets whose attention and sums are made together, while they are in the cache
@@ -39,20 +37,6 @@ _GOLDEN64 = np.uint64(0x9E3779B97F4A7C15)
 _MIX64 = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _GOLDEN32 = np.uint32(0x9E3779B9)
 _MIX32 = (np.uint32(0x85EBCA6B), np.uint32(0xC2B2AE35))
-
-
-def inline(function: Callable[..., Any]) -> Any:
-    """Compile as part of every loop that calls it."""
-    return numba.njit(inline="always", fastmath=_FAST, error_model="numpy")(function)
-
-
-def compiled(function: Callable[..., Any]) -> Any:
-    """Compile for the types of the first call, and keep the result on disk."""
-    options: Any = {"nogil": True, "fastmath": _FAST, "error_model": "numpy"}
-    try:
-        return numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # no writable place for compiled code
-        return numba.njit(**options)(function)
 
 
 @inline
@@ -130,7 +114,7 @@ def _exponentials(numbers):
     """Replace numbers that are not positive by their exponentials."""
 
 
-@numba.extending.overload(_exponentials, jit_options={"fastmath": _FAST, "error_model": "numpy"})
+@numba.extending.overload(_exponentials, jit_options={"fastmath": FAST, "error_model": "numpy"})
 def _(numbers):
     if numbers.dtype != numba.types.float32:
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from rgat.ops.blas import multiply, place
+from rgat.ops.numba_compile import compiled, inline
 from rgat.ops.numba_kernels import (
     AHEAD,
     LONG,
-    compiled,
-    inline,
     inputs_by_source,
     keys_by_source,
     mask_rows,

@@ -12,17 +12,15 @@ import ctypes
 import functools
 import itertools
 import os
-import sys
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rgat.ops import numba_kernels as loops
 from rgat.ops.blas import find_function, use_threads
+from rgat.ops.numba_compile import announce
 
 ALONE = 1 << 14  # numbers to move below which a second thread costs more than it saves
 
@@ -78,17 +76,9 @@ def _side_by_side(tasks: list[Callable[[], None]]) -> None:
         raise errors[0]
 
 
-@functools.cache
-def _announce() -> None:
-    """Before the first loop runs: say so if it has to be compiled first."""
-    folder = Path(loops.forward.stats.cache_path or "")
-    if not any(folder.glob("numba_kernels.*.nbi")):
-        print(f"rgat: compiling the loops of the CPU backend, once; they are kept in {folder}", file=sys.stderr)
-
-
 def run(kernel: Callable[..., Any], bounds: list[int], *arguments: Any) -> None:
     """Call ``kernel(lo, hi, ...)`` for each range between two neighbouring bounds, side by side; not for empty ones."""
-    _announce()
+    announce()
     tasks: list[Callable[[], None]] = [
         functools.partial(kernel, lo, hi, *arguments) for lo, hi in itertools.pairwise(bounds) if lo < hi
     ]

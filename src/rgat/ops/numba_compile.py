@@ -1,0 +1,115 @@
+"""Compile the loops of the CPU backend (Numba), and keep their machine code for later processes.
+
+Numba looks at a function's own file to tell whether the machine code on disk is still that of the source. Loops contain
+code of several files. So their machine code lives in a folder named after a digest of all of them: after any change the
+name is another one, and the folders of other digests are removed.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numba
+
+# No flag that assumes finite numbers: these two only let sums be reordered, so that dot products vectorise.
+FAST = {"reassoc", "contract"}
+
+_HERE = Path(__file__).parent
+_settings: Any = numba.config
+_TEMPORARY = (
+    f"rgat-{os.getuid() if hasattr(os, 'getuid') else 'loops'}"  # without user ids, each user has such a folder
+)
+
+
+def loop_files() -> list[Path]:
+    """Return the files whose code ends up in loops."""
+    return sorted([*_HERE.glob("numba_*.py"), _HERE / "blas.py"])
+
+
+def _digest(contents: Iterable[bytes]) -> str:
+    return hashlib.sha256(b"\0".join(contents)).hexdigest()[:16]
+
+
+def _places() -> Iterator[Path]:
+    """Yield the folders that may hold the machine code of this copy of the package, the best first."""
+    name = f"loops-{_digest([os.fsencode(_HERE)])}"
+    if _settings.CACHE_DIR:
+        yield Path(_settings.CACHE_DIR) / name
+    yield _HERE / "__pycache__" / "loops"
+    with suppress(RuntimeError):  # no home
+        yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rgat" / name
+    with suppress(OSError):  # no folder for temporary files
+        private = Path(tempfile.gettempdir()) / _TEMPORARY
+        private.mkdir(mode=0o700, exist_ok=True)
+        if _is_private(private):
+            yield private / name
+
+
+def _is_private(folder: Path) -> bool:
+    """Whether no other user can put code into a folder where everyone may create folders."""
+    status = folder.lstat()
+    is_own = not hasattr(os, "getuid") or (status.st_uid == os.getuid() and not status.st_mode & 0o077)
+    return stat.S_ISDIR(status.st_mode) and is_own
+
+
+def _find_folder() -> Path | None:
+    """Return a folder for the machine code of the loops as they are now; None where nothing can be written."""
+    try:
+        name = _digest(path.read_bytes() for path in loop_files())
+    except OSError:  # a package without source files
+        return None
+    for place in _places():
+        try:
+            (place / name).mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=place / name).close()
+        except OSError:
+            continue
+        for other in place.iterdir():
+            if other.name != name:
+                shutil.rmtree(other, ignore_errors=True)
+        return place / name
+    return None
+
+
+FOLDER = _find_folder()
+
+
+def inline(function: Callable[..., Any]) -> Any:
+    """Compile as part of every loop that calls it."""
+    return numba.njit(inline="always", fastmath=FAST, error_model="numpy")(function)
+
+
+def compiled(function: Callable[..., Any]) -> Any:
+    """Compile for the types of the first call, and keep the result on disk where that is possible."""
+    options: Any = {"nogil": True, "fastmath": FAST, "error_model": "numpy"}
+    if FOLDER is None:
+        return numba.njit(**options)(function)
+    before, _settings.CACHE_DIR = _settings.CACHE_DIR, str(FOLDER)  # read when a function is decorated
+    try:
+        return numba.njit(cache=True, **options)(function)
+    finally:
+        _settings.CACHE_DIR = before
+
+
+@functools.cache
+def announce() -> None:
+    """Say on standard error, before the first loop runs, that loops have to be compiled and whether they are kept."""
+    what = "rgat: compiling the loops of the CPU backend"
+    if FOLDER is None:
+        end = "for this process alone, as no folder can be written to keep them in; set NUMBA_CACHE_DIR to one that can"
+        print(f"{what} {end}", file=sys.stderr)
+    elif not any(FOLDER.rglob("numba_kernels.*.nbi")):
+        end = ""
+        if FOLDER.parent.parent.name == _TEMPORARY:
+            end = " until temporary files are removed; set NUMBA_CACHE_DIR to a folder that lasts"
+        print(f"{what}, once; they are kept in {FOLDER}{end}", file=sys.stderr)

@@ -1,0 +1,139 @@
+"""Where the machine code of the CPU backend's loops is kept, and when it is made anew."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rgat.ops import numba_compile
+
+# Stand-ins for the loop files that compile in no time: one takes code from the other.
+KERNELS = """
+from rgat.ops.numba_compile import inline
+
+@inline
+def term(number):
+    return number + 1
+"""
+PRODUCTS = """
+from rgat.ops.numba_compile import compiled
+from rgat.ops.numba_kernels import term
+
+@compiled
+def total(number):
+    return term(number)
+"""
+CALL = """
+from rgat.ops import numba_compile, numba_products
+numba_compile.announce()
+print(numba_products.total(1), sum(numba_products.total.stats.cache_hits.values()), numba_compile.FOLDER)
+"""
+
+
+@pytest.fixture
+def package(tmp_path):
+    """The folder of a package that compiles loops as this one does."""
+    ops = tmp_path / "rgat" / "ops"
+    ops.mkdir(parents=True)
+    files = {"../__init__": "", "__init__": "", "blas": "", "numba_kernels": KERNELS, "numba_products": PRODUCTS}
+    files["numba_compile"] = Path(numba_compile.__file__).read_text()
+    for name, source in files.items():
+        (ops / f"{name}.py").write_text(source)
+    return ops
+
+
+def call(package, **environment):
+    """The result, whether the loop came from the disk, its folder, and what was said."""
+    variables = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    variables |= {"PYTHONPATH": str(package.parents[1]), "PYTHONDONTWRITEBYTECODE": "1", **environment}
+    done = subprocess.run([sys.executable, "-c", CALL], capture_output=True, text=True, timeout=300, env=variables)
+    assert done.returncode == 0, done.stderr
+    value, hits, folder = done.stdout.split()
+    return int(value), int(hits) > 0, None if folder == "None" else Path(folder), done.stderr
+
+
+def test_a_change_of_any_loop_file_makes_machine_code_anew(package):
+    value, from_disk, first, said = call(package)
+    assert (value, from_disk) == (2, False)
+    assert said == f"rgat: compiling the loops of the CPU backend, once; they are kept in {first}\n"
+    assert call(package)[:3] == (2, True, first)
+    kernels = package / "numba_kernels.py"
+    status = kernels.stat()
+    kernels.write_text(KERNELS.replace("number + 1", "number - 1"))
+    os.utime(kernels, ns=(status.st_atime_ns, status.st_mtime_ns))  # as an installer may leave it
+    assert kernels.stat().st_size == status.st_size
+    value, from_disk, second, _ = call(package)
+    assert (value, from_disk) == (0, False)
+    assert not first.exists()
+    assert second.is_dir()
+
+
+def test_every_file_that_loops_take_code_from_decides():
+    names = {path.stem for path in numba_compile.loop_files()}
+    assert {"numba_kernels", "numba_products", "numba_bases", "numba_compile", "blas"} <= names
+    visited = 0
+    for path in numba_compile.loop_files():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rgat"):
+                assert node.module.removeprefix("rgat.ops.") in names, f"{path.name} imports {node.module}"
+                visited += 1
+    assert visited >= 4
+
+
+def test_read_only_package_and_home_leave_a_private_temporary_folder(package, tmp_path):
+    (package / "__pycache__").touch()  # a file where a folder would be, so that root cannot write there either
+    home, temporary = tmp_path / "home", tmp_path / "temporary"
+    home.touch()
+    temporary.mkdir()
+    where = {"HOME": str(home), "XDG_CACHE_HOME": "", "TMPDIR": str(temporary)}
+    value, from_disk, folder, said = call(package, **where)
+    assert (value, from_disk) == (2, False)
+    assert folder.is_relative_to(temporary)
+    assert said.endswith(
+        f"once; they are kept in {folder} until temporary files are removed; "
+        "set NUMBA_CACHE_DIR to a folder that lasts\n"
+    )
+    assert folder.parents[1].stat().st_mode & 0o777 == 0o700
+    assert call(package, **where)[:3] == (2, True, folder)
+
+
+def test_where_nothing_can_be_written_loops_are_compiled_in_memory(tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(numba_compile, "_places", lambda: iter([tmp_path / "file" / "loops"]))
+    monkeypatch.setattr(numba_compile, "FOLDER", numba_compile._find_folder())
+    assert numba_compile.FOLDER is None
+
+    @numba_compile.compiled
+    def double(number):
+        return 2 * number
+
+    assert double(3) == 6
+    assert double.stats.cache_path is None
+    numba_compile.announce.__wrapped__()
+    assert capsys.readouterr().err == (
+        "rgat: compiling the loops of the CPU backend for this process alone, as no folder can be written to keep "
+        "them in; set NUMBA_CACHE_DIR to one that can\n"
+    )
+
+
+def test_the_folder_that_numba_is_told_to_use_comes_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(numba_compile.numba.config, "CACHE_DIR", str(tmp_path))
+    assert numba_compile._find_folder().is_relative_to(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["open to others", "a link"])
+def test_a_temporary_folder_that_others_can_write_is_not_used(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(numba_compile.tempfile, "gettempdir", lambda: str(tmp_path))
+    folder = tmp_path / numba_compile._TEMPORARY
+    assert folder in [place.parent for place in numba_compile._places()]
+    folder.rmdir()
+    if kind == "a link":
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        folder.symlink_to(tmp_path / "elsewhere")
+    else:
+        folder.mkdir()
+        folder.chmod(0o777)
+    assert folder not in [place.parent for place in numba_compile._places()]
