@@ -91,6 +91,61 @@ def test_logits_of_ten_thousand_give_no_nan(scope, score):
         assert_close(attention, conv(x, graph, return_attention_weights=True)[1][1], 1e-3)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("score", ["additive", "multiplicative"])
+@pytest.mark.parametrize("scope", ["within", "across"])
+def test_a_nan_logit_makes_the_attention_of_its_group_nan_on_every_backend(scope, score, dtype):
+    # Target 0 has groups of three edges, of two and of one; targets 1 and 2 have finite logits, the last edge is alone.
+    edge_index = torch.tensor([[3, 4, 5, 3, 4, 5, 3, 4, 5], [0, 0, 0, 0, 0, 0, 1, 1, 2]])
+    edge_type = torch.tensor([0, 0, 0, 1, 1, 2, 0, 0, 1])
+    for bad, query_is_nan in ((0, True), (4, False), (5, False)):  # the target, or a source
+        graph = RelationalGraph(edge_index, edge_type, num_nodes=6, num_relations=3, validate=False)
+        conv = RGATConv(3, 2, 3, heads=2, scope=scope, score=score).to(dtype)
+        x = torch.randn(6, 3, dtype=dtype)
+        x[bad, 1] = torch.nan
+        is_bad = (edge_index[1] if query_is_nan else edge_index[0]) == bad
+        group = edge_index[1] * 3 + edge_type if scope == "within" else edge_index[1]
+        expected = torch.isin(group, group[is_bad])
+        for backend in ("reference", "torch", "numba"):
+            with ops.backend(backend), torch.no_grad():
+                _, (_, attention) = conv(x, graph, return_attention_weights=True)
+            assert attention.isnan().tolist() == expected[:, None].expand(-1, 2).tolist(), (backend, bad)
+
+
+def packed_gradients(conv, x, graph, backend, **call):
+    """All gradients of a step whose saved floating-point tensors are kept as bfloat16."""
+
+    def pack(tensor):
+        return (tensor.dtype, tensor.bfloat16()) if tensor.is_floating_point() else (None, tensor)
+
+    def unpack(packed):
+        return packed[1] if packed[0] is None else packed[1].to(packed[0])
+
+    conv.zero_grad()
+    with ops.backend(backend), torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        out = conv(x, graph, **call)
+    out.backward(torch.randn(out.shape, generator=torch.Generator().manual_seed(2)))
+    return {name: parameter.grad.clone() for name, parameter in conv.named_parameters()}
+
+
+@pytest.mark.parametrize("plan", ["project", "aggregate", "dense", None])
+def test_saved_tensors_in_half_precision_cost_no_more_than_their_rounding(plan):
+    graph = random_graph(300, 6000, 5)
+    conv = RGATConv(8, 6, 5, heads=3, scope=["within", "across", "within"])
+    x = torch.randn(300, 8)
+    if plan is None:  # one-hot inputs
+        conv, x = RGATConv(300, 6, 5, heads=3, scope=["within", "across", "within"], graph=graph), None
+    with ops.backend("reference"):
+        out = conv(x, graph)
+        out.backward(torch.randn(out.shape, generator=torch.Generator().manual_seed(2)))
+    expected = {name: parameter.grad.clone() for name, parameter in conv.named_parameters()}
+    for backend in ("torch", "numba"):
+        call = {} if plan is None or backend == "torch" else {"plan": conv.plan(graph, plan)}
+        found = packed_gradients(conv, x, graph, backend, **call)
+        for name, gradient in found.items():
+            assert_close(gradient, expected[name], 0.02, f"gradient of {name} on {backend}")
+
+
 def step(conv, x, graph):
     x = x.detach().clone().requires_grad_()
     with ops.backend("numba"):

@@ -70,12 +70,6 @@ def _heads_by_scope(across: tuple[bool, ...]) -> tuple[Array, Array]:
     return np.flatnonzero(~wide), np.flatnonzero(wide)
 
 
-def _bits(tensor: Tensor) -> Array:
-    """The numbers as they are stored."""
-    array = _array(tensor)
-    return array.view(np.int32 if array.itemsize == 4 else np.int64)
-
-
 def _index(node: Tensor | None) -> Array:
     return _NO_INDEX if node is None else _fixed(node)
 
@@ -229,16 +223,28 @@ class _Call:
             where = (0, _index(place), _array(rows), self.heads, self.share, self.width, channels, self.row_id)
             run(loops.mask_rows, bounds, *where, *self.feature_mask)
 
-    def forward(self, x: Tensor, channels: int, sums: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the outputs ``[N, H, D]`` and the attention; fill the sums of aggregated relations."""
+    def _scores_singles(self, made_of: Sequence[Tensor | None]) -> bool:
+        """Whether to score edges that are alone in their group: for a softmax across, and where a score may be NaN."""
+        if not self.attends or len(self.scopes[1]):
+            return self.attends
+        parts = [_array(part) for part in made_of if part is not None] or [self.queries, self.keys]
+        return not all(loops.is_finite(part.reshape(-1)) for part in (*parts, self.edge_logits))
+
+    def forward(
+        self, x: Tensor, channels: int, sums: Tensor, made_of: Sequence[Tensor | None] = ()
+    ) -> tuple[Tensor, Tensor]:
+        """Return the outputs ``[N, H, D]`` and the attention; fill the sums of aggregated relations.
+
+        ``made_of``: what the queries and keys are products of, where that is less to look through for NaN.
+        """
         attention = x.new_empty(len(self.value_row), self.heads)
         out = x.new_empty(len(self.target_ptr) - 1, self.heads, channels)
         weights = torch.empty_like(attention) if len(self.edge_mask[1]) else attention
         run(
             loops.forward, cut(self.target_ptr, 0, len(out), self.heads * channels), *self.edges, self.value_row,
-            self.queries, self.keys, *self.score, *self.scopes, *self.edge_mask, self.aggregated,
-            self.values, self.share, self.width, _array(x), _array(attention), _bits(attention),
-            _array(weights), _flat(out), _array(sums),
+            self.queries, self.keys, *self.score, self._scores_singles(made_of), *self.scopes,
+            *self.edge_mask, self.aggregated, self.values, self.share, self.width, _array(x),
+            _array(attention), _array(weights), _flat(out), _array(sums),
         )  # fmt: skip
         return out, attention
 
@@ -254,9 +260,9 @@ class _Call:
         dlogits = torch.empty_like(attention)
         run(
             loops.backward_by_target, cut(self.target_ptr, 0, len(grad), grad.shape[1] * grad.shape[2]), *self.edges,
-            self.value_row, self.queries, self.keys, *self.score[1:], *self.scopes, *self.edge_mask, self.aggregated,
-            self.values, self.share, self.width, _array(x), _array(attention), _bits(attention),
-            _flat(grad), *(_array(t) for t in (grad_sums, grad_attention, dlogits, dqueries)),
+            self.value_row, self.queries, self.keys, *self.score, *self.scopes, *self.edge_mask, self.aggregated,
+            self.values, self.share, self.width, _array(x), _array(attention), _flat(grad),
+            *(_array(t) for t in (grad_sums, grad_attention, dlogits, dqueries)),
         )  # fmt: skip
         return dlogits, dqueries
 
@@ -487,7 +493,7 @@ def convolve(
     sums = x.new_empty(len(s.targets.node) if any(aggregated) else 0, heads, x.shape[2])
     call.place_table(table, first_key)
     call.mask_features(table.flatten(1), channels)
-    out, attention = call.forward(x.flatten(1), channels, sums)
+    out, attention = call.forward(x.flatten(1), channels, sums, (x, weight, query_weight))
     if any(aggregated):
         bounds = even(0, len(sums), x.shape[2] * heads * channels)
         parts = x.new_zeros(len(bounds) - 1, len(out), heads * channels)

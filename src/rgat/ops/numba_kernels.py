@@ -126,18 +126,19 @@ def _(numbers):
 
     log2e, high, low = np.float32(1.44269504), np.float32(0.693359375), np.float32(-2.12194440e-4)
     c2, c3, c4, c5, c6, c7 = (np.float32(1 / math.factorial(n)) for n in range(2, 8))
-    half, one, least = np.float32(0.5), np.float32(1), np.float32(-87)
+    zero, half, one, least = np.float32(0), np.float32(0.5), np.float32(1), np.float32(-87)
 
     def vectorised(numbers):
         # exp(x) = 2^n exp(x - n log 2): a Taylor polynomial on +-log(2)/2, and n written into the exponent's bits.
         powers = np.empty(numbers.shape[0], np.int32)
         for n in range(numbers.shape[0]):
             x = numbers[n]
-            whole = np.int32(max(x, least) * log2e - half)
+            bounded = x if x > least else least  # also for NaN, which has no whole part
+            whole = np.int32(bounded * log2e - half)
             scale = np.float32(whole)
-            r = max(x, least) - scale * high - scale * low
+            r = bounded - scale * high - scale * low
             y = one + r + r * r * (c2 + r * (c3 + r * (c4 + r * (c5 + r * (c6 + r * c7)))))
-            numbers[n] = y if x > least else np.float32(0)
+            numbers[n] = y if x > least else zero if x <= least else x
             powers[n] = (whole + np.int32(127)) << np.int32(23)
         scales = powers.view(np.float32)
         for n in range(numbers.shape[0]):
@@ -150,6 +151,16 @@ def _(numbers):
 def exponentials_of(numbers):
     """Replace numbers that are not positive by their exponentials."""
     _exponentials(numbers)
+
+
+@compiled
+def is_finite(numbers):
+    """Whether there is neither an infinite number nor NaN: times zero these are NaN."""
+    zero = numbers.dtype.type(0)
+    total = zero
+    for n in range(numbers.shape[0]):
+        total += numbers[n] * zero
+    return total == zero
 
 
 @inline
@@ -189,8 +200,8 @@ def _constant_attention(lo, hi, ptr, heads, attention):
 def _list_groups(start, end, group_ptr, node_ptr, singles, group, owner):
     """List the groups of the targets ``start:end``, only those of several edges unless ``singles``; say how many.
 
-    An edge alone in its softmax group has attention one, whatever its score. On knowledge graphs most groups are such,
-    and to ask at every one of them, again and again, costs more than the others' work.
+    An edge alone in its softmax group has attention one, whatever its finite score. On knowledge graphs most groups
+    are such, and to ask at every one of them, again and again, costs more than the others' work.
     """
     number = np.uint64(0)
     for i in range(start, end):
@@ -233,7 +244,7 @@ def _subtract_maximum(segments, ptr, heads, logits):
         start, end = ptr[s], ptr[s + 1]
         for h in heads:
             if end - start == 1:
-                logits[start, h] = 0
+                logits[start, h] -= logits[start, h]  # zero, but NaN stays
                 continue
             maximum = logits.dtype.type(-np.inf)
             for e in range(start, end):
@@ -248,7 +259,7 @@ def _divide_by_sum(segments, ptr, heads, weights):
     for s in segments:
         start, end = ptr[s], ptr[s + 1]
         if end - start <= 1:
-            continue  # the exponential of zero
+            continue  # the exponential of zero, or NaN
         for h in heads:
             total = 0.0
             for e in range(start, end):
@@ -379,15 +390,14 @@ def _sum_inputs(
 @compiled
 def forward(
     lo, hi, target_ptr, group_ptr, node_ptr, group_row, group_relation, source_row, source_node, value_row,
-    queries, keys, edge_logits, additive, slope, within, across,
+    queries, keys, edge_logits, additive, slope, singles, within, across,
     stream, below, scale, aggregated, values, share, width, x,
-    attention, bits, weights, out, sums,
+    attention, weights, out, sums,
 ):  # fmt: skip
     """Attention of the edges of the targets ``lo:hi``, and their outputs, or sums of inputs per target row.
 
-    The last bit of the attention of an additive score says whether the score is positive: backward needs to know.
+    Without ``singles`` no edge that is alone in its group has a score of NaN.
     """
-    is_positive = np.empty(0, np.bool_)
     group, owner = np.empty(0, np.int64), np.empty(0, np.int64)
     for start in range(lo, hi, _BLOCK):
         end = min(start + _BLOCK, hi)
@@ -395,27 +405,20 @@ def forward(
             most = node_ptr[end] - node_ptr[start]
             if group.shape[0] < most:
                 group, owner = np.empty(2 * most, np.int64), np.empty(2 * most, np.int64)
-            groups = group[: _list_groups(start, end, group_ptr, node_ptr, across.shape[0] > 0, group, owner)]
+            groups = group[: _list_groups(start, end, group_ptr, node_ptr, singles, group, owner)]
             targets = np.arange(start, end)
             flat = attention[target_ptr[start] : target_ptr[end]].reshape(-1)
             for n in range(flat.shape[0]):
                 flat[n] = 0
             _scores(groups, group_ptr, group_row, source_row, queries, keys, edge_logits, additive, attention)
             if additive:
-                if is_positive.shape[0] < flat.shape[0]:
-                    is_positive = np.empty(2 * flat.shape[0], np.bool_)
                 for n in range(flat.shape[0]):
-                    is_positive[n] = flat[n] > 0
                     flat[n] = flat[n] if flat[n] > 0 else flat[n] * slope
             _subtract_maximum(groups, group_ptr, within, attention)
             _subtract_maximum(targets, target_ptr, across, attention)
             exponentials_of(flat)
             _divide_by_sum(groups, group_ptr, within, attention)
             _divide_by_sum(targets, target_ptr, across, attention)
-            if additive:
-                marked = bits[target_ptr[start] : target_ptr[end]].reshape(-1)
-                for n in range(marked.shape[0]):
-                    marked[n] = (marked[n] | 1) if is_positive[n] else (marked[n] & -2)
         else:
             _constant_attention(np.int64(node_ptr[start]), np.int64(node_ptr[end]), group_ptr, within, attention)
             _constant_attention(np.int64(start), np.int64(end), target_ptr, across, attention)
@@ -488,26 +491,56 @@ def _dot_inputs(groups, group_ptr, group_row, group_relation, source_row, source
 
 
 @compiled
-def _query_grads(groups, group_ptr, group_row, source_row, queries, keys, additive, slope, bits, dlogits, dqueries):
-    """Through LeakyReLU, and summed over the edges of some groups; added to zeros."""
-    num_heads, channels = dlogits.shape[1], queries.shape[2]
-    one = dlogits.dtype.type(1)
+def _additive_query_grads(
+    groups, group_ptr, group_row, source_row, queries, keys, edge_logits, slope, dlogits, dqueries
+):
+    """Through LeakyReLU, and summed over the edges of some groups; added to zeros.
+
+    Scores are made again for their signs. They are sums of what was saved, so tensors that are kept in lower precision
+    between forward and backward cost no more here than elsewhere.
+    """
+    if groups.shape[0] == 0:
+        return
+    zero, one, ahead = dlogits.dtype.type(0), dlogits.dtype.type(1), np.uint64(AHEAD)
+    heads = np.uint64(dlogits.shape[1])
+    last, final = np.uint64(groups.shape[0] - 1), np.uint64(group_ptr[groups[-1] + 1] - 1)
+    total = np.zeros(dlogits.shape[1])
+    for n in range(np.uint64(groups.shape[0])):
+        v = groups[n]
+        row, further = np.uint64(group_row[v]), np.uint64(group_row[groups[min(n + ahead, last)]])
+        _prefetch_number(queries, further * heads)
+        _prefetch_number(dqueries, further * heads)
+        for first in range(group_ptr[v], group_ptr[v + 1], LONG):
+            for e in range(np.uint64(first), np.uint64(min(first + LONG, group_ptr[v + 1]))):
+                _prefetch_number(keys, np.uint64(source_row[min(e + ahead, final)]) * heads)
+                u = np.uint64(source_row[e])
+                for h in range(heads):
+                    score = queries[row, h, 0] + keys[u, h, 0]
+                    if edge_logits.shape[0]:
+                        score += edge_logits[e, h]
+                    gradient = dlogits[e, h] * (one if score > zero else slope)
+                    dlogits[e, h] = gradient
+                    dqueries[row, h, 0] += gradient
+            if group_ptr[v + 1] - group_ptr[v] > LONG:
+                put_aside(total, dqueries, row)
+        if group_ptr[v + 1] - group_ptr[v] > LONG:
+            bring_back(total, dqueries, row)
+
+
+@compiled
+def _query_grads(groups, group_ptr, group_row, source_row, keys, dlogits, dqueries):
+    """The same for the multiplicative score."""
+    num_heads, channels = dlogits.shape[1], keys.shape[2]
     total = np.zeros(num_heads * channels)
     for v in groups:
         row = group_row[v]
         for first in range(group_ptr[v], group_ptr[v + 1], LONG):
             for e in range(first, min(first + LONG, group_ptr[v + 1])):
-                if additive:
-                    for h in range(num_heads):
-                        gradient = dlogits[e, h] * (one if bits[e, h] & 1 else slope)
-                        dlogits[e, h] = gradient
-                        dqueries[row, h, 0] += gradient
-                elif channels == 1:
-                    u = source_row[e]
+                u = source_row[e]
+                if channels == 1:
                     for h in range(num_heads):
                         dqueries[row, h, 0] += dlogits[e, h] * keys[u, h, 0]
                 else:
-                    u = source_row[e]
                     for h in range(num_heads):
                         gradient = dlogits[e, h]
                         for a in range(channels):
@@ -543,9 +576,9 @@ def _times_attention(start, end, stream, below, scale, attention, grad_attention
 @compiled
 def backward_by_target(
     lo, hi, target_ptr, group_ptr, node_ptr, group_row, group_relation, source_row, source_node, value_row,
-    queries, keys, additive, slope, within, across,
+    queries, keys, edge_logits, additive, slope, within, across,
     stream, below, scale, aggregated, values, share, width, x,
-    attention, bits, grad, grad_sums, grad_attention, dlogits, dqueries,
+    attention, grad, grad_sums, grad_attention, dlogits, dqueries,
 ):  # fmt: skip
     """Gradients of the logits of the edges of the targets ``lo:hi``, and of their queries, which come as zeros."""
     # An edge alone in its group has no gradient, unless it shares its target's softmax, or is wanted for itself.
@@ -574,7 +607,12 @@ def backward_by_target(
         _times_attention(first, last, stream, below, scale, attention, grad_attention, dlogits)
         _subtract_share_of_sum(groups, group_ptr, within, attention, dlogits)
         _subtract_share_of_sum(targets, target_ptr, across, attention, dlogits)
-        _query_grads(groups, group_ptr, group_row, source_row, queries, keys, additive, slope, bits, dlogits, dqueries)
+        if additive:
+            _additive_query_grads(
+                groups, group_ptr, group_row, source_row, queries, keys, edge_logits, slope, dlogits, dqueries
+            )
+        else:
+            _query_grads(groups, group_ptr, group_row, source_row, keys, dlogits, dqueries)
 
 
 @compiled
