@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rgat import RelationalGraph, ops
 from rgat.nn import RGATConv, RGCNConv
-from rgat.ops import blas, dispatch, threads
+from rgat.ops import blas, dispatch, node_sums, threads
 from rgat.ops import numba_kernels as loops
 
 
@@ -181,6 +181,23 @@ def test_twice_gives_the_same_bits(two_threads):
     assert all(torch.equal(a, b) for a, b in zip(first, step(conv, x, graph), strict=True))
 
 
+@pytest.mark.parametrize("score", ["additive", "multiplicative"])
+@pytest.mark.parametrize("plan", ["project", "aggregate", "dense"])
+def test_gradients_on_many_threads_match_the_reference(plan, score, monkeypatch):
+    monkeypatch.setattr(threads, "_num_threads", lambda: 9)
+    rounds = []
+    monkeypatch.setattr(node_sums, "ROUND", 1)  # rounds as short as the nodes allow
+    add_in_rounds = node_sums.NodeSums._add_in_rounds
+    monkeypatch.setattr(
+        node_sums.NodeSums, "_add_in_rounds", lambda *given: rounds.append(given) or add_in_rounds(*given)
+    )
+    graph = random_graph(300, 4000, 7, edge_dim=2)
+    conv = RGATConv(12, 20, 7, heads=2, scope=["within", "across"], score=score, edge_dim=2)
+    assert len(graph.structure.sources.node) > 300
+    assert_matches_reference(conv, torch.randn(300, 12), graph, torch.float32, backend="numba", plan=plan)
+    assert rounds
+
+
 def test_four_python_threads_at_once(two_threads):
     conv, x, graph = big_case()
     conv.requires_grad_(False)
@@ -210,6 +227,36 @@ def in_child(queue, conv, x, graph):
     with ops.backend("numba"):
         out = step_without_parameters(conv, x, graph)
     queue.put([t.numpy() for t in out])
+
+
+def test_memory_does_not_grow_with_the_number_of_threads():
+    code = (
+        "import torch\n"
+        "from rgat import RelationalGraph, ops\n"
+        "from rgat.nn import RGATConv\n"
+        "def status(name):\n"
+        "    with open('/proc/self/status') as file:\n"
+        "        return next(int(line.split()[1]) >> 10 for line in file if line.startswith(name))\n"
+        "def growth(count):\n"
+        "    torch.set_num_threads(count)\n"
+        "    with open('/proc/self/clear_refs', 'w') as file:\n"
+        "        file.write('5')\n"
+        "    before = status('VmRSS')\n"
+        "    conv(x, graph).sum().backward()\n"
+        "    x.grad = None\n"
+        "    return status('VmHWM') - before\n"
+        "edges = torch.randint(40_000, (2, 60_000))\n"
+        "graph = RelationalGraph(edges, torch.randint(3, (60_000,)), num_nodes=40_000, num_relations=3).prepare()\n"
+        "conv, x = RGATConv(64, 4, 3), torch.randn(40_000, 64, requires_grad=True)\n"
+        "with ops.backend('numba'):\n"
+        "    growth(1)\n"
+        "    print(x.nbytes >> 20, *map(growth, (1, 8, 64)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    size, *growth = map(int, done.stdout.split())
+    assert size == 9
+    assert max(growth) < growth[0] + 4 * size, growth
 
 
 def test_works_after_a_fork(two_threads):

@@ -25,7 +25,8 @@ from rgat.ops import numba_kernels as loops
 from rgat.ops import numba_products as products
 from rgat.ops.attention import Attention
 from rgat.ops.dropout import EDGES, FEATURES, drop_below, mask_stream
-from rgat.ops.threads import ALONE, cut, even, run
+from rgat.ops.node_sums import NodeSums
+from rgat.ops.threads import cut, even, run
 
 Array = NDArray[Any]
 
@@ -103,37 +104,41 @@ def project(
 
 def project_input_grad(grad: Tensor, weight: Tensor, rows: Rows, node: Tensor | None, num_nodes: int) -> Tensor:
     """The gradient of ``x``."""
-    bounds = _row_bounds(rows, weight.shape[1:])
-    dx = grad.new_zeros(1 if node is None else len(bounds) - 1, num_nodes, weight.shape[1] * weight.shape[2])
-    _project_backward(grad, None, weight, rows, node, bounds, dx)
-    return _total(dx).view(num_nodes, *weight.shape[1:3])
+    ranges = 1 if node is None else len(_row_bounds(rows, weight.shape[1:])) - 1
+    dx = NodeSums(grad, num_nodes, weight.shape[1] * weight.shape[2], ranges)
+    _project_backward(grad, None, weight, rows, node, dx)
+    return dx.total().view(num_nodes, *weight.shape[1:3])
 
 
 def project_weight_grad(grad: Tensor, x: Tensor, rows: Rows, node: Tensor | None) -> Tensor:
     """The gradient of ``weight``."""
-    bounds = _row_bounds(rows, (x.shape[1], x.shape[2], grad.shape[2]))
-    return _project_backward(grad, x, None, rows, node, bounds, x.new_empty(0, 0, 0))
+    return _project_backward(grad, x, None, rows, node, NodeSums(x, 0, 0, 0))
 
 
 def _project_backward(
-    grad: Tensor,
-    x: Tensor | None,
-    weight: Tensor | None,
-    rows: Rows,
-    node: Tensor | None,
-    bounds: list[int],
-    dx: Tensor,
+    grad: Tensor, x: Tensor | None, weight: Tensor | None, rows: Rows, node: Tensor | None, dx: NodeSums
 ) -> Tensor:
     """Where ``weight`` is given, add the gradient of ``x`` to ``dx``; where ``x`` is, return that of ``weight``."""
     (_, batch, columns), inputs = grad.shape, (weight if x is None else x).shape[2]  # type: ignore[union-attr]
     relations = 0 if x is None else rows.relation_ptr.shape[0] - 1
-    dweight, shared = _kernel_grads(grad, bounds, (relations, batch, inputs, columns))
-    x = grad.new_empty(0, batch, inputs) if x is None else x
-    weight = grad.new_empty(0, batch, inputs, columns) if weight is None else weight
-    arrays = (_flat(grad), _flat(x), *(_array(t) for t in (weight, dx, dweight, shared)))
-    where = (_routine(grad), _index(node), _fixed(rows.relation_ptr))
-    run(products.project_backward, bounds, np.array(bounds), *where, *arrays)
-    _add_shared(dweight, shared, bounds, rows)
+    dweight = grad.new_zeros(relations, batch, inputs, columns)
+    given = grad.new_empty(0, batch, inputs) if x is None else x
+    kernels = grad.new_empty(0, batch, inputs, columns) if weight is None else weight
+
+    def divide(lo: int, hi: int) -> list[int]:
+        return even(lo, hi, batch * inputs * columns)
+
+    def make(bounds: list[int], into: Array, out: Tensor) -> None:
+        shared = _shared_grads(dweight, bounds)
+        arrays = (_flat(grad), _flat(given), *(_array(t) for t in (kernels, out, dweight, shared)))
+        where = (_routine(grad), _index(node), into, _fixed(rows.relation_ptr))
+        run(products.project_backward, bounds, np.array(bounds), *where, *arrays)
+        _add_shared(dweight, shared, bounds, rows)
+
+    if node is None:  # each row of `x` is read by one row
+        make(divide(0, len(grad)), _NO_INDEX, dx.copies)
+    else:
+        dx.add(_fixed(node), divide, make)
     return dweight
 
 
@@ -142,9 +147,10 @@ def _row_bounds(rows: Rows, shape: Sequence[int]) -> list[int]:
     return even(0, rows.relation.shape[0], math.prod(shape))
 
 
-def _kernel_grads(like: Tensor, bounds: list[int], shape: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Gradients of kernels, and for each range one more, of the relation that it begins in the midst of."""
-    return like.new_zeros(shape), like.new_zeros(len(bounds) - 1 if len(bounds) > 2 else 0, *shape[1:])
+def _shared_grads(dweight: Tensor, bounds: list[int]) -> Tensor:
+    """For each range one more gradient of a kernel, of the relation that it begins in the midst of."""
+    ranges = len(bounds) - 1
+    return dweight.new_zeros(0 if ranges == 1 and bounds[0] == 0 else ranges, *dweight.shape[1:])
 
 
 def _add_shared(dweight: Tensor, shared: Tensor, bounds: list[int], rows: Rows) -> None:
@@ -154,13 +160,6 @@ def _add_shared(dweight: Tensor, shared: Tensor, bounds: list[int], rows: Rows) 
     for part, r in enumerate((torch.searchsorted(rows.relation_ptr, starts, right=True) - 1).tolist()[: len(shared)]):
         if r < len(dweight):
             dweight[r] += shared[part]
-
-
-def _total(parts: Tensor) -> Tensor:
-    """The sum of what the threads found, in their order."""
-    for part in parts[1:]:
-        parts[0].add_(part)
-    return parts[0]
 
 
 class _Call:
@@ -300,22 +299,29 @@ class _Call:
 
     def table_backward(
         self, x: Tensor, weight: Tensor, attention: Tensor, grad: Tensor, dlogits: Tensor, dsums: Tensor, with_x: bool
-    ) -> tuple[Tensor, Tensor]:
-        """The gradients of the inputs, a copy per thread to be summed (or none), and of the kernels of source rows."""
+    ) -> tuple[NodeSums, Tensor]:
+        """The gradients of the inputs, to which more can be added, and of the kernels of source rows."""
         _, batch, inputs, columns = weight.shape
-        bounds = cut(self.source_ptr, 0, len(self.source_ptr) - 1, inputs * max(columns, 1))
-        dweight, shared = _kernel_grads(weight, bounds, weight.shape)
-        dx = x.new_zeros(len(bounds) - 1 if with_x else 0, len(x), batch * inputs)
+        dweight, rows, weights = weight.new_zeros(weight.shape), self.s.sources, self.dropped(attention)
         queries = self.queries if columns else self.queries[:0]  # no columns: the keys are not a product
-        rows = self.s.sources
-        run(
-            products.table_backward, bounds, np.array(bounds), _routine(x), _fixed(rows.node),
-            _fixed(rows.relation_ptr), *self.by_source, _fixed(self.s.target), _fixed(self.s.group), self.group_row,
-            _array(self.dropped(attention)), _flat(grad), _array(dlogits), queries, self.score[1],
-            self.share, grad.shape[2], self.aggregated, _array(dsums), self.row_id, *self.feature_mask,
-            _flat(x), *(_array(t) for t in (weight, dx, dweight, shared)),
-        )  # fmt: skip
-        _add_shared(dweight, shared, bounds, rows)
+
+        def divide(lo: int, hi: int) -> list[int]:
+            return cut(self.source_ptr, lo, hi, inputs * max(columns, 1))
+
+        def make(bounds: list[int], into: Array, out: Tensor) -> None:
+            shared = _shared_grads(dweight, bounds)
+            run(
+                products.table_backward, bounds, np.array(bounds), _routine(x), _fixed(rows.node), into,
+                _fixed(rows.relation_ptr), *self.by_source, _fixed(self.s.target), _fixed(self.s.group), self.group_row,
+                _array(weights), _flat(grad), _array(dlogits), queries, self.score[1],
+                self.share, grad.shape[2], self.aggregated, _array(dsums), self.row_id, *self.feature_mask,
+                _flat(x), *(_array(t) for t in (weight, out, dweight, shared)),
+            )  # fmt: skip
+            _add_shared(dweight, shared, bounds, rows)
+
+        ranges = len(divide(0, len(rows.node))) - 1
+        dx = NodeSums(x, len(x), batch * inputs, ranges if with_x else 0)
+        dx.add(_fixed(rows.node), divide, make)
         return dx, dweight
 
 
@@ -462,8 +468,8 @@ def attend_rows_backward(
 
 def _scores_backward(x: Tensor, weight: Tensor, dscores: Tensor, rows: Rows, place: Tensor, dx: Tensor) -> Tensor:
     """Add the gradient of the rows of ``x`` that scores were made of to ``dx``; return that of the kernels."""
-    bounds = _row_bounds(rows, weight.shape[1:])
-    dweight, shared = _kernel_grads(weight, bounds, weight.shape)
+    bounds, dweight = _row_bounds(rows, weight.shape[1:]), weight.new_zeros(weight.shape)
+    shared = _shared_grads(dweight, bounds)
     arrays = (_array(dscores), _flat(x), *(_array(t) for t in (weight, dx, dweight, shared)))
     run(products.scores_backward, bounds, np.array(bounds), _fixed(place), _fixed(rows.relation_ptr), *arrays)
     _add_shared(dweight, shared, bounds, rows)
@@ -495,13 +501,25 @@ def convolve(
     call.mask_features(table.flatten(1), channels)
     out, attention = call.forward(x.flatten(1), channels, sums, (x, weight, query_weight))
     if any(aggregated):
-        bounds = even(0, len(sums), x.shape[2] * heads * channels)
-        parts = x.new_zeros(len(bounds) - 1, len(out), heads * channels)
-        arrays = (call.aggregated, *(_array(t) for t in (sums, weight, parts)))
-        where = (_routine(x), _fixed(s.targets.node), _fixed(s.targets.relation_ptr))
-        run(products.project_sums, bounds, np.array(bounds), *where, *arrays)
-        out += _total(parts).view(out.shape)
+        out += _project_sums(sums, weight, call, s, channels).view(out.shape)
     return out, attention, x.new_empty(0, heads, 0) if queries is None else queries, table, sums
+
+
+def _project_sums(sums: Tensor, weight: Tensor, call: _Call, s: Structure, channels: int) -> Tensor:
+    """The sums of inputs times the kernels of values, summed by target."""
+
+    def divide(lo: int, hi: int) -> list[int]:
+        return even(lo, hi, sums.shape[2] * call.heads * channels)
+
+    def make(bounds: list[int], into: Array, out: Tensor) -> None:
+        arrays = (call.aggregated, *(_array(t) for t in (sums, weight, out)))
+        where = (_routine(sums), into, _fixed(s.targets.relation_ptr))
+        run(products.project_sums, bounds, np.array(bounds), *where, *arrays)
+
+    ranges = len(divide(0, len(sums))) - 1
+    out = NodeSums(sums, len(s.target_ptr) - 1, call.heads * channels, ranges)
+    out.add(_fixed(s.targets.node), divide, make)
+    return out.total()
 
 
 def convolve_backward(
@@ -532,17 +550,15 @@ def convolve_backward(
         dweight += dsums_weight
     if query_weight is not None:
         rows = dqueries.view(len(dqueries), query_weight.shape[1], query_weight.shape[3])
-        bounds = _row_bounds(s.targets, query_weight.shape[1:])
-        if with_x:
-            bounds = even(0, len(rows), 0 if len(dx) == 1 else ALONE)  # as many as there are copies
-        dqueries = _project_backward(rows, x, query_weight, s.targets, s.targets.node, bounds, dx)
-    return _total(dx) if with_x else None, dweight, dqueries, dlogits
+        dqueries = _project_backward(rows, x, query_weight, s.targets, s.targets.node, dx)
+    return dx.total() if with_x else None, dweight, dqueries, dlogits
 
 
 def _sums_grad(dsums: Tensor, grad: Tensor, sums: Tensor, weight: Tensor, call: _Call, s: Structure) -> Tensor:
     """Fill the gradient of the sums of inputs; return that of their kernels."""
     bounds = even(0, len(sums), sums.shape[2] * grad.shape[1] * grad.shape[2])
-    dweight, shared = _kernel_grads(weight, bounds, weight.shape)
+    dweight = weight.new_zeros(weight.shape)
+    shared = _shared_grads(dweight, bounds)
     arrays = (_flat(grad), *(_array(t) for t in (sums, weight, dsums, dweight, shared)))
     where = (_routine(grad), _fixed(s.targets.node), _fixed(s.targets.relation_ptr), call.aggregated)
     run(products.project_sums_backward, bounds, np.array(bounds), *where, *arrays)
@@ -599,7 +615,7 @@ def sum_inputs_backward(
     dlogits, dqueries = call.backward_by_target(x, attention, nothing, grad, grad_attention)
     if with_x:
         no_kernels = x.new_empty(len(s.sources.relation_ptr) - 1, 1, x.shape[1], 0)
-        dx = _total(call.table_backward(x, no_kernels, attention, nothing, dlogits, grad, with_x)[0])
+        dx = call.table_backward(x, no_kernels, attention, nothing, dlogits, grad, with_x)[0].total()
     dkeys = x.new_empty(() if keys is None else keys.shape)
     if keys is not None:
         call.keys_by_source(dlogits, dkeys)

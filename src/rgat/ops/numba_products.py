@@ -1,7 +1,8 @@
 """Loops over rows on the CPU (Numba) around matrix products: gather rows, multiply by their relation's kernel, scatter.
 
-Rows are taken in chunks that stay in the second-level cache from one step to the next. Where threads would add to the
-same gradients each has a copy of its own, number ``part``, and these are summed afterwards in their order.
+Rows are taken in chunks that stay in the second-level cache from one step to the next. What a row makes for its node is
+added to row ``into[u]`` of a sum, of which each range may have a copy of its own, number ``part``; ``cpu.py`` chooses.
+The same goes for the gradient of the kernel of a relation that two ranges share.
 """
 
 from __future__ import annotations
@@ -33,6 +34,12 @@ def _part(bounds, lo):
     while bounds[part] != lo or bounds[part + 1] == lo:
         part += 1
     return part
+
+
+@inline
+def _copy(copies, part):
+    """The copy of a sum that a range adds to: its own, or the only one."""
+    return copies[part] if copies.shape[0] > 1 else copies[0]
 
 
 @compiled
@@ -77,6 +84,16 @@ def _scatter_add(start, end, index, rows, out):
             out[j, c] += rows[u - start, c]
 
 
+@compiled
+def add_rows(lo, hi, first, last, index, rows, out):
+    """Add ``rows[u - first]``, of the rows ``first:last``, to ``out[index[u]]`` where that is one of ``lo:hi``."""
+    for u in range(first, last):
+        j = index[u]
+        if lo <= j < hi:
+            for c in range(out.shape[1]):
+                out[j, c] += rows[u - first, c]
+
+
 @inline
 def _is_narrow(batch, columns):
     return batch == 1 and columns <= NARROW
@@ -111,21 +128,21 @@ def _project_narrow(start, end, index, x, turned, begin, out):
 
 
 @compiled
-def _narrow_backward(start, end, index, grad, first, x, turned, dx, dkernel):
-    """Its gradients, added to ``dx`` and to ``dkernel``; ``grad`` begins with row ``first``."""
+def _narrow_backward(start, end, index, into, grad, first, x, turned, dx, dkernel):
+    """Its gradients, added to ``dx[into[u]]`` and to ``dkernel``; ``grad`` begins with row ``first``."""
     inputs, last = np.uint64(turned.shape[1]), np.uint64(end - 1)
     base, row_bytes = np.uint64(dx.ctypes.data), np.uint64(dx.shape[1] * dx.itemsize)
     other = np.uint64(x.ctypes.data)
     sums = np.zeros(turned.shape, turned.dtype)
     for u in range(np.uint64(start), np.uint64(end)):
-        j = u
+        j = to = u
         if index.shape[0]:
-            further = index[min(u + np.uint64(AHEAD), last)]
-            j = np.uint64(index[u])
+            further = min(u + np.uint64(AHEAD), last)
+            j, to = np.uint64(index[u]), np.uint64(into[u])
             if dkernel.shape[0]:
-                prefetch_row(other, row_bytes, further)
+                prefetch_row(other, row_bytes, index[further])
             if dx.shape[0]:
-                prefetch_row(base, row_bytes, further)
+                prefetch_row(base, row_bytes, into[further])
         for m in range(np.uint64(turned.shape[0])):
             own = grad[u - np.uint64(first), m]
             if own == 0:
@@ -135,7 +152,7 @@ def _narrow_backward(start, end, index, grad, first, x, turned, dx, dkernel):
                     sums[m, f] += own * x[j, f]
             if dx.shape[0]:
                 for f in range(inputs):
-                    dx[j, f] += own * turned[m, f]
+                    dx[to, f] += own * turned[m, f]
     if dkernel.shape[0]:
         for m in range(turned.shape[0]):
             for f in range(turned.shape[1]):
@@ -185,8 +202,8 @@ def _kernel_grad(dweight, shared, part, relation_ptr, r, lo):
 
 
 @compiled
-def project_backward(lo, hi, bounds, routine, index, relation_ptr, grad, x, weight, dx, dweight, shared):
-    """Gradients of ``project`` of the rows ``lo:hi``: of inputs, added to ``dx[part]``, and of kernels, to ``dweight``.
+def project_backward(lo, hi, bounds, routine, index, into, relation_ptr, grad, x, weight, dx, dweight, shared):
+    """Gradients of ``project`` of the rows ``lo:hi``: of inputs, added to ``dx``, and of kernels, to ``dweight``.
 
     Either may be empty, and is then not computed. Without an index the rows of ``dx`` are those of ``grad``.
     """
@@ -202,12 +219,11 @@ def project_backward(lo, hi, bounds, routine, index, relation_ptr, grad, x, weig
             own = to = taken[:0]
             if dweight.shape[0]:
                 own = _own_kernel(dweight, shared, part, relation_ptr, r, lo)[0]
-            if dx.shape[0] and index.shape[0]:
-                to = dx[part]
-            elif dx.shape[0]:
-                to = dx[0]
-                to[start:end] = 0
-            _narrow_backward(start, end, index, grad, np.int64(0), x, _turned(kernel, np.int64(0)), to, own)
+            if dx.shape[0]:
+                to = _copy(dx, part)
+                if index.shape[0] == 0:
+                    to[start:end] = 0
+            _narrow_backward(start, end, index, into, grad, np.int64(0), x, _turned(kernel, np.int64(0)), to, own)
             continue
         for a in range(start, end, step):
             b = min(a + step, end)
@@ -229,12 +245,12 @@ def project_backward(lo, hi, bounds, routine, index, relation_ptr, grad, x, weig
                         place(weight, (r * batch + p) * inputs * columns), columns, True, zero, to, batch * inputs,
                     )  # fmt: skip
             if index.shape[0] and dx.shape[0]:
-                _scatter_add(a, b, index, dinputs, dx[part])
+                _scatter_add(a, b, into, dinputs, _copy(dx, part))
 
 
 @compiled
 def table_backward(
-    lo, hi, bounds, routine, index, relation_ptr, by_source, source_ptr, target, group, group_row,
+    lo, hi, bounds, routine, index, into, relation_ptr, by_source, source_ptr, target, group, group_row,
     weights, grad, dlogits, queries, additive, share, channels, aggregated, dsums,
     row_id, stream, below, scale, x, weight, dx, dweight, shared,
 ):  # fmt: skip
@@ -251,7 +267,7 @@ def table_backward(
     dtable = _buffer(rows, batch * columns, grad)
     attends, nowhere = queries.shape[0] > 0, index[:0]
     together = dlogits if attends and additive else np.empty((0, 0), dlogits.dtype)
-    to = dx[part] if dx.shape[0] else taken[:0]
+    to = _copy(dx, part) if dx.shape[0] else taken[:0]
     for r in range(relations):
         start, end = _rows_between(relation_ptr, r, lo, hi)
         summed = aggregated.shape[0] > 0 and aggregated[r]
@@ -277,7 +293,7 @@ def table_backward(
             begin = first if summed else 0
             if not summed and _is_narrow(batch, columns):
                 own = _own_kernel(dweight, shared, part, relation_ptr, r, lo)[0]
-                _narrow_backward(a, b, index, dtable, a, x, _turned(weight[r, 0], np.int64(0)), to, own)
+                _narrow_backward(a, b, index, into, dtable, a, x, _turned(weight[r, 0], np.int64(0)), to, own)
                 continue
             if begin < columns:
                 _gather(a, b, index, x, taken)
@@ -296,12 +312,12 @@ def table_backward(
                             one if summed else zero, place(dinputs, p * inputs), batch * inputs,
                         )  # fmt: skip
             if dx.shape[0]:
-                _scatter_add(a, b, index, dinputs, to)
+                _scatter_add(a, b, into, dinputs, to)
 
 
 @compiled
-def project_sums(lo, hi, bounds, routine, node, relation_ptr, aggregated, sums, weight, out):
-    """Add the sums of inputs ``[V, H, F]`` of target rows ``lo:hi``, times the kernels of values, to ``out[part]``."""
+def project_sums(lo, hi, bounds, routine, into, relation_ptr, aggregated, sums, weight, out):
+    """Add the sums of inputs ``[V, H, F]`` of target rows ``lo:hi``, times the kernels of values, to ``out``."""
     _, _, inputs, columns = weight.shape
     heads, channels = sums.shape[1], out.shape[2] // sums.shape[1]
     step, part, zero = _chunk(heads * channels), _part(bounds, lo), sums.dtype.type(0)
@@ -316,7 +332,7 @@ def project_sums(lo, hi, bounds, routine, node, relation_ptr, aggregated, sums, 
                     place(weight, r * inputs * columns + h * channels), columns, False,
                     zero, place(made, h * channels), heads * channels,
                 )  # fmt: skip
-            _scatter_add(a, b, node, made, out[part])
+            _scatter_add(a, b, into, made, _copy(out, part))
 
 
 @compiled
