@@ -174,6 +174,15 @@ def test_threads_change_no_bit_of_the_loops(plan, two_threads):
     assert_close(outs[2], outs[0], 1e-6)  # BLAS may sum in another order on one thread
 
 
+def test_gradients_of_one_and_two_threads_differ_by_rounding_only(two_threads):
+    conv, x, graph = big_case()
+    found = step(conv, x, graph)
+    conv.zero_grad()
+    torch.set_num_threads(1)
+    for alone, together in zip(step(conv, x, graph), found, strict=True):
+        assert_close(together, alone, 2e-6)
+
+
 def test_twice_gives_the_same_bits(two_threads):
     conv, x, graph = big_case()
     first = step(conv, x, graph)
