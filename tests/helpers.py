@@ -50,6 +50,16 @@ def assert_close(actual, expected, tolerance, what="value"):
     assert error <= tolerance, f"{what}: relative error {error:.2e} > {tolerance:.0e}"
 
 
+def pack_half(tensor):
+    """Keep what is saved for backward as bfloat16; with ``unpack``, for ``saved_tensors_hooks``."""
+    return (tensor.dtype, tensor.bfloat16()) if tensor.is_floating_point() else (None, tensor)
+
+
+def unpack(packed):
+    dtype, tensor = packed
+    return tensor if dtype is None else tensor.to(dtype)
+
+
 def run(conv, x, graph, cotangents, backend, autocast=None, device="cpu", x_is_given=False, **call):
     """Outputs and all gradients of one call of a copy of ``conv``; features that are given need no gradient."""
     conv = copy.deepcopy(conv).to(device)

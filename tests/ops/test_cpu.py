@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 import torch
-from helpers import assert_close, assert_matches_reference, random_graph
+from helpers import assert_close, assert_matches_reference, pack_half, random_graph, unpack
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rgat import RelationalGraph, ops
@@ -114,15 +114,8 @@ def test_a_nan_logit_makes_the_attention_of_its_group_nan_on_every_backend(scope
 
 def packed_gradients(conv, x, graph, backend, **call):
     """All gradients of a step whose saved floating-point tensors are kept as bfloat16."""
-
-    def pack(tensor):
-        return (tensor.dtype, tensor.bfloat16()) if tensor.is_floating_point() else (None, tensor)
-
-    def unpack(packed):
-        return packed[1] if packed[0] is None else packed[1].to(packed[0])
-
     conv.zero_grad()
-    with ops.backend(backend), torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+    with ops.backend(backend), torch.autograd.graph.saved_tensors_hooks(pack_half, unpack):
         out = conv(x, graph, **call)
     out.backward(torch.randn(out.shape, generator=torch.Generator().manual_seed(2)))
     return {name: parameter.grad.clone() for name, parameter in conv.named_parameters()}

@@ -4,7 +4,7 @@ from unittest import mock
 
 import pytest
 import torch
-from helpers import assert_close, assert_matches_reference, random_graph
+from helpers import assert_close, assert_matches_reference, pack_half, random_graph, unpack
 
 from rgat import RelationalGraph, ops
 from rgat.models import NodeClassifier
@@ -277,6 +277,42 @@ def test_a_new_graph_in_old_memory_is_not_taken_for_the_old_one(monkeypatch):
         found = [step(conv, x, graph) for _ in range(4)]
         for other in found[1:]:
             assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+
+
+@pytest.mark.parametrize("score", ["additive", "multiplicative"])
+@pytest.mark.parametrize("scope", ["within", "across"])
+def test_a_nan_logit_makes_the_attention_of_its_group_nan(scope, score):
+    graph = random_graph(40, 500, 5, validate=False)
+    conv, x = RGATConv(6, 4, 5, heads=2, scope=scope, score=score), torch.randn(40, 6)
+    x[3] = torch.nan
+    with torch.no_grad():
+        with ops.backend("reference"):
+            _, (_, expected) = conv(x, graph, return_attention_weights=True)
+        _, (_, found) = conv.cuda()(x.cuda(), graph.to("cuda"), return_attention_weights=True)
+    assert 0 < expected.isnan().sum() < expected.numel()
+    assert torch.equal(found.isnan().cpu(), expected.isnan())
+
+
+@pytest.mark.parametrize("options", [{}, {"edge_dim": 3}, {"graph": True}])
+def test_saved_tensors_in_half_precision_cost_no_more_than_their_rounding(options):
+    graph = random_graph(300, 6000, 5, edge_dim=options.get("edge_dim"))
+    if graph.edge_attr is not None:
+        graph.edge_attr = graph.edge_attr.float()
+    if "graph" in options:
+        conv, x = RGATConv(300, 6, 5, heads=3, scope=["within", "across", "within"], graph=graph), None
+    else:
+        conv, x = RGATConv(8, 6, 5, heads=3, scope=["within", "across", "within"], **options), torch.randn(300, 8)
+    cotangent = torch.randn(300, 18)
+    with ops.backend("reference"):
+        conv(x, graph).backward(cotangent)
+    expected = {name: parameter.grad.clone() for name, parameter in conv.named_parameters()}
+    conv = conv.cuda()
+    conv.zero_grad()
+    with torch.autograd.graph.saved_tensors_hooks(pack_half, unpack):
+        out = conv(None if x is None else x.cuda(), graph.to("cuda"))
+    out.backward(cotangent.cuda())
+    for name, parameter in conv.named_parameters():
+        assert_close(parameter.grad.cpu(), expected[name], 0.02, f"gradient of {name}")
 
 
 def test_misaligned_inputs():

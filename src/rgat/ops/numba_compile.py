@@ -2,7 +2,7 @@
 
 Numba looks at a function's own file to tell whether the machine code on disk is still that of the source. Loops contain
 code of several files. So their machine code lives in a folder named after a digest of all of them: after any change the
-name is another one, and the folders of other digests are removed.
+name is another one, and the folders of other digests are removed after a week.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import shutil
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +26,7 @@ import numba
 FAST = {"reassoc", "contract"}
 
 _HERE = Path(__file__).parent
+_KEPT_SECONDS = 7 * 86400  # longer than a training begun before an upgrade compiles further loops
 _settings: Any = numba.config
 _TEMPORARY = (
     f"rgat-{os.getuid() if hasattr(os, 'getuid') else 'loops'}"  # without user ids, each user has such a folder
@@ -74,11 +76,17 @@ def _find_folder() -> Path | None:
             tempfile.TemporaryFile(dir=place / name).close()
         except OSError:
             continue
-        for other in place.iterdir():
-            if other.name != name:
-                shutil.rmtree(other, ignore_errors=True)
+        _remove_old(place, name)
         return place / name
     return None
+
+
+def _remove_old(place: Path, name: str) -> None:
+    """Remove folders of other digests, but not those that a process that runs on may still write to."""
+    for other in place.iterdir():
+        with suppress(OSError):
+            if other.name != name and other.stat().st_mtime < time.time() - _KEPT_SECONDS:
+                shutil.rmtree(other, ignore_errors=True)
 
 
 FOLDER = _find_folder()
