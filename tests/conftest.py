@@ -1,5 +1,6 @@
 import os
 import socket
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -32,3 +33,20 @@ def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+@pytest.fixture
+def full_disk():
+    """A context in which no file can grow beyond some bytes, as on a disk that is full."""
+    resource = pytest.importorskip("resource", reason="no limit of file sizes on this system")
+
+    @contextmanager
+    def limited(size=64):
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    return limited

@@ -7,12 +7,11 @@ for that round, so a search gives the same answer after any crash, with any numb
 from __future__ import annotations
 
 import math
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rgat.data.files import write_atomically
 from rgat.experiments.priors import Prior, draw_options
 from rgat.experiments.records import Record
 
@@ -79,16 +78,17 @@ def retrain_epochs(trial: Record) -> int:
 def write_studies(path: Path, studies: Mapping[str, tuple[dict[str, Prior], Sequence[Record]]]) -> None:
     """An Optuna SQLite file for those who like its dashboard, made from records; nothing reads it back."""
     optuna = _optuna()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".studies-") as folder:
-        made = Path(folder) / path.name
-        storage = optuna.storages.RDBStorage(f"sqlite:///{made}")
-        for name, (priors, trials) in studies.items():
-            study = optuna.create_study(storage=storage, study_name=name, direction="maximize")
-            study.add_trials([_as_optuna(record, priors) for record in sorted(trials, key=lambda r: r["trial"])])
-        storage.remove_session()
-        storage.engine.dispose()
-        os.replace(made, path)
+    from sqlalchemy.pool import StaticPool
+
+    storage = optuna.storages.RDBStorage("sqlite://", engine_kwargs={"poolclass": StaticPool})  # in memory
+    for name, (priors, trials) in studies.items():
+        study = optuna.create_study(storage=storage, study_name=name, direction="maximize")
+        study.add_trials([_as_optuna(record, priors) for record in sorted(trials, key=lambda r: r["trial"])])
+    storage.remove_session()
+    with storage.engine.connect() as connection:
+        content: bytes = connection.connection.driver_connection.serialize()
+    storage.engine.dispose()
+    write_atomically(path, content)
 
 
 def _optuna() -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,8 +17,11 @@ from typing import Any
 
 from torch import Tensor
 
+from rgat.data.files import WriteError, read_whole, write_atomically
+
 FORMAT = 1
 NAME = "checkpoint"
+LARGEST_RECORD = 2**30  # bytes; the names of some ten million nodes
 
 
 def save_checkpoint(
@@ -40,9 +42,8 @@ def save_checkpoint(
     body = {"format": FORMAT, "tensors": file, "tensors_sha256": digest, **record}
     text = json.dumps(body | {"sha256": _hash(body)}, indent=1, allow_nan=False)
     with _clear_errors(folder, name):
-        folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / file, data)
-        write_whole(folder / f"{name}.json", text.encode())
+        write_atomically(folder / file, data)
+        write_atomically(folder / f"{name}.json", text.encode())
         for old in folder.glob(f"{name}-*.safetensors"):
             if old.name != file:
                 old.unlink()
@@ -52,9 +53,11 @@ def load_checkpoint(folder: str | Path, name: str = NAME) -> tuple[dict[str, Ten
     """The tensors and the record of the checkpoint in ``folder``; refuses one that is not whole or not ours."""
     folder, packed = Path(folder), _safetensors()
     path = folder / f"{name}.json"
-    text = _read(path)
+    text = _read(path, LARGEST_RECORD)
     try:
         record = json.loads(text)
+        written_hash = record.pop("sha256", None) if isinstance(record, dict) else None
+        content_hash = _hash(record)
     except (ValueError, RecursionError) as error:
         raise _refusal(path, f"it is no JSON ({error})") from error
     if not isinstance(record, dict) or "format" not in record or "tensors" not in record:
@@ -62,7 +65,7 @@ def load_checkpoint(folder: str | Path, name: str = NAME) -> tuple[dict[str, Ten
     if record["format"] != FORMAT:
         written = f"it has format {record['format']!r}, and this rgat reads {FORMAT} (a newer rgat may read it)"
         raise _refusal(path, written)
-    if record.pop("sha256", None) != _hash(record):
+    if written_hash != content_hash:
         raise _refusal(path, "it was changed since it was written")
     if not isinstance(record["tensors"], str):
         raise _refusal(path, "it does not name its tensors")
@@ -81,33 +84,17 @@ def has_checkpoint(folder: str | Path, name: str = NAME) -> bool:
     return (Path(folder) / f"{name}.json").exists()
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file under a temporary name, to the disk, and rename it: it is there whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
-
-
 def _hash(record: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, limit: int | None = None) -> bytes:
     try:
-        return path.read_bytes()
+        return read_whole(path, limit)
     except OSError as error:
         raise _refusal(path, str(error.strerror)) from error
+    except MemoryError as error:
+        raise _refusal(path, "it does not fit into memory") from error
 
 
 def _refusal(path: Path, reason: str) -> ValueError:
@@ -118,10 +105,11 @@ def _refusal(path: Path, reason: str) -> ValueError:
 def _clear_errors(folder: Path, name: str) -> Iterator[None]:
     try:
         yield
-    except OSError as error:
+    except (OSError, WriteError) as error:
+        reason = error.reason if isinstance(error, WriteError) else error.strerror
         there = "; the last checkpoint there is intact" if has_checkpoint(folder, name) else ""
         raise ValueError(
-            f"a checkpoint must be written to {folder}, which failed: {error.strerror}{there}; "
+            f"a checkpoint must be written to {folder}, which failed: {reason}{there}; "
             "make room or choose another folder"
         ) from error
 
