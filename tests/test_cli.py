@@ -79,6 +79,14 @@ def test_cells_show_mean_and_spread():
     assert _mean_and_spread([]) == "-"
 
 
+def test_a_full_disk_under_the_output_is_one_sentence():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "rgat", "--version"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120
+        )
+    assert (done.returncode, done.stderr) == (2, "rgat: No space left on device\n")
+
+
 def test_a_users_mistake_is_one_sentence_and_exit_code_2(tmp_path):
     done = rgat("demo", "--set", "institut")
     assert done.returncode == 2

@@ -684,7 +684,7 @@ def _run_baselines(names: list[str], data: str | None, seeds: int | None, out: P
     console.print(_baseline_table(records))
     for record in records:
         if record["status"] != "done":
-            console.print(f"{record['model']}, seed {record['seed']}: {record['error']}", highlight=False)
+            _say(f"{record['model']}, seed {record['seed']}: {record['error']}")
     console.print(f"Mean ± standard deviation in %, of the metric of {data}; records in {out / data}", highlight=False)
     return records
 
@@ -717,7 +717,7 @@ def report(
     """
     from rgat.report import write_report
 
-    _say_where(write_report(runs, out))
+    _say_where(write_report(runs, out, _say))
 
 
 @app.command()
@@ -774,6 +774,7 @@ def main() -> None:
     """Entry point of `rgat`: a user's mistake ends with one sentence and exit code 2."""
     try:
         code = app(_one_by_one("--tasks", sys.argv[1:]), standalone_mode=False)
+        sys.stdout.flush()
     except USAGE_ERROR as error:
         # Without a command the help is printed, and asked for.
         if type(error).__name__ == "NoArgsIsHelpError":
@@ -785,6 +786,14 @@ def main() -> None:
         raise SystemExit(130) from None
     except (ValueError, ImportError) as error:
         print(f"rgat: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except OSError as error:  # what the system refuses to read or to write, and nobody has put into words
+        place = "" if error.filename is None else f"{error.filename}: "
+        print(f"rgat: {place}{error.strerror or error}", file=sys.stderr)
+        try:
+            sys.stdout.flush()
+        except OSError:  # Python would try it again at the end, and print a traceback
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(2) from None
     raise SystemExit(code or 0)
 

@@ -105,6 +105,16 @@ def test_edge_features_travel_too(divisions):
     )
 
 
+@pytest.mark.parametrize("missing", ["edge_index", "labels", "fold.0.valid"])
+def test_a_file_without_some_of_its_parts_is_refused(divisions, missing):
+    import safetensors.torch
+
+    tensors = safetensors.torch.load(encode(divisions["institute"]))
+    del tensors[missing]
+    with pytest.raises(ValueError, match="prepared data must be whole, but their parts do not fit"):
+        decode(safetensors.torch.save(tensors))
+
+
 def test_foreign_and_newer_files_are_refused(divisions, monkeypatch):
     with pytest.raises(ValueError, match="prepared data must be a safetensors file of a data set and its folds"):
         decode(b"no such file")

@@ -7,6 +7,7 @@ import shutil
 import signal
 import threading
 import time
+import tomllib
 
 import pytest
 import torch
@@ -181,6 +182,21 @@ def test_units_travel_as_json_and_return_as_records(node_run, tmp_path, capsys):
     assert untimed(run_protocol(experiment)) == untimed(found)
 
 
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [("units.json", "[" * 100_000), ("units.json", "[1]"), ("plan.json", "[]"), ("plan.json", '{"data_hashes": {}}')],
+)
+def test_work_that_makes_no_sense_is_one_sentence(tmp_path, capsys, file, content):
+    experiment = open_protocol(NODES | {"models": ["RGCN"]}, tmp_path)
+    write_units(experiment, search_only=True)
+    (experiment.folder / file).write_text(content)
+    with pytest.raises(SystemExit, match="2"):
+        worker.main([str(experiment.folder)])
+    error = capsys.readouterr().err
+    assert file in error
+    assert error.count("\n") == 1
+
+
 def test_a_machine_with_optuna_alone_goes_on_to_the_end(node_run, tmp_path, capsys):
     _, found, _ = node_run
     experiment = open_protocol(NODES, tmp_path)
@@ -282,6 +298,18 @@ def test_the_papers_numbers_stand_beside_ours():
     assert (row.runs, row.lost, row.test.mean, row.constant.mean, row.paper.mean) == (1, 1, 0.9, 0.8, 0.9683)
     (row,) = summarise([run | {"status": "diverged"} | dict.fromkeys(scores)])
     assert row.test is None
+
+
+def test_no_name_in_a_record_leads_out_of_the_folder_of_settings(tmp_path):
+    scores = {"status": "done", "scores": {"test": 0.9}, "constant_scores": None, "selected_on": ""}
+    config = {"heads": 2, 'x = 1\n[paper]\ny"': 3}
+    for data in ("../../x", str(tmp_path / "x")):
+        run = {"kind": "run", "data": data, "model": "../y", "seed": 0, "config": config} | scores
+        (path,) = write_configs([run], tmp_path / "a" / "configs", "rgat")
+        assert path.is_relative_to(tmp_path / "a" / "configs")
+        assert ".." not in path.parts
+        assert tomllib.loads(path.read_text())["config"] == config
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
 def test_a_flat_configuration_is_options_and_settings():

@@ -1,5 +1,7 @@
 """The commands in this process: `main` with its arguments, what it prints and how it ends."""
 
+import errno
+import os
 import sys
 
 import pytest
@@ -89,3 +91,19 @@ def test_further_models_and_other_systems_are_asked_for_by_the_same_option(rgat,
     code, _, err = rgat("reproduce", "--models", "GGN", *quick)
     assert code == 2
     assert "GGNN" in err
+
+
+def test_a_full_disk_is_one_sentence(rgat, tmp_path, full_disk):
+    with full_disk():
+        code, _, error = rgat("reproduce", "institute", "--budget", "smoke", "--executor", "local")
+    assert (code, error.count("\n")) == (2, 1)
+    assert "cannot be written: File too large; make room, or choose another place" in error
+    assert not [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]
+
+
+def test_what_the_system_refuses_is_one_sentence_wherever_it_happens(rgat, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "there")
+
+    monkeypatch.setattr("rgat.data.load", refuse)
+    assert rgat("data", "stats", "institute") == (2, "", "rgat: there: Permission denied\n")

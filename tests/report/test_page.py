@@ -8,6 +8,8 @@ import shutil
 import made_up
 import pytest
 
+from rgat.report import write_report
+
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="no Chromium on this machine")
 
@@ -67,6 +69,22 @@ def test_nothing_is_loaded_and_nothing_is_wrong(opened):
     assert asked
     assert {url.partition(":")[0] for url in asked} <= {"file", "data"}
     assert opened.title == "Results: AIFB, Tox21"
+
+
+def test_a_script_in_a_name_does_not_run(driver, tmp_path):
+    hit = '"><script>window.hit=1</script>'
+    models = {hit: 0.8, "</svg><img src=x onerror=hit=1>": 0.7}
+    folder = made_up.write_study(tmp_path / "runs", {"RGCN": (0.9, None, 0.01)}, 2, 0, baselines=models, data=hit)
+    driver.get(write_report([folder], tmp_path / "report").as_uri())
+    assert script(driver, "window.hit") is None
+    assert len(driver.find_elements("css selector", "script")) == 1
+    assert driver.find_elements("css selector", "img") == []
+    assert driver.title == f"Results: {hit}"
+    study = script(driver, "document.querySelector('input[data-pick=study]').value")
+    section = driver.find_element("css selector", f"section[id='{study}']")
+    assert section.is_displayed()
+    driver.find_element("css selector", "input[data-pick=study]").click()
+    assert not section.is_displayed()
 
 
 def test_a_click_sorts_and_two_more_bring_the_papers_order_back(opened):

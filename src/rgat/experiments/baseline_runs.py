@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from rgat.experiments.records import (
     open_experiment,
     pack_array,
     read_experiment,
+    read_record,
     record_name,
     rounded,
     write_record,
@@ -112,7 +112,7 @@ def run_baselines(name: str, data_name: str, seeds: int, out: Path) -> Iterator[
                 unit: Record = {"kind": "run", "model": name, "split": split, "seed": seed}
                 if not has_record(folder, unit):
                     write_record(folder, run_baseline(name, data, seed, split))
-                yield json.loads((folder / "records" / record_name(unit)).read_bytes())
+                yield read_record(folder / "records" / record_name(unit))
 
 
 def _named(name: str, known: tuple[str, ...]) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import shutil
@@ -24,6 +23,7 @@ from rgat.experiments.records import (
     environment,
     open_experiment,
     pack_array,
+    read_record,
     rounded,
     write_record,
 )
@@ -125,7 +125,7 @@ def _clear(folder: Path) -> None:
     if not folder.exists() or not any(folder.iterdir()):
         return
     path = folder / EXPERIMENT
-    if not path.is_file() or not str(json.loads(path.read_bytes()).get("command", "")).startswith(COMMAND):
+    if not path.is_file() or not str(read_record(path).get("command", "")).startswith(COMMAND):
         raise ValueError(
             f"{folder} must be new, empty or from an earlier `{COMMAND}`, got something else; "
             "give another folder with --out"

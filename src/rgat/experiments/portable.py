@@ -54,10 +54,20 @@ def decode(content: bytes) -> Division:
     try:
         tensors = library.load(content)
         about = json.loads(tensors.pop("about").numpy().tobytes())
+        version = about.get("version")
     except Exception as error:  # the library's own errors share no other base
         raise ValueError(f"prepared data must be a safetensors file of a data set and its folds ({error})") from error
-    if about.get("version") != VERSION:
-        raise ValueError(f"prepared data must have version {VERSION}, got {about.get('version')}; write them anew")
+    if version != VERSION:
+        raise ValueError(f"prepared data must have version {VERSION}, got {version}; write them anew")
+    try:
+        return _division(tensors, about)
+    except (KeyError, TypeError, AttributeError, RuntimeError, ValueError) as error:
+        raise ValueError(
+            f"prepared data must be whole, but their parts do not fit: {error}; write them anew"
+        ) from error
+
+
+def _division(tensors: dict[str, Any], about: dict[str, Any]) -> Division:
     tensors = {name: _widen(tensor) for name, tensor in tensors.items()}
     found: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in about.items()

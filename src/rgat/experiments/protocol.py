@@ -15,13 +15,20 @@ from pathlib import Path
 from typing import Any
 
 from rgat.data import NodeData, load
-from rgat.data.files import write_atomically
+from rgat.data.files import read_whole, write_atomically
 from rgat.experiments.division import Division, divide
 from rgat.experiments.executors import open_executor
 from rgat.experiments.plan import Plan, asked_for, complete_config, make_plan, searched, trial_config
 from rgat.experiments.portable import decode, encode
 from rgat.experiments.priors import draw_options
-from rgat.experiments.records import Record, open_experiment, read_experiment, record_name, write_record
+from rgat.experiments.records import (
+    Record,
+    open_experiment,
+    read_experiment,
+    read_record,
+    record_name,
+    write_record,
+)
 from rgat.experiments.search import FROM_PRIOR, ROUND, propose, retrain_epochs, select, write_studies
 from rgat.experiments.units import Unit, read_config
 from rgat.experiments.variants import build_model
@@ -236,7 +243,7 @@ def run_protocol(
         while units := next_units(experiment, records, search_only):
             for record in execute(units):
                 path = write_record(experiment.folder, record)
-                records.append(json.loads(path.read_bytes()))  # as whoever starts again would read it
+                records.append(read_record(path))  # as whoever starts again would read it
                 report()
     libraries = ("optuna", "sqlalchemy")
     if experiment.plan.trials and all(importlib.util.find_spec(name) is not None for name in libraries):
@@ -270,11 +277,12 @@ def write_units(experiment: Experiment, search_only: bool = False) -> int:
 def read_prepared(folder: Path) -> Experiment:
     """The experiment that ``write_units`` wrote down, without the files of its data set."""
     try:
-        plan = json.loads((folder / PLAN).read_bytes())
-        content = (folder / PREPARED).read_bytes()
-    except (OSError, ValueError) as error:
+        plan = json.loads(read_whole(folder / PLAN))
+        content = read_whole(folder / PREPARED)
+        hashes = plan.pop("data_hashes")
+        found = Plan(**plan | {"models": tuple(plan["models"])})
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(
             f"{folder} must hold {PLAN} and {PREPARED} ({error}); write them with `rgat reproduce --propose`"
         ) from error
-    hashes = plan.pop("data_hashes")
-    return Experiment(Plan(**plan | {"models": tuple(plan["models"])}), decode(content), folder, hashes)
+    return Experiment(found, decode(content), folder, hashes)

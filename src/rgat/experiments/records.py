@@ -10,22 +10,28 @@ import base64
 import gzip
 import json
 import math
-import os
 import platform
 import re
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rgat.data.files import replacing
+from rgat.data.files import open_regular, read_whole, slug, write_atomically
 
 FORMAT = 1
 EXPERIMENT = "experiment.json"
 PACKED = ".records.gz"  # of a whole experiment in one file: a line for the experiment, then one per record
+LARGEST_RECORD = 2**26  # bytes; those of the paper's protocol have some 100,000
+LARGEST_PACKED = 2**30  # bytes that a packed file may unpack to; the paper's protocol with 200 seeds takes some 10**7
+UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # in no name and no message
+LONGEST_REASON = 300  # characters; a damaged record may be quoted in it
 
 Record = dict[str, Any]
 
@@ -50,12 +56,13 @@ def record_name(record: Record) -> str:
     model = _word(record["model"]) + (f"+{_word(record['setting'])}" if record.get("setting") else "")
     if record["kind"] == "trial":
         return f"{model}/trial-{record['trial']:04d}.json"
-    split = "" if record.get("split") is None else f"{record['split']}-"
+    split = "" if record.get("split") is None else f"{slug(str(record['split']))}-"
     return f"{model}/run-{split}{record['seed']:04d}.json"
 
 
 def _word(name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    """A name as part of a path; capitals, and a space or a hyphen, make no difference."""
+    return slug(name.lower().replace(" ", "-"))
 
 
 SAME_DATA = ("data", "task", "metric", "test_labels")
@@ -66,15 +73,15 @@ def open_experiment(folder: Path, description: dict[str, Any]) -> None:
     description = json.loads(_dump(description | {"format": FORMAT}))
     path = folder / EXPERIMENT
     if not path.exists():
-        _write(path, _dump(description))
+        _write(path, description)
         return
-    found = _load(path.read_bytes(), str(path))
+    found = read_record(path)
     if (
         "trials" in description
         and "trials" not in found
         and all(found.get(key) == description.get(key) for key in SAME_DATA)
     ):
-        _write(path, _dump(description))  # so far it has runs of other systems, which were asked for without a plan
+        _write(path, description)  # so far it has runs of other systems, which were asked for without a plan
         return
     different = sorted(k for k in {*found, *description} if found.get(k) != description.get(k))
     if different:
@@ -88,7 +95,7 @@ def write_record(folder: Path, record: Record) -> Path:
     """Add a record to an experiment; one that is there already stays as it is."""
     path = folder / "records" / record_name(record)
     if not path.exists():
-        _write(path, _dump({"format": FORMAT, **record}))
+        _write(path, {"format": FORMAT, **record})
     return path
 
 
@@ -97,19 +104,28 @@ def has_record(folder: Path, unit: Record) -> bool:
     return (folder / "records" / record_name(unit)).exists()
 
 
+def read_record(path: Path) -> Record:
+    """Return the content of ``experiment.json`` or of the file of a record; a ValueError says what is wrong with it."""
+    try:
+        return _load(read_whole(path, LARGEST_RECORD), str(path))
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+
+
 def read_experiment(folder: Path, keep: Callable[[Record], Record] = lambda record: record) -> Experiment:
     """Read one experiment, a folder or a packed file; what is damaged is listed, not fatal.
 
     ``keep`` returns what to keep of a record, as soon as it is read: thousands of trials have long curves. A record for
-    which it raises a ValueError, KeyError or TypeError is damaged.
+    which it raises a ValueError, LookupError or TypeError is damaged. A packed file is taken as a whole or not at all:
+    where its checksum is wrong, any of its numbers may be.
     """
-    if folder.is_file():
+    if not folder.is_dir():
         return _read_packed(folder, keep)
     if not (folder / EXPERIMENT).is_file():
         raise ValueError(f"{folder} must hold an experiment ({EXPERIMENT} and records), got none; check the path")
-    experiment = Experiment(_load((folder / EXPERIMENT).read_bytes(), str(folder / EXPERIMENT)), [])
+    experiment = Experiment(read_record(folder / EXPERIMENT), [])
     for path in sorted((folder / "records").rglob("*.json")):
-        _add(experiment, path.read_bytes(), str(path.relative_to(folder)), keep)
+        _add(experiment, partial(read_whole, path, LARGEST_RECORD), str(path.relative_to(folder)), keep)
     return experiment
 
 
@@ -117,9 +133,10 @@ def find_experiments(place: Path) -> list[Path]:
     """The experiments, folders and packed files, at or below a place."""
     if not place.exists():
         raise ValueError(f"{place} must be a file or folder of records, got nothing there; check the path")
-    if place.is_file() or (place / EXPERIMENT).is_file():
+    if not place.is_dir() or (place / EXPERIMENT).is_file():
         return [place]
-    folders = [path.parent for path in place.rglob(EXPERIMENT)]
+    # With a wildcard, links that lead nowhere are found too, and reading them says so.
+    folders = [path.parent for path in place.rglob(f"{EXPERIMENT}*") if path.name == EXPERIMENT]
     return sorted([*folders, *place.rglob(f"*{PACKED}")])
 
 
@@ -129,28 +146,46 @@ def pack(folder: Path, path: Path) -> None:
     if experiment.damaged:
         raise ValueError(f"{folder} must hold no damaged record to be packed, got {experiment.damaged[0]}")
     lines = [_dump(experiment.description), *(_dump(record) for record in experiment.records)]
-    _write(path, gzip.compress("\n".join(lines).encode(), mtime=0))
+    write_atomically(path, gzip.compress("\n".join(lines).encode(), mtime=0))
 
 
 def _read_packed(path: Path, keep: Callable[[Record], Record]) -> Experiment:
-    try:
-        lines = gzip.decompress(path.read_bytes()).split(b"\n")
-    except (OSError, EOFError) as error:
-        raise ValueError(f"{path} must be packed records, got a file that cannot be decompressed ({error})") from error
-    experiment = Experiment(_load(lines[0], str(path)), [])
-    for number, line in enumerate(lines[1:], 2):
-        _add(experiment, line, f"{path}, line {number}", keep)
+    lines = _unpack(path)
+    experiment = Experiment(_load(next(lines), str(path)), [])
+    for number, line in enumerate(lines, 2):
+        _add(experiment, lambda line=line: line, f"{path}, line {number}", keep)  # type: ignore[misc]
     return experiment
 
 
-def _add(experiment: Experiment, text: bytes, where: str, keep: Callable[[Record], Record]) -> None:
+def _unpack(path: Path) -> Iterator[bytes]:
+    """The lines of a packed file, one at a time: a small file may unpack to more than fits into memory."""
+    left = LARGEST_PACKED
     try:
-        record = _load(text, where)
+        with open_regular(path) as packed, gzip.open(packed) as file:
+            for number in count(1):
+                line = file.readline(LARGEST_RECORD + 1)
+                left -= len(line)
+                if len(line) > LARGEST_RECORD:
+                    raise ValueError(f"{path}, line {number} must have at most {LARGEST_RECORD:,} bytes, got more")
+                if left < 0:
+                    raise ValueError(f"{path} must unpack to at most {LARGEST_PACKED:,} bytes, got more")
+                if not line and number > 1:
+                    return
+                yield line.rstrip(b"\n")
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ValueError(f"{path} must be packed records, got a file that cannot be decompressed ({reason})") from error
+
+
+def _add(experiment: Experiment, read: Callable[[], bytes], where: str, keep: Callable[[Record], Record]) -> None:
+    try:
+        record = _load(read(), where)
         record_name(record)
         record = keep(record)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        reason = f"no {error}" if isinstance(error, KeyError) else str(error)
-        experiment.damaged.append((where, reason))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+        reason = f"no {error}" if isinstance(error, KeyError) else getattr(error, "strerror", None) or str(error)
+        shown = (UNPRINTABLE.sub("?", text)[:LONGEST_REASON] for text in (where, reason))
+        experiment.damaged.append((next(shown), next(shown)))
     else:
         experiment.records.append(record)
 
@@ -160,6 +195,8 @@ def _load(text: bytes, where: str) -> dict[str, Any]:
         value = json.loads(text)
     except ValueError as error:
         raise ValueError(f"{where} must be JSON ({error})") from error
+    except RecursionError as error:
+        raise ValueError(f"{where} must be JSON of a few levels, got one that is nested too deeply") from error
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         raise ValueError(f"{where} must be a record of format {FORMAT}, got another; update rgat, or leave it out")
     return value
@@ -180,12 +217,8 @@ def _plain(value: Any) -> Any:
     return int(value) if isinstance(value, np.integer) else value
 
 
-def _write(path: Path, content: str | bytes) -> None:
-    """Under a temporary name first: a killed process leaves no half of a file."""
-    with replacing(path) as file:
-        file.write(content.encode() if isinstance(content, str) else content)
-        file.flush()
-        os.fsync(file.fileno())
+def _write(path: Path, content: Record) -> None:
+    write_atomically(path, _dump(content).encode())
 
 
 def pack_array(array: NDArray[Any]) -> dict[str, Any]:

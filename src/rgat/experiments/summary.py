@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rgat.data.files import write_atomically
+from rgat.data.files import slug, write_atomically
 from rgat.experiments.records import Record, record_name
 
 
@@ -95,7 +96,7 @@ def write_configs(records: Sequence[Record], folder: Path, command: str) -> list
     for row in summarise(records):
         example = next(r for r in records if r["kind"] == "run" and r["model"] == row.model)
         stem = record_name(example).partition("/")[0]
-        path = folder / example["data"] / f"{stem}.toml"
+        path = folder / slug(str(example["data"])) / f"{stem}.toml"
         write_atomically(path, _toml(row, example["data"], _seeds(records, row.model), command).encode())
         paths.append(path)
     return paths
@@ -119,8 +120,12 @@ def _toml(row: Summary, data: str, seeds: int, command: str) -> str:
             continue
         lines += [f"\n[{name}]"] if name else []
         # TOML has no null: what is None is left out. Its strings, numbers and booleans are written as in JSON.
-        lines += [f"{key} = {json.dumps(value)}" for key, value in values.items() if value is not None]
+        lines += [f"{_toml_key(key)} = {json.dumps(value)}" for key, value in values.items() if value is not None]
     return "\n".join(lines) + "\n"
+
+
+def _toml_key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key)
 
 
 def _scores(test: Score | None, constant: Score | None) -> dict[str, float]:

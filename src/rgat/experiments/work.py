@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from rgat.data.files import read_whole
 from rgat.experiments.executors import open_executor
 from rgat.experiments.protocol import UNITS, read_prepared, run_protocol
 from rgat.experiments.records import has_record, write_record
@@ -30,12 +31,15 @@ def work(
         records = run_protocol(experiment, search_only, **options, on_progress=_say)  # type: ignore[arg-type]
         return len(records) - before
     try:
-        units = json.loads((folder / UNITS).read_bytes())
-    except (OSError, ValueError) as error:
+        units = json.loads(read_whole(folder / UNITS))
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(
             f"{folder} must hold {UNITS} ({error}); write it with `rgat reproduce --propose`, or ask for --all"
         ) from error
-    left = [unit for unit in units if not has_record(folder, unit)]
+    try:
+        left = [unit for unit in units if not has_record(folder, unit)]
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"{folder / UNITS} must be a list of units of work, got another ({error})") from error
     with open_executor(executor, experiment.division, processes, None, device) as execute:
         for number, record in enumerate(execute(left), 1):
             write_record(folder, record)
@@ -58,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     try:
         work(given.folder, given.device, given.workers, given.search_only, given.all)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         print(f"rgat: {error}", file=sys.stderr)
         raise SystemExit(2) from None
 

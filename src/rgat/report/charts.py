@@ -20,6 +20,7 @@ from rgat.report.drawing import (
     SEARCH_ORANGE,
     YELLOW,
     Chart,
+    plain,
 )
 from rgat.report.published import PUBLISHED
 from rgat.report.results import number, p_text
@@ -71,7 +72,7 @@ def _scaled(study: Study, values: Any) -> Array:
 
 
 def _unit(study: Study) -> str:
-    return f"{study.metric}, %" if study.percent else study.metric
+    return f"{plain(study.metric)}, %" if study.percent else plain(study.metric)
 
 
 def bars(analysis: Analysis) -> Chart:
@@ -103,7 +104,8 @@ def bars(analysis: Analysis) -> Chart:
         axes.axvline(100 * study.floor, color=MUTED, linestyle=":", linewidth=1)
     axes.set_xlim(start, max(top if study.percent else 0.0, float((means + deviations).max()) + 0.02 * top))
     axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.set_yticks(range(len(rows)), [row.name if row.group in GROUPS[1:3] else row.label for row in rows])
+    labels = [row.name if row.group in GROUPS[1:3] else row.label for row in rows]
+    axes.set_yticks(range(len(rows)), [plain(label) for label in labels])
     _mark_labels(chart, axes.get_yticklabels(), rows)
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="y", visible=False)
@@ -214,7 +216,7 @@ def differences(analysis: Analysis, family: Sequence[Comparison], key: str, titl
     axes.set_ylim(len(family) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="y", visible=False)
-    axes.set_xlabel("percentage points" if study.percent else study.metric)
+    axes.set_xlabel("percentage points" if study.percent else plain(study.metric))
     return chart
 
 

@@ -31,6 +31,8 @@ VARIABLES = {
     SEARCH_ORANGE: "search-orange",
 }
 WIDTH = 4.7  # inches; a column of a journal, and of the page
+TAG = re.compile(r"<[^>]*>")  # of an SVG; in the text between tags, which may be anybody's, nothing is replaced
+LONGEST_LABEL = 48  # characters; more would leave no room for the axes
 
 _STYLE: Any = {
     "svg.hashsalt": "rgat",  # the same chart has the same bytes
@@ -114,18 +116,21 @@ class Chart:
         text = svg.decode()
         text = text[text.index("<svg") :]
         text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-        text = re.sub(r"font: (?:\d+ )?([\d.]+)px '?[^;\"]*;?", r"font-size: \1px;", text)
-        for colour, name in VARIABLES.items():
-            text = text.replace(colour, f"var(--{name})")
-        used = set(re.findall(r"#([\w-]+)", text))
-        text = re.sub(r' id="([^"]*)"', lambda match: self._identity(match.group(1), used), text)
-        text = re.sub(r"(url\(#|href=\"#)", rf"\g<1>{self.key}-", text)
+        used = {name for tag in TAG.findall(text) for name in re.findall(r"#([\w-]+)", tag)}
+        text = TAG.sub(lambda tag: self._tag(tag.group(), used), text)
         text = re.sub(r'<svg [^>]*viewBox="([^"]*)"[^>]*>', self._opening, text, count=1)
         kind = "chart tall" if self.tall else "chart"
         return (
             f'<figure class="{kind}" id="chart-{self.key}"><figcaption><b>{html.escape(self.title)}</b> '
             f"{html.escape(self.caption)}</figcaption>{text}</figure>"
         )
+
+    def _tag(self, text: str, used: set[str]) -> str:
+        text = re.sub(r"font: (?:\d+ )?([\d.]+)px '?[^;\"]*;?", r"font-size: \1px;", text)
+        for colour, name in VARIABLES.items():
+            text = text.replace(colour, f"var(--{name})")
+        text = re.sub(r' id="([^"]*)"', lambda match: self._identity(match.group(1), used), text)
+        return re.sub(r"(url\(#|href=\"#)", rf"\g<1>{self.key}-", text)
 
     def _identity(self, name: str, used: set[str]) -> str:
         if name.startswith("mark-"):
@@ -151,6 +156,12 @@ class Chart:
             scale += "".join(f' data-{k}="{html.escape(v)}"' for k, v in labels.items())
         label = html.escape(f"{self.title}. {self.caption}")
         return f'<svg viewBox="{match.group(1)}" role="img" aria-label="{label}"{scale}>'
+
+
+def plain(text: str) -> str:
+    """A name as a label of a chart: cut if it is too long, and never read as a formula."""
+    text = text if len(text) <= LONGEST_LABEL else f"{text[: LONGEST_LABEL - 1]}…"
+    return text.replace("$", r"\$")
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from string import Template
 
 from rgat.report.sections import Block, Section
 from rgat.report.study import Study
-from rgat.report.tables import to_html, to_markdown
+from rgat.report.tables import escape_markdown, to_html, to_markdown
 
 
 def to_page(sections: Sequence[Section], studies: Sequence[Study], svgs: dict[str, bytes]) -> str:
@@ -20,8 +20,9 @@ def to_page(sections: Sequence[Section], studies: Sequence[Study], svgs: dict[st
         text = "".join(f"<p>{html.escape(paragraph)}</p>" for paragraph in section.paragraphs)
         blocks = "".join(_block(block, svgs) for block in section.blocks)
         title = html.escape(section.title)
-        body.append(f'<section id="{section.key}"{study}><h2>{title}</h2>{text}{blocks}</section>')
-        contents.append(f'<li{study}><a href="#{section.key}">{title}</a></li>')
+        key = html.escape(section.key)
+        body.append(f'<section id="{key}"{study}><h2>{title}</h2>{text}{blocks}</section>')
+        contents.append(f'<li{study}><a href="#{key}">{title}</a></li>')
     asset = {end: (files("rgat.report") / f"page.{end}").read_text(encoding="utf-8") for end in ("html", "css", "js")}
     models = dict.fromkeys(row.model for study in studies for row in study.rows)
     return Template(asset["html"]).substitute(
@@ -64,12 +65,12 @@ def to_document(sections: Sequence[Section]) -> str:
     """The report as Markdown: text and tables, no charts."""
     lines = ["# Results", "", "Made by `rgat report` from the records; do not edit.", ""]
     for section in sections:
-        lines += [f"## {section.title}", ""]
+        lines += [f"## {escape_markdown(section.title)}", ""]
         for paragraph in section.paragraphs:
-            lines += [paragraph, ""]
+            lines += [escape_markdown(paragraph), ""]
         for block in section.blocks:
             if block.paragraphs or block.tables:
-                lines += [f"### {block.title}", ""] if block.title else []
-                lines += [line for paragraph in block.paragraphs for line in (paragraph, "")]
+                lines += [f"### {escape_markdown(block.title)}", ""] if block.title else []
+                lines += [line for paragraph in block.paragraphs for line in (escape_markdown(paragraph), "")]
                 lines += [to_markdown(table) for table in block.tables]
     return "\n".join(lines).rstrip() + "\n"

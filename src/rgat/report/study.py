@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,9 +13,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rgat.experiments.records import Record, find_experiments, read_experiment, record_name, unpack_array
+from rgat.data.files import slug
+from rgat.experiments.records import (
+    UNPRINTABLE,
+    Record,
+    find_experiments,
+    read_experiment,
+    record_name,
+    unpack_array,
+)
 from rgat.experiments.variants import VARIANTS
 from rgat.report.ensemble import ENSEMBLE, NOTE, ensemble_runs
+from rgat.report.forms import LONGEST_TEXT, check_description, check_outputs, keep
 from rgat.report.statistics import Array
 
 PARTS = ("train", "valid", "test")
@@ -33,6 +41,8 @@ TITLES = {
     "tox21-distinct": "Tox21, distinct molecules",
 }
 DATA_ORDER = (*TITLES, "institute", "molecules")
+ANCHORS = ("summary", "notices", "results", "claims", "reading", "provenance", "main", "tip")  # the page's own
+LEFT_OUT = "Left out"  # begins a notice about damage
 
 
 @dataclass(frozen=True)
@@ -127,6 +137,7 @@ class Study:
         trials: records of search trials, failed ones included.
         alone: whether this is the data set's only study.
         mixed: whether it was put together from experiments that differ.
+        crowded: whether something else in the report has the same key.
     """
 
     data: str
@@ -136,11 +147,14 @@ class Study:
     trials: list[Record] = field(default_factory=list, repr=False)
     alone: bool = True
     mixed: bool = False
+    crowded: bool = False
 
     @property
     def key(self) -> str:
         """A word for file names and anchors."""
-        return self.data if self.alone else f"{self.data}-{self.budget}"
+        if self.crowded:
+            return slug(f"{self.data}/{self.budget}")  # the slash is no part of a word, so there is a digest
+        return slug(self.data if self.alone else f"{self.data}-{self.budget}")
 
     @property
     def title(self) -> str:
@@ -220,53 +234,6 @@ def objectives(trials: Sequence[Record]) -> Array:
     return np.array([t["objective"] for t in trials if t["status"] == "done"], float)
 
 
-def _keep(record: Record) -> Record:
-    """Check what the report needs of a record, and drop the curves of a trial."""
-    if record["kind"] not in ("trial", "run"):
-        raise ValueError(f'`kind` must be "trial" or "run", got "{record["kind"]}"')
-    if record["status"] not in ("done", "failed", "diverged"):
-        raise ValueError(f'`status` must be "done", "failed" or "diverged", got "{record["status"]}"')
-    needed = ("objective",) if record["kind"] == "trial" else ("scores", "test")
-    if record["status"] == "done":
-        value = record
-        for key in needed:
-            value = value[key]
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise ValueError(f"`{'.'.join(needed)}` must be a number where `status` is done, got {value}")
-        if record["kind"] == "run":
-            _check_run(record)
-    return {key: value for key, value in record.items() if key != "folds"}
-
-
-def _check_run(record: Record) -> None:
-    """Raise unless all that tables and charts read has its form."""
-    for prefix in ("", "constant_"):
-        scores = record.get(f"{prefix}scores")
-        if scores is None:
-            continue
-        if not isinstance(scores, dict) or not _is_score(scores.get("test")):
-            raise ValueError(f"`{prefix}scores.test` must be a number from 0 to 1, got {scores}")
-        for part, value in scores.items():
-            if value is not None and not _is_score(value):
-                raise ValueError(f"`{prefix}scores.{part}` must be a number from 0 to 1, got {value}")
-        for tasks in (record.get(f"{prefix}task_scores") or {}).values():
-            if not all(value is None or _is_score(value) for value in tasks.values()):
-                raise ValueError(f"`{prefix}task_scores` must be numbers from 0 to 1, got {tasks}")
-        packed = (record.get(f"{prefix}outputs") or {}).get("test")
-        if packed is not None:
-            unpack_array(packed)
-    for curve in (record.get("curve") or {}).values():
-        np.array(curve, float)
-    if not isinstance(record.get("seconds", 0.0), int | float):
-        raise ValueError(f"`seconds` must be a number, got {record['seconds']}")
-    dict(record.get("versions") or {})
-    dict(record.get("config") or {})
-
-
-def _is_score(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
-
-
 def load_studies(places: Sequence[Path]) -> tuple[list[Study], list[str]]:
     """Read all experiments at or below the places.
 
@@ -278,13 +245,19 @@ def load_studies(places: Sequence[Path]) -> tuple[list[Study], list[str]]:
     notices: list[str] = []
     for path in dict.fromkeys(path for place in places for path in find_experiments(place)):
         try:
-            experiment = read_experiment(path, _keep)
-        except ValueError as error:
-            notices.append(f"Left out: {error}.")
+            experiment = read_experiment(path, keep)
+            check_description(experiment.description)
+        except (OSError, ValueError, RecursionError) as error:
+            notices.append(f"{LEFT_OUT}: {_shown(error, path)}.")
             continue
-        notices += [f"Left out, damaged: {where} ({reason})." for where, reason in experiment.damaged]
+        notices += [f"{LEFT_OUT}, damaged: {where} ({reason})." for where, reason in experiment.damaged]
+        description = experiment.description
         for record in experiment.records:
-            description = experiment.description
+            try:
+                check_outputs(record, description)
+            except ValueError as error:
+                notices.append(f"{LEFT_OUT}, damaged: {_shown(error, path)} ({record_name(record)}).")
+                continue
             data = str(record.get("data") or description.get("data"))
             budget = str(record.get("budget") or description.get("budget"))
             unit = (data, budget, record_name(record))
@@ -301,6 +274,12 @@ def load_studies(places: Sequence[Path]) -> tuple[list[Study], list[str]]:
         more = f"; {notices[0]}" if notices else "; `rgat demo` and `rgat reproduce` write some"
         raise ValueError(f"{', '.join(map(str, places))} must hold records of runs or trials, got none{more}")
     return _arrange(list(studies.values()), notices), notices
+
+
+def _shown(error: Exception, path: Path) -> str:
+    """What is wrong and with which file, without what a damaged file may bring into the page."""
+    text = str(error) if str(path) in str(error) else f"{path} ({error})"
+    return UNPRINTABLE.sub("?", text)[:LONGEST_TEXT]
 
 
 def _differences(study: Study, description: dict[str, Any]) -> list[str]:
@@ -335,6 +314,10 @@ def _arrange(studies: list[Study], notices: list[str]) -> list[Study]:
         study.runs.sort(key=lambda r: (r["model"], r.get("setting") or "", str(r.get("split") or ""), r["seed"]))
         study.trials.sort(key=lambda r: (r["model"], r.get("setting") or "", r["trial"]))
         notices += _gaps(study)
+    taken = set(ANCHORS)
+    for study in studies:
+        study.crowded = study.key in taken
+        taken.add(study.key)
     return studies
 
 

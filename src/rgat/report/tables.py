@@ -151,24 +151,27 @@ def _html_cell(table: Table, column: Column, cell: Cell, first: bool) -> str:
 def to_markdown(table: Table) -> str:
     """A table for a Markdown file."""
     rule = " | ".join(":---" if column.text else "---:" for column in table.columns)
-    lines = [f"| {' | '.join(_markdown(column.title) for column in table.columns)} |", f"| {rule} |"]
+    lines = [f"| {' | '.join(escape_markdown(column.title) for column in table.columns)} |", f"| {rule} |"]
     for line in table.rows():
         if isinstance(line, str):
-            lines.append(f"| *{_markdown(line)}* |{' |' * (len(table.columns) - 1)}")
+            lines.append(f"| *{escape_markdown(line)}* |{' |' * (len(table.columns) - 1)}")
             continue
         cells = []
         for cell in line.cells:
-            text = _markdown(cell.text)
+            text = escape_markdown(cell.text)
             text = f"**{text}**" if cell.bold else text
             text = f"<ins>{text}</ins>" if cell.underline else text
             cells.append(text + (f"<sup>{table.mark(cell)}</sup>" if cell.note else ""))
         lines.append(f"| {' | '.join(cells)} |")
-    notes = [f"- {f'<sup>{letter}</sup> ' if letter else ''}{_markdown(note)}" for letter, note in _lettered(table)]
-    return "\n".join([f"**{_markdown(table.caption)}**", "", *lines, *([""] if notes else []), *notes, ""])
+    notes = [
+        f"- {f'<sup>{letter}</sup> ' if letter else ''}{escape_markdown(note)}" for letter, note in _lettered(table)
+    ]
+    return "\n".join([f"**{escape_markdown(table.caption)}**", "", *lines, *([""] if notes else []), *notes, ""])
 
 
-def _markdown(text: str) -> str:
-    return re.sub(r"([\\|*_<>`])", r"\\\1", text)
+def escape_markdown(text: str) -> str:
+    """Text that a Markdown reader shows as it is."""
+    return re.sub(r"([\\|*_<>`\[\]])", r"\\\1", text)
 
 
 def to_csv(table: Table) -> str:
@@ -176,14 +179,25 @@ def to_csv(table: Table) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     names = [[f"{c.title}: {f}" if f else c.title for f in c.fields or ("",)] for c in table.columns]
-    writer.writerow(["group", *(name for fields in names for name in fields)])
+    writer.writerow(["group", *(_plain_cell(name) for fields in names for name in fields)])
     for line in table.lines:
         row: list[Value] = [line.group]
         for cell, fields in zip(line.cells, names, strict=True):
             values = cell.values if len(cell.values) == len(fields) else ()
             row += values or ([None] * len(fields) if cell is EMPTY else [cell.text, *[None] * (len(fields) - 1)])
-        writer.writerow("" if value is None else value for value in row)
+        writer.writerow("" if value is None else _plain_cell(value) for value in row)
     return stream.getvalue()
+
+
+def _plain_cell(value: float | str) -> float | str:
+    """Text that a spreadsheet would take for a formula, with an apostrophe before it."""
+    if not isinstance(value, str) or len(value) < 2 or value[0] not in "=+-@\t\r":
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value
 
 
 def to_latex(table: Table) -> str:
@@ -219,6 +233,7 @@ def to_latex(table: Table) -> str:
 _LATEX = {
     "\\": r"\textbackslash{}",
     **{character: f"\\{character}" for character in "&%$#_{}"},
+    **{character: f"{{{character}}}" for character in "[]"},  # after the end of a row, a bracket would be its option
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "<": r"\textless{}",

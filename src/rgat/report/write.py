@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rgat.data.files import write_atomically
@@ -10,7 +10,7 @@ from rgat.report.analysis import Analysis
 from rgat.report.drawing import style
 from rgat.report.page import to_document, to_page
 from rgat.report.sections import arrange
-from rgat.report.study import load_studies
+from rgat.report.study import LEFT_OUT, load_studies
 from rgat.report.tables import to_csv, to_latex
 
 PAGE = "report.html"
@@ -28,14 +28,29 @@ def check_libraries() -> None:
     del mpl, scipy
 
 
-def write_report(runs: Sequence[Path], out: Path) -> Path:
+def write_report(runs: Sequence[Path], out: Path, on_damage: Callable[[str], None] | None = None) -> Path:
     """Write the report of all records at or below ``runs`` into the folder ``out``.
 
     There is then ``report.html``, the page; ``results.md``; ``tables/*.csv`` and ``*.tex``; ``charts/*.svg``, ``*.pdf``
-    and ``*.png``. The same records give the same bytes. Returns the path of the page.
+    and ``*.png``. The same records give the same bytes. What is damaged is left out, and the page says so.
+
+    Args:
+        runs: folders and packed files.
+        out: the folder.
+        on_damage: called with a sentence about each record or file that is left out, and at the end with their number.
+
+    Returns:
+        the path of the page.
     """
     check_libraries()
     studies, notices = load_studies(runs)
+    left_out = [notice for notice in notices if notice.startswith(LEFT_OUT)]
+    if left_out:
+        count = f"Damaged records and files that are left out: {len(left_out)}."
+        notices.insert(0, count)
+        if on_damage is not None:
+            for sentence in (*left_out, count):
+                on_damage(sentence)
     with style():
         sections = arrange([Analysis(study) for study in studies], notices)
         svgs = {}
