@@ -1,12 +1,16 @@
 import json
+import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
 
 import pytest
+import torch
 
 import rgat
+from rgat import cli
 from rgat.training import load_checkpoint, save_checkpoint
 
 
@@ -16,11 +20,11 @@ def saved(tmp_path, node_model):
     return tmp_path / "model"
 
 
-def rewrite(folder, **changes):
-    """Write the model anew, whole, with another record."""
-    tensors, record = load_checkpoint(folder, "fitted")
+def rewrite(folder, tensors=None, **changes):
+    """Write the model anew, whole, with another record or other tensors."""
+    found, record = load_checkpoint(folder, "fitted")
     record = {key: value for key, value in record.items() if key not in ("format", "tensors", "tensors_sha256")}
-    save_checkpoint(folder, tensors, {**record, **changes}, "fitted")
+    save_checkpoint(folder, found | (tensors or {}), {**record, **changes}, "fitted")
 
 
 def test_a_copied_model_predicts_the_same_in_a_fresh_process(tmp_path, saved, node_model, graph_model):
@@ -74,6 +78,89 @@ def test_a_damaged_or_strange_folder_is_refused(saved, damage, message):
     damage(saved)
     with pytest.raises(ValueError, match=message):
         rgat.load(saved)
+
+
+def link(path, target):
+    path.unlink()
+    path.symlink_to(target)
+
+
+def pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda folder: rewrite(folder, {"slope": torch.ones(3)}), "`slope` must be floating-point numbers of shape"),
+        (lambda folder: rewrite(folder, {"intercept": torch.ones(9)}), "`intercept` must be floating-point numbers"),
+        (lambda folder: rewrite(folder, {"labels": torch.full((1,), 0)}), "`labels` must be int64 of shape"),
+        (lambda folder: rewrite(folder, {"test": torch.tensor([10**9])}), "`test` must lie between 0 and nodes - 1"),
+        (lambda folder: rename(folder, ["a list"]), "`node_names` must be a list of names"),
+        (lambda folder: rename(folder, None), "`node_names` must be a list of names"),
+        (lambda folder: rewrite(folder, classes="abcd"), "`classes` must be a list of names"),
+        (lambda folder: rewrite(folder, report=3), "`report` must be a table"),
+        (lambda folder: enlarge(folder, hidden_channels=12_000), "must have the shape .* by the configuration"),
+        (lambda folder: pipe(folder / "fitted.json"), "it must be a regular file, got a pipe"),
+        (lambda folder: pipe(next(folder.glob("*.safetensors"))), "it must be a regular file, got a pipe"),
+        (lambda folder: link(folder / "fitted.json", "/dev/zero"), "it must be a regular file, got a pipe, a device"),
+        (lambda folder: link(next(folder.glob("*.safetensors")), "/dev/zero"), "it must be a regular file"),
+    ],
+)
+def test_a_folder_that_a_stranger_made_is_refused_in_one_sentence(saved, damage, message, monkeypatch, capsys):
+    damage(saved)
+    monkeypatch.setattr("sys.argv", ["rgat", "predict", str(saved)])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    error = capsys.readouterr().err
+    assert (stopped.value.code, error.count("\n")) == (2, 1)
+    assert re.search(message, error)
+
+
+def rename(folder, name):
+    names = load_checkpoint(folder, "fitted")[1]["node_names"]
+    rewrite(folder, node_names=[*names[:-1], name])
+
+
+def enlarge(folder, **options):
+    rewrite(folder, config=load_checkpoint(folder, "fitted")[1]["config"] | options)
+
+
+def test_a_model_of_other_sizes_is_refused_before_it_takes_memory(saved, monkeypatch):
+    enlarge(saved, hidden_channels=3_000)
+    built = torch.nn.Parameter
+    largest = max(tensor.numel() for tensor in load_checkpoint(saved, "fitted")[0].values())
+
+    def parameter(tensor, *arguments, **options):
+        assert tensor.is_meta or tensor.numel() <= largest, f"{tensor.numel():,} numbers were allocated"
+        return built(tensor, *arguments, **options)
+
+    monkeypatch.setattr("torch.nn.Parameter", parameter)
+    with pytest.raises(ValueError, match="by the configuration"):
+        rgat.load(saved)
+
+
+def test_a_record_that_is_too_large_is_not_parsed(saved, monkeypatch):
+    monkeypatch.setattr("rgat.training.checkpoint.LARGEST_RECORD", 1000)
+    with pytest.raises(ValueError, match="it must have at most 1,000 bytes, got more"):
+        rgat.load(saved)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["predict {model} --out {out}/p.csv", "predict {model} --out {out}/p.nt", "explain {model} --html {out}/e.html"],
+)
+def test_a_full_disk_is_one_sentence(saved, tmp_path, line, monkeypatch, capsys, full_disk):
+    (tmp_path / "out").mkdir()
+    words = line.format(model=saved, out=tmp_path / "out").split()
+    monkeypatch.setattr("sys.argv", ["rgat", *words])
+    with full_disk(), pytest.raises(SystemExit) as stopped:
+        cli.main()
+    error = capsys.readouterr().err
+    assert (stopped.value.code, error.count("\n")) == (2, 1)
+    assert f"{words[-1]}: cannot be written: File too large; make room, or choose another place" in error
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 def cut(path):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rgat.data import NodeData
 from rgat.data.records import PARTS
@@ -15,7 +16,7 @@ from rgat.experiments.variants import build_model
 from rgat.fitting.calibration import Calibration
 from rgat.fitting.configuration import split_config
 from rgat.fitting.fitted import FittedModel, GraphModel, NodeModel
-from rgat.graph import RelationalGraph
+from rgat.graph import RelationalGraph, check_ids
 from rgat.models import GraphClassifier, Model
 from rgat.training import has_checkpoint, load_checkpoint, save_checkpoint
 from rgat.version import __version__
@@ -68,6 +69,9 @@ def load(folder: str | PathLike[str], device: torch.device | str = "cpu") -> Nod
     try:
         if not isinstance(record.get("members"), int) or record["members"] < 1:
             raise ValueError(f"`members` must be at least 1, got {record.get('members')!r}")
+        for key in ("config", "report", "provenance"):
+            if not isinstance(record[key], dict):
+                raise ValueError(f"`{key}` must be a table, got {record[key]!r}")
         fitted = _node_model(tensors, record) if record["task"] == "node" else _graph_model(tensors, record)
     except (KeyError, TypeError, AttributeError, RuntimeError, ValueError) as error:
         raise ValueError(f"{folder} must hold a whole fitted model, but its parts do not fit: {error}") from error
@@ -75,21 +79,59 @@ def load(folder: str | PathLike[str], device: torch.device | str = "cpu") -> Nod
     return fitted
 
 
-def _calibration(tensors: dict[str, Tensor]) -> Calibration:
+def _names(record: dict[str, Any], key: str) -> tuple[str, ...]:
+    names = record[key]
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"`{key}` must be a list of names")
+    return tuple(names)
+
+
+def _check_tensor(tensors: dict[str, Tensor], name: str, shape: tuple[int | None, ...], floating: bool) -> None:
+    """Raise unless a tensor has this shape, None being any size, and holds floating-point numbers, or else ids."""
+    found = tensors[name]
+    fits = len(shape) == found.dim() and all(want in (None, got) for want, got in zip(shape, found.shape, strict=True))
+    if not fits or not (found.is_floating_point() if floating else found.dtype == torch.int64):
+        kind = "floating-point numbers" if floating else "int64"
+        sizes = ["any" if size is None else size for size in shape]
+        raise ValueError(f"`{name}` must be {kind} of shape {sizes}, got {found.dtype} of shape {list(found.shape)}")
+
+
+def _calibration(tensors: dict[str, Tensor], slope: tuple[int, ...], intercept: tuple[int, ...]) -> Calibration:
+    _check_tensor(tensors, "slope", slope, floating=True)
+    _check_tensor(tensors, "intercept", intercept, floating=True)
     return Calibration(tensors["slope"], tensors["intercept"])
 
 
-def _members(build: Any, tensors: dict[str, Tensor], count: int) -> list[Model]:
-    members = []
+def _members(build: Callable[[], nn.Module], tensors: dict[str, Tensor], count: int) -> list[Model]:
+    states = []
     for number in range(count):
-        model, prefix = build(), f"member.{number}."
-        model.load_state_dict({n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)})
+        prefix = f"member.{number}."
+        states.append({n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)})
+        if not states[-1]:
+            raise ValueError(f"`members` must be the number of models, got {count} and no tensors of {prefix[:-1]}")
+    with torch.device("meta"):  # takes no memory, whatever sizes a stranger's configuration has
+        expected = {name: list(tensor.shape) for name, tensor in build().state_dict().items()}
+    members = []
+    for state in states:
+        for name in sorted(expected.keys() | state.keys()):
+            found = list(state[name].shape) if name in state else None
+            if found != expected.get(name):
+                raise ValueError(f"`{name}` must have the shape {expected.get(name)} by the configuration, got {found}")
+        model = build()
+        model.load_state_dict(state)
         members.append(model.eval())
-    return members
+    return members  # type: ignore[return-value]
 
 
 def _node_model(tensors: dict[str, Tensor], record: dict[str, Any]) -> NodeModel:
-    names = {name: tuple(record[name]) for name in _NAMES}
+    names = {name: _names(record, name) for name in _NAMES}
+    _check_tensor(tensors, "labels", (len(names["node_names"]),), floating=False)
+    check_ids("labels", tensors["labels"] + 1, len(names["classes"]) + 1, "classes")
+    for part in PARTS:
+        _check_tensor(tensors, part, (None,), floating=False)
+        check_ids(part, tensors[part], len(names["node_names"]), "nodes")
+    if "x" in tensors:
+        _check_tensor(tensors, "x", (len(names["node_names"]), None), floating=True)
     graph = RelationalGraph(
         tensors["edge_index"],
         tensors["edge_type"],
@@ -100,13 +142,17 @@ def _node_model(tensors: dict[str, Tensor], record: dict[str, Any]) -> NodeModel
     given = {"name": record["name"], "graph": graph, "x": tensors.get("x"), "labels": tensors["labels"]}
     data = NodeData(**given, **parts, **names, provenance=record["provenance"])  # type: ignore[arg-type]
     options, _ = split_config(record["config"])
+    calibration = _calibration(tensors, (), (len(data.classes),))
+    graph.prepare()  # by real memory: a layer without features reads its rows off it
     members = _members(lambda: build_model(data, 0, **options), tensors, record["members"])
-    return NodeModel(members, record["config"], _calibration(tensors), record["report"], data)
+    return NodeModel(members, record["config"], calibration, record["report"], data)
 
 
 def _graph_model(tensors: dict[str, Tensor], record: dict[str, Any]) -> GraphModel:
     options, _ = split_config(record["config"])
-    sizes = (record["in_channels"], len(record["tasks"]), len(record["relation_names"]))
+    tasks, relation_names = _names(record, "tasks"), _names(record, "relation_names")
+    calibration = _calibration(tensors, (len(tasks),), (len(tasks),))
+    sizes = (record["in_channels"], len(tasks), len(relation_names))
     members = _members(lambda: GraphClassifier(*sizes, **options), tensors, record["members"])
-    about = (tuple(record["tasks"]), tuple(record["relation_names"]), record["in_channels"], record["provenance"])
-    return GraphModel(members, record["config"], _calibration(tensors), record["report"], *about)
+    about = (tasks, relation_names, record["in_channels"], record["provenance"])
+    return GraphModel(members, record["config"], calibration, record["report"], *about)
