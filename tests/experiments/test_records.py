@@ -126,11 +126,17 @@ def test_a_packed_file_with_any_flipped_byte_is_refused_in_one_sentence(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("line", "limit"), [(b"0" * 2**20, "line 2 must have at most"), (b'{"format": 1}\n' * 2**16, "unpack to at most")]
+    ("line", "limit"),
+    [
+        (b"0" * 2**20, "line 2 must have at most"),
+        ((b"0" * 2**18 + b"\n") * 3, "unpack to at most"),
+        (b"0\n" * 1001, "at most 1,000 records"),
+    ],
 )
 def test_a_packed_file_that_unpacks_to_too_much_is_refused_before_it_does(tmp_path, monkeypatch, line, limit):
     monkeypatch.setattr(records, "LARGEST_RECORD", 2**19)
     monkeypatch.setattr(records, "LARGEST_PACKED", 2**19)
+    monkeypatch.setattr(records, "MOST_PACKED", 1000)
     path = tmp_path / f"x{records.PACKED}"
     path.write_bytes(gzip.compress(b'{"format": 1}\n' + line))
     with pytest.raises(ValueError, match=limit):

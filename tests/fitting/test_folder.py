@@ -99,6 +99,7 @@ def pipe(path):
         (lambda folder: rewrite(folder, {"test": torch.tensor([10**9])}), "`test` must lie between 0 and nodes - 1"),
         (lambda folder: rename(folder, ["a list"]), "`node_names` must be a list of names"),
         (lambda folder: rename(folder, None), "`node_names` must be a list of names"),
+        (lambda folder: rename(folder, "\ud800"), "surrogates not allowed"),
         (lambda folder: rewrite(folder, classes="abcd"), "`classes` must be a list of names"),
         (lambda folder: rewrite(folder, report=3), "`report` must be a table"),
         (lambda folder: enlarge(folder, hidden_channels=12_000), "must have the shape .* by the configuration"),

@@ -29,7 +29,8 @@ FORMAT = 1
 EXPERIMENT = "experiment.json"
 PACKED = ".records.gz"  # of a whole experiment in one file: a line for the experiment, then one per record
 LARGEST_RECORD = 2**26  # bytes; those of the paper's protocol have some 100,000
-LARGEST_PACKED = 2**30  # bytes that a packed file may unpack to; the paper's protocol with 200 seeds takes some 10**7
+LARGEST_PACKED = 2**28  # bytes that a packed file may unpack to; the paper's protocol with 200 seeds takes some 10**7
+MOST_PACKED = 100_000  # records in a packed file; the same takes some 2,000
 UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # in no name and no message
 LONGEST_REASON = 300  # characters; a damaged record may be quoted in it
 
@@ -169,6 +170,8 @@ def _unpack(path: Path) -> Iterator[bytes]:
                     raise ValueError(f"{path}, line {number} must have at most {LARGEST_RECORD:,} bytes, got more")
                 if left < 0:
                     raise ValueError(f"{path} must unpack to at most {LARGEST_PACKED:,} bytes, got more")
+                if number > MOST_PACKED + 1:
+                    raise ValueError(f"{path} must hold at most {MOST_PACKED:,} records, got more")
                 if not line and number > 1:
                     return
                 yield line.rstrip(b"\n")

@@ -83,6 +83,7 @@ def _names(record: dict[str, Any], key: str) -> tuple[str, ...]:
     names = record[key]
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"`{key}` must be a list of names")
+    "".join(names).encode()  # half a character, which JSON can hold, could be written to no file
     return tuple(names)
 
 

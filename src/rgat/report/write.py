@@ -14,6 +14,7 @@ from rgat.report.study import LEFT_OUT, load_studies
 from rgat.report.tables import to_csv, to_latex
 
 PAGE = "report.html"
+MOST_SAID = 20  # sentences about damage
 
 
 def check_libraries() -> None:
@@ -37,7 +38,8 @@ def write_report(runs: Sequence[Path], out: Path, on_damage: Callable[[str], Non
     Args:
         runs: folders and packed files.
         out: the folder.
-        on_damage: called with a sentence about each record or file that is left out, and at the end with their number.
+        on_damage: called with a sentence about each of the first records and files that are left out, and with their
+            number; the page lists all.
 
     Returns:
         the path of the page.
@@ -49,7 +51,7 @@ def write_report(runs: Sequence[Path], out: Path, on_damage: Callable[[str], Non
         count = f"Damaged records and files that are left out: {len(left_out)}."
         notices.insert(0, count)
         if on_damage is not None:
-            for sentence in (*left_out, count):
+            for sentence in (*left_out[:MOST_SAID], count):
                 on_damage(sentence)
     with style():
         sections = arrange([Analysis(study) for study in studies], notices)
