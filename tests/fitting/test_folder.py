@@ -11,6 +11,7 @@ import torch
 
 import rgat
 from rgat import cli
+from rgat.fitting.explorer import write_explorer
 from rgat.training import load_checkpoint, save_checkpoint
 
 
@@ -140,6 +141,12 @@ def test_a_model_of_other_sizes_is_refused_before_it_takes_memory(saved, monkeyp
     monkeypatch.setattr("torch.nn.Parameter", parameter)
     with pytest.raises(ValueError, match="by the configuration"):
         rgat.load(saved)
+
+
+def test_a_graph_without_labels_can_be_explored(saved, tmp_path):
+    rewrite(saved, {"labels": torch.full_like(load_checkpoint(saved, "fitted")[0]["labels"], -1)})
+    write_explorer(rgat.load(saved), tmp_path / "page.html")
+    assert (tmp_path / "page.html").is_file()
 
 
 def test_a_record_that_is_too_large_is_not_parsed(saved, monkeypatch):

@@ -26,6 +26,7 @@ def driver():
     options.binary_location = CHROMIUM
     for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1280,900", "--hide-scrollbars"):
         options.add_argument(argument)
+    options.add_argument("--force-prefers-reduced-motion")  # a click must not meet a page that still scrolls
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     from selenium.webdriver.chrome.service import Service
 

@@ -26,7 +26,8 @@ def write_explorer(fitted: NodeModel, path: str | PathLike[str], node: str | Non
     path = Path(path)
     if path.suffix != ".html":
         raise ValueError(f"{path}: a page must go to a file that ends in .html")
-    start = fitted.find(node) if node is not None else int((fitted.data.labels != MISSING).nonzero()[0])
+    labelled = (fitted.data.labels != MISSING).nonzero().squeeze(1).tolist()
+    start = fitted.find(node) if node is not None else next(iter(labelled), 0)
     content = json.dumps(_content(fitted, start), ensure_ascii=False).replace("<", "\\u003c")
     template = Path(__file__).with_name(TEMPLATE).read_text(encoding="utf-8")
     write_atomically(path, template.replace('"<!--content-->"', content, 1).encode())
