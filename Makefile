@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 # Versions come from constraints.txt; torch is installed by its exact version so that a CPU build is taken where one is.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: setup demo test check bench clean
+.PHONY: setup demo test test-gpu check bench clean
 
 setup: $(STAMP)
 
@@ -23,6 +23,10 @@ demo: setup
 
 test: setup
 	@$(BIN)/python -m pytest -n 2
+
+# For a machine with a GPU and its own torch: needs pytest, pytest-xdist and hypothesis, no other library.
+test-gpu:
+	@PYTHONPATH=src:$$PYTHONPATH $(PYTHON) -m pytest -m gpu -n 14 -p no:benchmark tests/nn tests/ops tests/training tests/data/test_graph_store.py
 
 check: setup
 	@$(BIN)/ruff format --check .
