@@ -185,8 +185,7 @@ def _as_number(literal: str) -> float | None:
     value, datatype = split_literal(literal)
     try:
         if _NUMBERS.fullmatch(datatype):
-            number = float(value)
-            return number if np.isfinite(number) else None
+            return _finite(float(value))
         if datatype.endswith("#boolean"):
             return {"true": 1.0, "1": 1.0, "false": 0.0, "0": 0.0}[value]
         if datatype.endswith("#date"):
@@ -194,10 +193,14 @@ def _as_number(literal: str) -> float | None:
         if datatype.endswith("#dateTime"):
             return float(datetime.fromisoformat(value).toordinal())
         if datatype.endswith("#gYear"):
-            return float(re.match(r"-?\d+", value)[0])  # type: ignore[index]
+            return _finite(float(re.match(r"-?\d+", value)[0]))  # type: ignore[index]
     except (ValueError, KeyError, TypeError):
         return None
     return None
+
+
+def _finite(number: float) -> float | None:
+    return number if np.isfinite(number) else None
 
 
 def _bucket(word: str) -> int:

@@ -16,7 +16,7 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from os import PathLike
 from pathlib import Path
@@ -28,11 +28,74 @@ _TEMPORARY = re.compile(r"\.rgat-(?P<host>[0-9a-f]{8})-(?P<pid>\d+)-\w+\.part")
 _STALE_SECONDS = 86_400  # a temporary file that nobody has touched for a day is left of a process that died
 _LONGEST_NAME = 80  # of a slug, its digest left out; file systems allow 255, and suffixes follow
 COMPRESSIONS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open}
+PIECE = 1 << 18  # bytes read and checked at a time
+LONGEST = 15 << 20  # bytes of a line or a term; the RDF parser gives up at 16 MiB, without a line
+MAX_RATIO = 200  # bytes unpacked per packed byte, beyond SPARE; text has 5 to 50, a packed bomb 1,000
+SPARE = 1 << 24
+
+Check = Callable[[bytes], None]  # looks at the next bytes of a file, and raises if they must not be read
 
 
-def open_any(path: Path, mode: str = "rb", **options: Any) -> Any:
-    """Open a file that may be compressed, as its name says."""
-    return COMPRESSIONS.get(path.suffix, open)(path, mode, **options)
+class UnreadableError(ValueError):
+    """A file is refused before a parser sees the rest of it; the message names the file, and the line where known."""
+
+
+class Lines:
+    """Refuse a file with a line that would fill the memory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.line, self.length = path, 1, 0
+
+    def __call__(self, piece: bytes) -> None:
+        """Look at the next bytes."""
+        end = max(piece.rfind(b"\n"), piece.rfind(b"\r"))
+        self.length = len(piece) - 1 - end + (self.length if end < 0 else 0)
+        self.line += piece.count(b"\n")
+        if self.length > LONGEST:
+            raise UnreadableError(
+                f"{self.path}, line {self.line}: a line must be at most {LONGEST:,} bytes long, got more"
+            )
+
+
+class _Checked(io.RawIOBase):
+    """The bytes of a file, unpacked as its name says and checked piece by piece."""
+
+    def __init__(self, path: Path, checks: tuple[Check, ...]) -> None:
+        self.path, self.checks, self.size = path, checks, 0
+        self.file = path.open("rb")
+        self.content: IO[bytes] = COMPRESSIONS.get(path.suffix, lambda file: file)(self.file)
+        self.measured = self.content is not self.file and self.file.seekable()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        piece = self.content.read(len(buffer))
+        self.size += len(piece)
+        if self.measured and self.size > max(SPARE, MAX_RATIO * self.file.tell()):
+            raise UnreadableError(
+                f"{self.path}: must unpack to at most {MAX_RATIO} times its size, got more: it may be made to fill the "
+                "memory; unpack it first if you trust it"
+            )
+        for check in self.checks:
+            check(piece)
+        buffer[: len(piece)] = piece
+        return len(piece)
+
+    def close(self) -> None:
+        self.content.close()
+        self.file.close()
+        super().close()
+
+
+def open_bytes(path: Path, *checks: Check) -> io.BufferedReader:
+    """Open a file that may be compressed, as its name says; ``checks`` see all bytes before the reader does."""
+    return io.BufferedReader(_Checked(path, checks), PIECE)
+
+
+def open_lines(path: Path) -> io.TextIOWrapper:
+    """Open a text file, plain or compressed, to be read line by line; it may begin with a byte-order mark."""
+    return io.TextIOWrapper(open_bytes(path, Lines(path)), encoding="utf-8-sig", newline="")
 
 
 def kind_of(path: Path) -> str:

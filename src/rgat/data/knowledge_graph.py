@@ -289,7 +289,7 @@ def read_ids(path: Path_) -> tuple[list[str], list[str]]:
     """Read names of nodes and relations in the order of their ids."""
     try:
         tables: Any = json.loads(Path(path).read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path}: cannot be read as id tables: {error}") from error
     if not isinstance(tables, dict) or tables.get("format") != "rgat ids 1":
         raise ValueError(f'{path}: must be id tables of format "rgat ids 1", as `write_ids` writes them')

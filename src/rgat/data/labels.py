@@ -10,7 +10,7 @@ from os import PathLike
 from pathlib import Path
 
 from rgat.checks import check_word
-from rgat.data.files import kind_of, open_any
+from rgat.data.files import kind_of, open_lines
 from rgat.data.records import PARTS
 
 
@@ -35,7 +35,7 @@ def read_table(path: str | PathLike[str], delimiter: str | None = None) -> Table
     path = Path(path)
     rows, lines, line = [], [], 0
     try:
-        with open_any(path, "rt", encoding="utf-8-sig", newline="") as file:
+        with open_lines(path) as file:
             first = file.readline()
             delimiter = delimiter or _delimiter(path, first)
             header = tuple(name.strip() for name in next(csv.reader([first], delimiter=delimiter), []))

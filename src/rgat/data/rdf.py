@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rgat.checks import check_word
-from rgat.data.files import kind_of, open_any
+from rgat.data.files import Lines, UnreadableError, kind_of, open_bytes
+from rgat.data.nesting import Nesting
 
 Ids = NDArray[np.int64]
 Colours = NDArray[np.uint64]
@@ -45,6 +46,7 @@ SUFFIXES = {
 LITERALS = ("nodes", "merged", "dropped", "features")
 BLANK_NODES = ("kept", "dropped")
 MAX_ROUNDS = 100  # of refining colours of blank nodes; a bound on time, not on correctness of the graph
+MAX_VISITS = 1 << 25  # of edges in all rounds after the first MAX_ROUNDS: a second or two
 BATCH = 10_000  # triples at a time between parser and numbering
 _XSD = "http://www.w3.org/2001/XMLSchema#"
 
@@ -162,11 +164,14 @@ def _read_file(
     ox = oxigraph()
     word = format or _format_of(path)
     kind = getattr(ox.RdfFormat, FORMATS[word])
-    base = None if word in ("ntriples", "nquads") else "http://base.invalid/"
+    by_line = word in ("ntriples", "nquads")
+    nesting = Nesting(path, word)
+    checks = [Lines(path), nesting] if by_line else [nesting]
+    base = None if by_line else "http://base.invalid/"
     node_id, predicate_id = nodes.setdefault, predicates.setdefault
     add_subject, add_predicate, add_object = (column.append for column in columns)
     try:
-        with open_any(path) as file:
+        with open_bytes(path, *checks) as file:
             quads = iter(ox.parse(input=file, format=kind, base_iri=base))
             if kind.supports_datasets:
                 quads = (quad.triple for quad in quads)
@@ -182,6 +187,11 @@ def _read_file(
         raise ValueError(f"{path}{line_number}: not valid {word}: {error.msg}") from error
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{path}: cannot be read: {error}") from error
+    except MemoryError as error:
+        nesting.follow()  # which may name the line
+        raise ValueError(f"{path}: a term is too long for the parser, or the memory too small: {error}") from error
+    except UnreadableError:
+        raise
     except ValueError as error:
         raise ValueError(f"{path}: holds more than triples: {error}") from error
 
@@ -233,7 +243,7 @@ def merge_literal(text: str) -> str:
     try:
         if kind.lower().endswith(("integer", "int", "long", "short", "byte")) and datatype.startswith(_XSD):
             value = str(int(value)) if "_" not in value else value
-        elif kind == "decimal":
+        elif kind == "decimal" and "e" not in value.lower():  # an exponent is no part of it, and could fill the memory
             value = format(Decimal(value).normalize(), "f")
         elif kind in ("double", "float"):
             value = repr(float(value)) if "_" not in value else value
@@ -267,18 +277,20 @@ def _name_blank_nodes(names: list[str], relation_names: list[str], edges: Ids) -
     for here, there, direction in ((0, 2, 1), (2, 0, 2)):
         mine = blank[pairs[:, here]]
         sides.append((pairs[mine, here], pairs[mine, there], mix(kinds[mine] + np.uint64(direction))))
-    colour = _refine(colour, blank, sides)
+    colour, _ = _refine(colour, blank, sides, MAX_ROUNDS)
+    rounds = MAX_VISITS // max(len(pairs), 1)
     places = np.flatnonzero(blank)
     pieces = _pieces(places, pairs[blank[pairs[:, 0]] & blank[pairs[:, 2]]])
     for _ in range(MAX_ROUNDS):
         order = places[np.lexsort((pieces, colour[places]))]
         colours, piece = colour[order], pieces[np.searchsorted(places, order)]
         alike = (colours[1:] == colours[:-1]) & (piece[1:] == piece[:-1])
-        if not alike.any():
+        if not alike.any() or rounds <= 0:
             break
         chosen = order[int(np.argmax(alike))]
         colour[chosen] = mix(colour[chosen : chosen + 1] + np.uint64(1))[0]
-        colour = _refine(colour, blank, sides)
+        colour, used = _refine(colour, blank, sides, min(MAX_ROUNDS, rounds))
+        rounds -= used
     order = places[np.lexsort((places, pieces, colour[places]))]
     renamed, counts = list(names), dict.fromkeys(colour[order].tolist(), 0)
     width = len(str(len(order)))
@@ -289,19 +301,21 @@ def _name_blank_nodes(names: list[str], relation_names: list[str], edges: Ids) -
     return renamed
 
 
-def _refine(colour: Colours, blank: NDArray[np.bool_], sides: list[tuple[Ids, Ids, Colours]]) -> Colours:
-    """Refine the colours of blank nodes by their neighbours' until no more can be told apart."""
+def _refine(
+    colour: Colours, blank: NDArray[np.bool_], sides: list[tuple[Ids, Ids, Colours]], rounds: int
+) -> tuple[Colours, int]:
+    """Refine the colours of blank nodes by their neighbours' until no more can be told apart; also count the rounds."""
     num_colours = -1
-    for _ in range(MAX_ROUNDS):
+    for used in range(rounds):
         found = len(np.unique(colour[blank]))
         if found <= num_colours:
-            break
+            return colour, used
         num_colours = found
         refined = mix(colour)
         for here, there, kind in sides:
             np.add.at(refined, here, mix(colour[there] ^ kind))
         colour = np.where(blank, refined, colour)
-    return colour
+    return colour, rounds
 
 
 def _pieces(places: Ids, edges: Ids) -> Ids:

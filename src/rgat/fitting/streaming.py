@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from rgat.checks import check_count
-from rgat.data.files import kind_of, open_any
+from rgat.data.files import kind_of, open_lines
 from rgat.data.labels import separator_hint
 from rgat.data.molecules import parse_smiles, store_molecules
 from rgat.fitting.fitted import GraphModel
@@ -129,7 +129,7 @@ def _digest(fitted: GraphModel) -> str:
 def read_smiles(path: Path, column: str | None = None) -> Iterator[str]:
     """The SMILES of a file, one after the other."""
     try:
-        with open_any(path, "rt", encoding="utf-8-sig", newline="") as file:
+        with open_lines(path) as file:
             kind = kind_of(path)
             if kind in (".smi", ".txt"):
                 if column is not None:

@@ -1,0 +1,154 @@
+"""Limits of RDF files, checked before the parser sees the bytes.
+
+pyoxigraph recurses into nested terms until the stack ends, takes time and memory that grow with the square of the depth
+of JSON-LD and RDF/XML, and expands XML entities without limit.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import numpy as np
+
+from rgat.data.files import LONGEST, PIECE, UnreadableError, open_bytes
+
+MAX_DEPTH = 256  # of nested terms, objects or elements; the parser dies of some thousands
+MAX_ENTITY = 1 << 16  # characters that one XML entity may expand to
+MAX_EXPANSION = 200  # bytes of expanded entities per byte of the file, beyond SPARE_EXPANSION
+SPARE_EXPANSION = 1 << 24
+PATIENCE = 1.0  # seconds of computing that the parser of RDF/XML may take before its speed matters
+SLOW = 5e6  # bytes per second; usual are 20 million
+
+# Each pattern skips what cannot nest and ends at an opening (group 1), a closing (group 2), or something that the bytes
+# at hand do not finish (group 3). Where a file is valid, they find the tokens that the parser finds.
+_STRINGS = rb"""|""".join(
+    rb"""QQQ(?:[^Q\\]++|\\.|Q(?!QQ))*+QQQ|Q(?:[^Q\\\r\n]++|\\.)++Q|QQ(?!Q|\Z)""".replace(b"Q", quote)
+    for quote in (b'"', b"'")
+)
+_IRI_TEXT = rb"""[^<>"{}|^`\\\x00-\x20]"""
+_TURTLE = (
+    rb"""(?:[^"'#<>\\]++|<(?:%(text)b++|\\[uU][0-9A-Fa-f]++)*+>|%(strings)b|\#[^\r\n]*+[\r\n]|\\.|>(?!>|\Z)"""
+    rb"""|<[=-](?!%(text)b*+\Z))*+(?:(<<)|(>>)|(.)|\Z)"""
+) % {b"text": _IRI_TEXT, b"strings": _STRINGS}
+_XML = (
+    rb"""<(?:[^!?/"'>]++%(values)b(?:(?<=/)>|>())|/[^>]*+>()"""
+    rb"""|!--.*?-->|!\[CDATA\[.*?\]\]>|\?.*?\?>|!DOCTYPE[^\[>]*+|![A-Z]++[^"'>]*+%(values)b>)|(<)"""
+) % {b"values": rb"""(?:"[^"]*+"[^"'>]*+|'[^']*+'[^"'>]*+)*+"""}
+_JSON_SIGNS = b'"[]{}'
+_OTHERS = bytes(set(range(256)) - set(_JSON_SIGNS))
+_NESTED = {"jsonld": "objects and lists", "rdfxml": "elements"}  # and quoted triples in all others
+_ENTITY = re.compile(r'<!ENTITY([^<"]*)"([^<"]*)"')
+_REFERENCE = re.compile(r"&([^;&]*)")
+_PREDEFINED = {"amp": 1, "lt": 1, "gt": 1, "quot": 1, "apos": 1}
+
+
+class Nesting:
+    """Follow the nesting and the entities of an RDF file, piece by piece, and refuse what is too deep or too long.
+
+    JSON is followed throughout. Of other files only the first piece is, unless something makes it necessary to go back
+    and follow all: the sign of a quoted triple, an entity, or a slow XML parser, as it is when elements nest deeply.
+    """
+
+    def __init__(self, path: Path, word: str) -> None:
+        self.path, self.word = path, word
+        self.pattern = re.compile(_XML if word == "rdfxml" else _TURTLE, re.DOTALL)
+        self.sign = b"<!ENTITY" if word == "rdfxml" else b"<<"
+        self.followed = word == "jsonld" or not path.is_file()  # a pipe cannot be read again
+        self.size, self.tail, self.start = 0, b"", time.thread_time()
+        self._reset()
+
+    def _reset(self) -> None:
+        self.rest, self.line, self.depth, self.in_string = b"", 1, 0, False
+        self.lengths: dict[str, int] = {}  # of expanded entities
+        self.expanded = 0
+
+    def __call__(self, piece: bytes) -> None:
+        """Look at the next bytes."""
+        if not self.followed and (self.sign in self.tail + piece or self._is_slow()):
+            self.follow()
+        if self.followed or not self.size:
+            self._look(piece)
+        self.tail = piece[1 - len(self.sign) :]
+        self.size += len(piece)
+
+    def follow(self) -> None:
+        """Look at all bytes since the start of the file, if that has not been done, and at all to come."""
+        if self.followed:
+            return
+        self._reset()
+        self.followed, left = True, self.size
+        with open_bytes(self.path) as file:
+            while piece := file.read(min(left, 16 * PIECE)):
+                self._look(piece)
+                left -= len(piece)
+
+    def _is_slow(self) -> bool:
+        spent = time.thread_time() - self.start
+        return self.word == "rdfxml" and spent > PATIENCE + self.size / SLOW
+
+    def _look(self, piece: bytes) -> None:
+        text = self.rest + piece
+        if self.word == "rdfxml":
+            self._expand(text, piece)
+        done = self._follow_json(text) if self.word == "jsonld" else self._follow(text)
+        if len(text) - done > LONGEST:
+            self._refuse(text[:done], f"a term must be at most {LONGEST:,} bytes long, got more")
+        self.line += text.count(b"\n", 0, done)
+        self.rest = text[done:]
+
+    def _follow(self, text: bytes) -> int:
+        """Count openings and closings token by token; the rest of the text begins with a token that is not finished."""
+        for match in self.pattern.finditer(text):
+            kind = match.lastindex
+            if kind == 1:
+                self.depth += 1
+                if self.depth > MAX_DEPTH:
+                    self._refuse_depth(text[: match.start(1)])
+            elif kind == 2:
+                self.depth = max(self.depth - 1, 0)
+            elif kind == 3:
+                return match.start(3)
+        return len(text)
+
+    def _follow_json(self, text: bytes) -> int:
+        """Count the brackets outside strings, which in JSON only quotes and their escapes tell."""
+        done = len(text) - (len(text) - len(text.rstrip(b"\\"))) % 2  # not between a backslash and its sign
+        plain = text[:done].replace(b"\\\\", b"").replace(b'\\"', b"")
+        signs = np.frombuffer(plain.translate(None, _OTHERS), dtype=np.uint8)
+        outside = (np.cumsum(signs == ord('"')) + self.in_string) % 2 == 0
+        step = ((signs == ord("[")) | (signs == ord("{"))).astype(np.int8) - ((signs == ord("]")) | (signs == ord("}")))
+        depth = self.depth + np.cumsum(step * outside)
+        if depth.max(initial=0) > MAX_DEPTH:
+            places = np.flatnonzero(np.isin(np.frombuffer(plain, dtype=np.uint8), list(_JSON_SIGNS)))
+            self._refuse_depth(plain[: places[np.argmax(depth > MAX_DEPTH)]])
+        if len(signs):
+            self.depth, self.in_string = int(depth[-1]), not outside[-1]
+        return done
+
+    def _refuse_depth(self, before: bytes) -> None:
+        what = _NESTED.get(self.word, "quoted triples")
+        self._refuse(before, f"{what} must be nested at most {MAX_DEPTH} deep, got more")
+
+    def _expand(self, text: bytes, piece: bytes) -> None:
+        """Add up what entities expand to; a declaration counts wherever it stands, as it does for the parser."""
+        if b"<!ENTITY" in text:
+            for head, value in _ENTITY.findall(text.decode(errors="replace")):
+                names = _REFERENCE.findall(value)
+                longest = max(self.lengths.values(), default=1)
+                length = len(value) + sum(
+                    self.lengths.get(name, _PREDEFINED.get(name, 1 if name[:1] == "#" else longest)) for name in names
+                )
+                name = head.strip().removeprefix("%").strip()
+                self.lengths[name] = max(length, self.lengths.get(name, 0))
+                if length > MAX_ENTITY:
+                    self._refuse(b"", f"entity {name} must expand to at most {MAX_ENTITY:,} characters, got more")
+        if self.lengths:
+            self.expanded += piece.count(b"&") * max(self.lengths.values())
+            if self.expanded > max(SPARE_EXPANSION, MAX_EXPANSION * (self.size + len(piece))):
+                self._refuse(b"", f"entities must expand to at most {MAX_EXPANSION} times the file, got more")
+
+    def _refuse(self, before: bytes, reason: str) -> None:
+        line = self.line + before.count(b"\n")
+        raise UnreadableError(f"{self.path}, line {line}: {reason}")
