@@ -20,7 +20,11 @@ Arrays = dict[str, NDArray[Any]]
 def cached(name: str, content_hash: str, options: dict[str, Any], build: Callable[[], Arrays]) -> Arrays:
     """Return ``build()``, or what an earlier call with the same file content and options stored of it."""
     key = json.dumps([VERSION, name, [content_hash], options], sort_keys=True)
-    path = cache_folder() / "parsed" / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.npz"
+    try:
+        folder = cache_folder()
+    except ValueError:  # no place to keep anything
+        return build()
+    path = folder / "parsed" / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.npz"
     stored: Arrays = {}
     # A damaged file may fail in any way; whatever it is, the data are made anew.
     with suppress(Exception), path.open("rb") as content, np.load(content, allow_pickle=False) as archive:
