@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tarfile
 import threading
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -31,6 +32,9 @@ class Handler(BaseHTTPRequestHandler):
         if name == "gone":
             self.send_error(404)
             return
+        if name == "slow-headers":
+            self.drip(b"HTTP/1.0 200 OK\r\nX: " + b"x" * 1000)
+            return
         body = self.server.files.get(name, BODY)
         self.send_response(200)
         if name != "unsized":
@@ -40,7 +44,17 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(body[:1000])
             self.connection.close()
             return
+        if name == "slow":
+            self.drip(body)
+            return
         self.wfile.write(body)
+
+    def drip(self, content):
+        """A byte every few milliseconds, until the other side hangs up."""
+        with suppress(OSError):
+            for place in range(len(content)):
+                self.wfile.write(content[place : place + 1])
+                self.server.stopped.wait(0.02)
 
     def log_message(self, *arguments):
         pass
@@ -50,11 +64,12 @@ class Handler(BaseHTTPRequestHandler):
 def server():
     Handler.hits = 0
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.files = {}
+    server.files, server.stopped = {}, threading.Event()
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     server.url = f"http://127.0.0.1:{server.server_address[1]}"
     yield server
+    server.stopped.set()
     server.shutdown()
     server.server_close()
     thread.join()
@@ -90,6 +105,24 @@ def test_a_bad_file_is_a_clear_error_and_leaves_nothing(server, tmp_path, name, 
     with pytest.raises(DownloadError, match=message):
         download(f"{server.url}/{name}", tmp_path / "f", sha, limit)
     assert leftovers(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "limits", "message"),
+    [
+        ("slow", {"time_limit": 0.3}, r"slow: must arrive within 0\.3 s, got no end of it; .* RGAT_DATA names"),
+        ("slow-headers", {"time_limit": 0.3}, r"slow-headers: must arrive within 0\.3 s"),
+        ("slow", {"timeout": 0.3}, r"must arrive at 1,000 bytes per second or faster, got [0-9]+ bytes in"),
+    ],
+)
+def test_a_download_that_never_ends_is_stopped_and_leaves_nothing(server, tmp_path, name, limits, message):
+    (tmp_path / "f").write_bytes(b"old")
+    with pytest.raises(DownloadError, match=message):
+        download(f"{server.url}/{name}", tmp_path / "f", SHA, 10**6, **limits)
+    assert (tmp_path / "f").read_bytes() == b"old"
+    assert leftovers(tmp_path) == ["f"]
+    assert Handler.hits == 1
+    assert not [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
 
 
 def test_a_bad_download_leaves_the_file_that_was_there(server, tmp_path):
