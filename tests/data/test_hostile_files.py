@@ -298,3 +298,9 @@ def test_deep_id_tables_are_refused(tmp_path):
     (tmp_path / "ids.json").write_text("[" * 100_000)
     with pytest.raises(ValueError, match=r"ids\.json: cannot be read as id tables"):
         read_ids(tmp_path / "ids.json")
+
+
+def test_a_molecule_too_long_for_the_stack_is_no_molecule():
+    code = "from rgat.data.molecules import parse_smiles; print(parse_smiles('C' * 200_000))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout) == (0, "None\n")

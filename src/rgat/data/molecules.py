@@ -22,6 +22,7 @@ ELEMENTS = (
 BONDS = ("single", "double", "triple", "aromatic")
 HYBRIDISATIONS = ("SP", "SP2", "SP3", "SP3D", "SP3D2")
 NUM_RICH_FEATURES = 10
+MAX_SMILES = 10_000  # characters; RDKit recurses along a molecule until the stack ends
 NUM_BOND_FEATURES = len(BONDS) + 5
 _ELEMENT_PLACE = {symbol: place for place, symbol in enumerate(ELEMENTS)}
 NUM_ATOM_FEATURES = len(ELEMENTS) + 1 + 11 + 7 + 1 + 1 + len(HYBRIDISATIONS) + 1 + 5  # 75
@@ -100,6 +101,8 @@ def bond_features(bond: Any, relation: int) -> list[float]:
 def parse_smiles(smiles: str, relaxed: bool = False) -> Any:
     """An RDKit molecule, or None; ``relaxed`` accepts valences that RDKit holds impossible."""
     chem = rdkit()
+    if len(smiles) > MAX_SMILES:
+        return None
     molecule = chem.MolFromSmiles(smiles)
     if molecule is None and relaxed:
         molecule = chem.MolFromSmiles(smiles, sanitize=False)
