@@ -1,6 +1,10 @@
+import csv
+
 import numpy as np
+import pyoxigraph as ox
 import pytest
 
+from rgat.data.cells import csv_cell
 from rgat.fitting.predictions import Predictions
 
 CHANCE = np.array([[0.7, 0.3], [0.2, 0.8]])
@@ -46,3 +50,61 @@ def test_other_files_are_refused(tmp_path):
         nodes().save(tmp_path / "p.xlsx")
     with pytest.raises(ValueError, match="must be about IRIs, got case 1"):
         nodes(names=("case 1", "case 2")).save(tmp_path / "p.nt")
+
+
+CLASSES = (
+    "<http://x/Red>",
+    '"1"^^<http://x/int>',
+    '"rot"@de',
+    "http://x/Red",
+    "<b>bold</b>",
+    "<http://x/a> <http://x/b>",
+    "<http://x/a b>",
+    "<no scheme>",
+    "http://x/a\tb",
+    "http://x/a\x00b",
+    '"open',
+    '"a" or "b"',
+    '"a\\"',
+    '"a\nb"',
+    '"1"^^<int eger>',
+    "a\\b\r\n",
+    "",
+)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_every_class_name_makes_valid_triples(tmp_path, name):
+    nodes(columns=(name, "blue")).save(tmp_path / "p.nt")
+    first, _ = ox.parse((tmp_path / "p.nt").read_bytes(), format=ox.RdfFormat.N_TRIPLES)
+    if name in CLASSES[:4]:
+        assert name in (str(first.object), first.object.value)
+    else:
+        assert first.object == ox.Literal(name)
+
+
+@pytest.mark.parametrize("node", ["<http://x/a b>", "<http://x/a> .\n<http://x/b>", "_:a b", "<<( a b c )>>", ""])
+def test_a_node_that_is_no_subject_is_refused(tmp_path, node):
+    with pytest.raises(ValueError, match="must be about IRIs"):
+        nodes(names=(node, "_:b1")).save(tmp_path / "p.nt")
+    with pytest.raises(ValueError, match="a predicate must be an IRI"):
+        nodes().save(tmp_path / "p.nt", "http://x/\x01")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv"])
+def test_no_cell_is_a_formula(tmp_path, suffix):
+    bad = "=HYPERLINK(1)", "@SUM(1)"
+    nodes(names=("+cmd|' /C calc'!A0", "\t=1"), columns=bad).save(tmp_path / f"p{suffix}")
+    task = Predictions(("=C", "C"), ("-x", "b"), CHANCE, CHANCE, exclusive=False)
+    task.save(tmp_path / f"q{suffix}")
+    for name in "pq":
+        with (tmp_path / f"{name}{suffix}").open(newline="") as file:
+            rows = list(csv.reader(file, delimiter="\t" if suffix == ".tsv" else ","))
+        assert not [cell for row in rows for cell in row if cell.startswith(("=", "+", "-", "@", "\t", "\r"))]
+    assert rows[0][1] == "'-x"
+    assert rows[1][0] == "'=C"
+
+
+def test_numbers_stay_numbers_in_a_cell():
+    for text in ("-1", "+1.5e-3", "-inf", "0.5", "", "a=b", "<http://x/a>"):
+        assert csv_cell(text) == text

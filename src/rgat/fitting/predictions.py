@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from os import PathLike
@@ -12,10 +13,17 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from rgat.data.cells import csv_cell
 from rgat.data.files import write_atomically
 
 Array = NDArray[np.float64]
 PREDICTED = "urn:rgat:predicted-class"  # predicate of the triples, unless another is given
+# Terms as N-Triples has them; what is written as such but is not valid becomes a plain literal.
+_IRI = r"""<[A-Za-z][A-Za-z0-9+.-]*:[^\x00-\x20<>"{}|^`\\]*>"""
+_BLANK = r"_:[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_-])?"
+_STRING = r'''"(?:[^"\\\n\r]|\\[tbnrf"'\\]|\\u[0-9A-Fa-f]{4}|\\U[0-9A-Fa-f]{8})*"'''
+_SUBJECT = re.compile(f"{_IRI}|{_BLANK}")
+_OBJECT = re.compile(rf"{_IRI}|{_STRING}(?:@[A-Za-z]+(?:-[A-Za-z0-9]+)*|\^\^{_IRI})?")
 
 
 @dataclass(frozen=True)
@@ -84,13 +92,13 @@ class Predictions:
     def _triples(self, predicate: str) -> str:
         if not self.exclusive:
             raise ValueError("triples (.nt) must be about nodes of a graph, got molecules; write .csv or .tsv")
-        lines, iri = [], predicate.removeprefix("<").removesuffix(">")
-        if ":" not in iri or any(character in iri for character in ' <>"{}|^`\\'):
+        lines, relation = [], f"<{predicate.removeprefix('<').removesuffix('>')}>"
+        if not re.fullmatch(_IRI, relation):
             raise ValueError(f'a predicate must be an IRI, such as http://example.org/group, got "{predicate}"')
         for node, label in zip(self.names, self.labels.tolist(), strict=True):
-            if node[:1] not in "<_" or node[:1] == "":
+            if not _SUBJECT.fullmatch(node):
                 raise ValueError(f"triples (.nt) must be about IRIs, got {node}; write .csv or .tsv")
-            lines.append(f"{node} <{iri}> {_term(label)} .\n")
+            lines.append(f"{node} {relation} {_term(label)} .\n")
         return "".join(lines)
 
 
@@ -99,13 +107,11 @@ def _number(value: float) -> str:
 
 
 def _term(name: str) -> str:
-    """A class as an object of a triple: an IRI if it is one, else a literal."""
-    if name.startswith("<") and name.endswith(">"):
+    """A class as an object of a triple: an IRI or a literal if it is one, else its text as a literal."""
+    if _OBJECT.fullmatch(name):
         return name
-    if "://" in name and not any(character in name for character in ' <>"{}|^`\\'):
+    if "://" in name and re.fullmatch(_IRI, f"<{name}>"):
         return f"<{name}>"
-    if name.startswith('"') and name.rfind('"') > 0:
-        return name
     escaped = name.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
     return f'"{escaped}"'
 
@@ -113,5 +119,6 @@ def _term(name: str) -> str:
 def table_text(rows: Sequence[Sequence[str]], path: Path) -> str:
     """Rows as CSV or, by the name of the file, TSV."""
     text = io.StringIO()
-    csv.writer(text, delimiter="\t" if path.suffix == ".tsv" else ",", lineterminator="\n").writerows(rows)
+    writer = csv.writer(text, delimiter="\t" if path.suffix == ".tsv" else ",", lineterminator="\n")
+    writer.writerows([csv_cell(cell) for cell in row] for row in rows)
     return text.getvalue()

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 from rgat.checks import check_count
+from rgat.data.cells import csv_cell
 from rgat.data.files import kind_of, open_lines
 from rgat.data.labels import separator_hint
 from rgat.data.molecules import parse_smiles, store_molecules
@@ -180,7 +181,7 @@ def _skip(rows: Iterator[str], done: int, part: Path) -> None:
     delimiter = "\t" if part.with_suffix("").suffix == ".tsv" else ","
     with part.open(encoding="utf-8", newline="") as file:
         written = deque(csv.reader(file, delimiter=delimiter), maxlen=1)[0][0]
-    if not last or last[0] != written:
+    if not last or csv_cell(last[0]) != written:
         raise ValueError(f"{part} must be of the same file of molecules, but row {done} is another one; remove it")
 
 

@@ -1,0 +1,19 @@
+"""Cells of CSV and TSV files that a spreadsheet shows as they are."""
+
+from __future__ import annotations
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+
+
+def csv_cell(text: str) -> str:
+    """Put an apostrophe before text that a spreadsheet would run as a formula; numbers stay as they are.
+
+    Names in tables may come from strangers' files. The apostrophe is what a spreadsheet itself uses to mark text.
+    """
+    if not text.startswith(_FORMULA):
+        return text
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}"
+    return text if text[0] in "+-" else f"'{text}"
