@@ -60,10 +60,9 @@ class Lines:
 class _Checked(io.RawIOBase):
     """The bytes of a file, unpacked as its name says and checked piece by piece."""
 
-    def __init__(self, path: Path, checks: tuple[Check, ...]) -> None:
-        self.path, self.checks, self.size = path, checks, 0
-        self.file = path.open("rb")
-        self.content: IO[bytes] = COMPRESSIONS.get(path.suffix, lambda file: file)(self.file)
+    def __init__(self, file: IO[bytes], path: Path, checks: tuple[Check, ...]) -> None:
+        self.file, self.path, self.checks, self.size = file, path, checks, 0
+        self.content: IO[bytes] = COMPRESSIONS.get(path.suffix, lambda file: file)(file)
         self.measured = self.content is not self.file and self.file.seekable()
 
     def readable(self) -> bool:
@@ -90,7 +89,7 @@ class _Checked(io.RawIOBase):
 
 def open_bytes(path: Path, *checks: Check) -> io.BufferedReader:
     """Open a file that may be compressed, as its name says; ``checks`` see all bytes before the reader does."""
-    return io.BufferedReader(_Checked(path, checks), PIECE)
+    return io.BufferedReader(_Checked(path.open("rb"), path, checks), PIECE)
 
 
 def open_lines(path: Path) -> io.TextIOWrapper:
