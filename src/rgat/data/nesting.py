@@ -66,7 +66,7 @@ class Nesting:
 
     def __call__(self, piece: bytes) -> None:
         """Look at the next bytes."""
-        if not self.followed and (self.sign in self.tail + piece or self._is_slow()):
+        if not self.followed and (self._has_sign(self.tail + piece) or self._is_slow()):
             self.follow()
         if self.followed or not self.size:
             self._look(piece)
@@ -83,6 +83,15 @@ class Nesting:
             while piece := file.read(min(left, 16 * PIECE)):
                 self._look(piece)
                 left -= len(piece)
+
+    def _has_sign(self, text: bytes) -> bool:
+        if len(self.sign) > 2:
+            return self.sign in text
+        pair = int.from_bytes(self.sign)  # compared two bytes at a time: a search halts at every single "<"
+        return any(
+            bool((np.frombuffer(text, dtype=np.uint16, count=(len(text) - k) // 2, offset=k) == pair).any())
+            for k in range(min(2, len(text)))
+        )
 
     def _is_slow(self) -> bool:
         spent = time.thread_time() - self.start
