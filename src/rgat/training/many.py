@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import torch
 from torch import nn
 
 from rgat.data import GraphData, NodeData
+from rgat.memory import free_memory
 from rgat.models import difference, stack
 from rgat.training.capture import training_on
 from rgat.training.loop import Data, Training, device_of, fit, make_task
@@ -140,10 +139,7 @@ def _members_that_fit(job: Job) -> int:
     """How many members a stack may have: parameters, gradients, Adam's two moments, the best epoch, and activations."""
     parameters = sum(p.numel() * p.element_size() for p in job.model.parameters())
     activations = 12 * 4 * _numbers_moved(job)  # values, queries and outputs of two layers, and their gradients
-    if device_of(job.model).type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device_of(job.model))
-    else:
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    free = free_memory(device_of(job.model))
     return int(MEMORY_SHARE * free / (6 * parameters + activations))
 
 
