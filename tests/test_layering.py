@@ -12,6 +12,7 @@ CHAIN = [
     "version",
     "checks",
     "memory",
+    "workers",
     "graph",
     "ops",
     "nn",

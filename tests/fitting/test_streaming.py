@@ -1,8 +1,13 @@
 import csv
 import gzip
+import os
+import signal
+import subprocess
+import sys
 from concurrent.futures.process import BrokenProcessPool
 
 import pytest
+from helpers_processes import children, is_alive, wait_until
 
 from rgat.data.molecule_set import molecule_set
 from rgat.fitting import streaming
@@ -95,6 +100,42 @@ def test_what_is_left_of_another_run_is_not_mixed_in(tmp_path, graph_model):
     assert predict_file(graph_model, source, out, resume=True).molecules == 3
     assert out.read_text() == "".join(whole)
     assert not mark.exists()
+
+
+@pytest.mark.usefixtures("inline")
+@pytest.mark.parametrize("cut", [b"CCO,0.5", b'"CC\n', b'"CC\n(', b"C\xc3"])
+def test_rows_with_quoted_newlines_are_resumed_and_half_a_row_is_taken_away(tmp_path, graph_model, cut):
+    source, out = tmp_path / "m.csv", tmp_path / "p.csv"
+    source.write_text('smiles\nCCO\n"CC\n(C)C"\n"C,C"\nCCN\n"C\nC"\nCCC\n')
+    predict_file(graph_model, source, out)
+    whole = out.read_bytes()
+    part = tmp_path / "p.csv.part"
+    for rows in range(1, 7):
+        lines = table(out)[: rows + 1]
+        part.write_text(streaming.table_text(lines, out), newline="")
+        part.write_bytes(part.read_bytes() + cut)
+        (tmp_path / "p.csv.part.model").write_text(streaming._digest(graph_model))
+        done = predict_file(graph_model, source, out, resume=True)
+        assert (done.molecules, done.resumed) == (6, rows)
+        assert out.read_bytes() == whole
+
+
+def test_workers_of_a_killed_prediction_are_gone_soon(tmp_path, graph_model):
+    graph_model.save(tmp_path / "model")
+    (tmp_path / "m.smi").write_text("CCO\n" * 200_000)
+    line = [sys.executable, "-m", "rgat", "predict", str(tmp_path / "model"), "--workers", "2"]
+    files = ["--smiles", str(tmp_path / "m.smi"), "--out", str(tmp_path / "p.csv")]
+    with subprocess.Popen([*line, *files], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as parent:
+        part = tmp_path / "p.csv.part"
+        wait_until(lambda: parent.poll() is not None or (part.exists() and part.stat().st_size > 1000))
+        workers = children(parent.pid)
+        os.kill(parent.pid, signal.SIGKILL)
+    assert len(workers) >= 2
+    try:
+        wait_until(lambda: not any(map(is_alive, workers)), 30)
+    finally:
+        for pid in filter(is_alive, workers):
+            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(

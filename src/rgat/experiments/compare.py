@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -30,6 +30,7 @@ from rgat.experiments.records import (
 from rgat.experiments.variants import VARIANTS, build_model
 from rgat.training import Settings, fit, roc_auc_per_task
 from rgat.training.task import graph_logits
+from rgat.workers import WorkerPool
 
 COMMAND = "rgat demo"  # makes these records, and may replace them
 
@@ -134,10 +135,6 @@ def _clear(folder: Path) -> None:
     shutil.rmtree(folder / "records", ignore_errors=True)
 
 
-def _start_worker() -> None:
-    torch.set_num_threads(1)  # one run per core; and sums never depend on the number of threads
-
-
 def compare(
     names: Sequence[str],
     models: Sequence[str] = tuple(VARIANTS),
@@ -170,17 +167,12 @@ def compare(
             _clear(out / name)
             open_experiment(out / name, _describe(name, seeds))
     runs = {}
-    context = multiprocessing.get_context("spawn")  # a forked child of a threaded parent may hang
-    with ProcessPoolExecutor(min(workers, len(jobs)) or 1, mp_context=context, initializer=_start_worker) as pool:
+    with WorkerPool(min(workers, len(jobs)) or 1, torch.set_num_threads, 1) as pool:  # one run per core
         futures = {pool.submit(_train, *job): job for job in jobs}
-        try:
-            for future in as_completed(futures):
-                run = runs[futures[future]] = future.result()
-                if out is not None:
-                    write_record(out / run["data"], run)
-                if on_run is not None:
-                    on_run(run)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)  # nobody waits for the rest
-            raise
+        for future in as_completed(futures):
+            run = runs[futures[future]] = future.result()
+            if out is not None:
+                write_record(out / run["data"], run)
+            if on_run is not None:
+                on_run(run)
     return [runs[job] for job in jobs]

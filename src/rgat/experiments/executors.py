@@ -5,17 +5,13 @@ Each yields records in the order in which they are there; only the caller writes
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import signal
 import socket
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import lru_cache
-from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
@@ -25,6 +21,7 @@ from rgat.experiments.division import Division
 from rgat.experiments.portable import decode, encode
 from rgat.experiments.records import Record, record_name
 from rgat.experiments.units import Unit, together, train_many
+from rgat.workers import WorkerPool
 
 EXECUTORS = ("local", "processes", "ray")
 RETRIES = 3  # workers lost in a row without anything done between, or with Ray by one unit
@@ -82,7 +79,7 @@ class _Processes:
 
     def __init__(self, content: bytes, device: str, workers: int) -> None:
         self.content, self.device, self.workers = content, device, workers
-        self.pool: ProcessPoolExecutor | None = None
+        self.pool: WorkerPool | None = None
 
     def execute(self, units: Sequence[Unit]) -> Iterator[Record]:
         left = {record_name(group[0]): group for group in together(units)}
@@ -114,36 +111,22 @@ class _Processes:
                         f"way or waiting: {', '.join([*left][:4])}; if memory ran out, give fewer --workers"
                     )
 
-    def _open(self) -> ProcessPoolExecutor:
+    def _open(self) -> WorkerPool:
         if self.pool is None:
-            context = multiprocessing.get_context("spawn")  # a forked child of a threaded parent may hang
-            line, self.line = context.Pipe(duplex=False)
-            start = (self.content, self.device, line)
-            self.pool = ProcessPoolExecutor(self.workers, context, initializer=_start_worker, initargs=start)
+            self.pool = WorkerPool(self.workers, _start, self.content, self.device)
         return self.pool
 
     def close(self) -> None:
         if self.pool is not None:
-            self.line.close()
-            self.pool.shutdown(wait=True, cancel_futures=True)
+            self.pool.end()
             self.pool = None
 
 
 _here: dict[str, Any] = {}  # in a worker process: what it was started with
 
 
-def _start_worker(content: bytes, device: str, line: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who is interrupted is the parent; it lets its workers go
+def _start(content: bytes, device: str) -> None:
     _here.update(content=content, device=device)
-    threading.Thread(target=_leave_with_parent, args=(line,), daemon=True).start()
-
-
-def _leave_with_parent(line: Connection) -> None:
-    """Leave at once, whatever is under way, when the parent closes its end of the line, or is killed."""
-    try:
-        line.recv_bytes()  # nothing is ever sent
-    except (EOFError, OSError):
-        os._exit(1)
 
 
 def _work_here(group: Sequence[Unit]) -> list[Record]:

@@ -8,16 +8,15 @@ from __future__ import annotations
 import csv
 import hashlib
 import itertools
-import multiprocessing
 import os
 import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -31,6 +30,7 @@ from rgat.fitting.fitted import GraphModel
 from rgat.fitting.predictions import Predictions, table_text
 from rgat.fitting.progress import Progress, no_progress
 from rgat.graph import RelationalGraph
+from rgat.workers import WorkerPool
 
 PIECE = 512  # molecules judged at once: more would not be faster
 
@@ -163,14 +163,37 @@ def _resume(part: Path, header: Sequence[str], resume: bool) -> int:
         raise ValueError(f"{part} is left of an interrupted run; resume it (--resume), or remove it")
     with part.open("r+b") as file:
         count, end = -1, 0
-        for line in file:
-            if not line.endswith(b"\n"):
-                break
-            if count < 0 and line.decode() != table_text([header], part.with_suffix("")):
+        for row, place in _whole_rows(file, part):
+            if count < 0 and row != list(header):
                 raise ValueError(f"{part} must be of the same model, but its columns differ; remove it")
-            count, end = count + 1, end + len(line)
+            if len(row) != len(header):
+                break
+            count, end = count + 1, place
         file.truncate(end)
     return max(count, 0)
+
+
+def _whole_rows(file: IO[bytes], part: Path) -> Iterator[tuple[list[str], int]]:
+    """The rows of a table up to one that was cut off, each with the number of bytes up to its end."""
+    end = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal end
+        for line in file:
+            if not line.endswith(b"\n"):
+                return
+            end += len(line)
+            yield line.decode()
+
+    try:
+        for row in csv.reader(lines(), delimiter=_delimiter(part), strict=True):
+            yield row, end
+    except (csv.Error, UnicodeDecodeError):  # a quoted cell that never ends, or half a letter
+        return
+
+
+def _delimiter(part: Path) -> str:
+    return "\t" if part.with_suffix("").suffix == ".tsv" else ","
 
 
 def _skip(rows: Iterator[str], done: int, part: Path) -> None:
@@ -178,29 +201,23 @@ def _skip(rows: Iterator[str], done: int, part: Path) -> None:
     last = deque(itertools.islice(rows, done), maxlen=1)
     if not done:
         return
-    delimiter = "\t" if part.with_suffix("").suffix == ".tsv" else ","
     with part.open(encoding="utf-8", newline="") as file:
-        written = deque(csv.reader(file, delimiter=delimiter), maxlen=1)[0][0]
+        written = deque(csv.reader(file, delimiter=_delimiter(part)), maxlen=1)[0][0]
     if not last or csv_cell(last[0]) != written:
         raise ValueError(f"{part} must be of the same file of molecules, but row {done} is another one; remove it")
 
 
 def _parsed(rows: Iterator[str], workers: int, self_loops: bool) -> Iterator[tuple[list[str], Piece]]:
     """Pieces in the order of the file; at any time only a few are on their way."""
-    context = multiprocessing.get_context("spawn")  # a forked child of a threaded parent may hang
     waiting: deque[tuple[list[str], Future[Piece]]] = deque()
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        try:
-            while texts := list(itertools.islice(rows, PIECE)):
-                waiting.append((texts, pool.submit(parse, texts, self_loops)))
-                if len(waiting) > 2 * workers:
-                    first, future = waiting.popleft()
-                    yield first, future.result()
-            for texts, future in waiting:
-                yield texts, future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)  # nobody waits for the rest
-            raise
+    with WorkerPool(workers, torch.set_num_threads, 1) as pool:
+        while texts := list(itertools.islice(rows, PIECE)):
+            waiting.append((texts, pool.submit(parse, texts, self_loops)))
+            if len(waiting) > 2 * workers:
+                first, future = waiting.popleft()
+                yield first, future.result()
+        for texts, future in waiting:
+            yield texts, future.result()
 
 
 def parse(texts: Sequence[str], self_loops: bool) -> Piece:
