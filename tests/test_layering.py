@@ -13,6 +13,7 @@ CHAIN = [
     "checks",
     "memory",
     "workers",
+    "locks",
     "graph",
     "ops",
     "nn",

@@ -216,7 +216,6 @@ def train(
         kernel_l2_1=l2,
         kernel_l2_2=l2,
     )
-    own_data.check_folder(out)
     about: dict[str, Any] = {
         "labels": labels,
         "test_labels": test_labels,
@@ -233,28 +232,29 @@ def train(
         "skip_invalid": skip_invalid,
         "relaxed": relaxed,
     }
-    if data is not None and not (rdf or smiles) and ensemble == 1 and not search:
-        own_data.refuse_foreign("name", about)
-        found = own_data.train_by_name(data, out, given, seed, resume)
-        if found is not None:  # else another process speaks
-            with _progress() as advance:
-                fitted = own_data.keep_trained(*found, out, seed, comparison, advance)
-            _print_trained(found[0])
-            _print_fitted(fitted, out)
-        return
-    own_data.refuse({"--resume": resume}, "one model of a data set by name, without --search")
-    own_data.check_given("node" if rdf else "graph" if smiles else None, given)
-    if rdf and not smiles:
-        own_data.refuse({"--batch-size": given.get("batch_size")}, "molecules; a graph is trained on as a whole")
-    read = own_data.read(data, rdf=rdf, smiles=smiles, seed=seed, **about)
-    for line in own_data.describe(read):
-        _say(line)
-    with _progress() as advance:
-        fitted = own_data.fit(
-            read, ensemble=ensemble, search=search, seed=seed, comparison=comparison, progress=advance, **given
-        )
-    fitted.save(out)
-    _print_fitted(fitted, out)
+    with own_data.held_folder(out):
+        if data is not None and not (rdf or smiles) and ensemble == 1 and not search:
+            own_data.refuse_foreign("name", about)
+            found = own_data.train_by_name(data, out, given, seed, resume)
+            if found is not None:  # else another process speaks
+                with _progress() as advance:
+                    fitted = own_data.keep_trained(*found, out, seed, comparison, advance)
+                _print_trained(found[0])
+                _print_fitted(fitted, out)
+            return
+        own_data.refuse({"--resume": resume}, "one model of a data set by name, without --search")
+        own_data.check_given("node" if rdf else "graph" if smiles else None, given)
+        if rdf and not smiles:
+            own_data.refuse({"--batch-size": given.get("batch_size")}, "molecules; a graph is trained on as a whole")
+        read = own_data.read(data, rdf=rdf, smiles=smiles, seed=seed, **about)
+        for line in own_data.describe(read):
+            _say(line)
+        with _progress() as advance:
+            fitted = own_data.fit(
+                read, ensemble=ensemble, search=search, seed=seed, comparison=comparison, progress=advance, **given
+            )
+        fitted.save(out)
+        _print_fitted(fitted, out)
 
 
 @contextmanager

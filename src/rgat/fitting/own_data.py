@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ from rgat.fitting.predictions import PREDICTED, Predictions
 from rgat.fitting.progress import Progress, no_progress
 from rgat.fitting.streaming import predict_file
 from rgat.fitting.wording import molecule_rows, node_rows, node_sentences, relation_rows
+from rgat.locks import locked
 from rgat.training.distributed import under_torchrun
 
 __all__ = ["fit", "load"]
@@ -73,6 +75,26 @@ def check_folder(folder: Path) -> None:
     parent = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         raise ValueError(f"{folder} must be a folder that can be written, but {parent} is none; choose another --out")
+
+
+@contextmanager
+def held_folder(folder: Path) -> Iterator[None]:
+    """Keep a folder for a model from all other processes while the block runs, or raise if one of them holds it.
+
+    Of the processes that `torchrun` starts together, the first holds it for all.
+    """
+    check_folder(folder)
+    if under_torchrun() and os.environ.get("RANK", "0") != "0":
+        yield
+        return
+    is_new = not folder.exists()
+    try:
+        with locked(folder / ".lock", str(folder)):
+            yield
+    finally:
+        if is_new:
+            with suppress(OSError):  # something was written
+                folder.rmdir()
 
 
 def read_thresholds(texts: Sequence[str]) -> dict[str, float]:

@@ -30,6 +30,7 @@ from rgat.fitting.fitted import GraphModel
 from rgat.fitting.predictions import Predictions, table_text
 from rgat.fitting.progress import Progress, no_progress
 from rgat.graph import RelationalGraph
+from rgat.locks import locked
 from rgat.workers import WorkerPool
 
 PIECE = 512  # molecules judged at once: more would not be faster
@@ -82,6 +83,19 @@ def predict_file(
         raise ValueError(f"{out}: cannot be written: it is a folder")
     workers = (os.cpu_count() or 1) if workers is None else workers
     check_count("workers", workers)
+    with locked(out.with_name(f"{out.name}.part.lock"), str(out)):
+        return _predict_file(fitted, source, out, smiles_column, workers, resume, progress)
+
+
+def _predict_file(
+    fitted: GraphModel,
+    source: Path,
+    out: Path,
+    smiles_column: str | None,
+    workers: int,
+    resume: bool,
+    progress: Progress,
+) -> Streamed:
     part = out.with_name(f"{out.name}.part")
     header = Predictions((), fitted.tasks, np.empty((0, 0)), np.empty((0, 0)), exclusive=False).header()
     mark, digest = out.with_name(f"{out.name}.part.model"), _digest(fitted)

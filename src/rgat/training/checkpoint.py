@@ -50,7 +50,30 @@ def save_checkpoint(
 
 
 def load_checkpoint(folder: str | Path, name: str = NAME) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and the record of the checkpoint in ``folder``; refuses one that is not whole or not ours."""
+    """The tensors and the record of the checkpoint in ``folder``; refuses one that is not whole or not ours.
+
+    Another process may replace it meanwhile: then the tensors that the JSON named are gone, and the new ones are read.
+    """
+    path = Path(folder) / f"{name}.json"
+    while True:
+        before = _stamp(path)
+        try:
+            return _load_once(folder, name)
+        except ValueError:
+            if _stamp(path) == before:
+                raise
+
+
+def _stamp(path: Path) -> tuple[int, ...] | None:
+    """What changes when a file is replaced."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _load_once(folder: str | Path, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     folder, packed = Path(folder), _safetensors()
     path = folder / f"{name}.json"
     text = _read(path, LARGEST_RECORD)
