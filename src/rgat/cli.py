@@ -249,10 +249,10 @@ def train(
         read = own_data.read(data, rdf=rdf, smiles=smiles, seed=seed, **about)
         for line in own_data.describe(read):
             _say(line)
+        asked: dict[str, Any] = {"ensemble": ensemble, "search": search, "seed": seed, "comparison": comparison}
+        _say(own_data.forecast(read, **asked, **given))
         with _progress() as advance:
-            fitted = own_data.fit(
-                read, ensemble=ensemble, search=search, seed=seed, comparison=comparison, progress=advance, **given
-            )
+            fitted = own_data.fit(read, progress=advance, keep=lambda fitted: fitted.save(out), **asked, **given)
         fitted.save(out)
         _print_fitted(fitted, out)
 

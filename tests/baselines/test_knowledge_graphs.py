@@ -1,7 +1,9 @@
 """FEAT, WL, RDF2Vec and R-GCN: their equations on graphs small enough to work out by hand, then on the benchmarks."""
 
+import dataclasses
 import os
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -64,7 +66,7 @@ def test_feat_counts_outgoing_then_incoming_edges_per_relation():
 
 def gram(triples, instances, num_nodes, depth, num_features=None):
     features = wl.subtree_counts(np.array(triples), np.array(instances), num_nodes, depth, num_features)
-    return svm.gram_matrix(features).astype(int).tolist()
+    return svm.linear_kernel(features).astype(int).tolist()
 
 
 def test_wl_counts_each_label_once_worked_out_by_hand():
@@ -263,6 +265,32 @@ def test_rdf2vec_chooses_the_direction_with_the_vectors_of_seed_0(monkeypatch):
     ):
         with pytest.raises(ValueError, match=message):
             rdf2vec.run(data, **options)
+
+
+def many_labelled(size):
+    people = torch.randperm(size, generator=torch.Generator().manual_seed(1))
+    return dataclasses.replace(two_kinds(size), train=people[: size // 2], test=people[size // 2 :])
+
+
+def test_many_labelled_nodes_need_no_matrix_of_their_products():
+    data = many_labelled(6_000)
+    tracemalloc.start()
+    try:
+        outcome = wl.run(data, depths=(1,), costs=(1.0,), num_features=1 << 20)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 6_000**2 * 8 / 4, "a matrix of products alone would be four times as large"
+    assert outcome.scores(data)["test"] == 1.0
+
+
+def test_features_are_classified_as_their_products_are(monkeypatch):
+    data = many_labelled(200)
+    for most in (1_000, 10):
+        monkeypatch.setattr(svm, "MOST_PRODUCTS", most)
+        outcome = wl.run(data, depths=(1,))
+        assert outcome.scores(data)["test"] == 1.0
+        assert outcome.config["cross_validation_accuracy"] == 1.0
 
 
 def test_settings_that_are_given_are_not_called_selected():

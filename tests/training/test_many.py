@@ -131,12 +131,12 @@ def test_what_cannot_be_stacked_is_trained_alone_and_says_why():
 
 def test_a_stack_is_no_larger_than_memory_allows(monkeypatch):
     data = load("institute")
-    monkeypatch.setattr(module, "_members_that_fit", lambda job: 2)
+    monkeypatch.setattr(module, "members_that_fit", lambda job: 2)
     plan = plan_stacks(jobs(data, {}, {}, {}))
     assert plan == [([0, 1], "in a stack of 2 (2 fit in memory)"), ([2], plan[1][1])]
     assert plan[1][1].endswith("(2 fit in memory)")
     monkeypatch.undo()
-    assert module._members_that_fit(jobs(data, {})[0]) > 1
+    assert module.members_that_fit(jobs(data, {})[0]) > 1
 
 
 def test_there_must_be_one_setting_for_all_models_or_one_for_each():

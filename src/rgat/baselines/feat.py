@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rgat.baselines.outcome import Outcome
-from rgat.baselines.svm import Array, classify, gram_matrix, labelled, normalised
+from rgat.baselines.svm import Array, classify, labelled, linear_kernel, normalised
 from rgat.baselines.triples import Ids, original_triples
 from rgat.data import NodeData
 
@@ -27,5 +27,5 @@ def run(data: NodeData, seed: int = 0, *, costs: tuple[float, ...] = COSTS) -> O
     """A linear support vector machine on counts at length one; the same for every seed."""
     triples = original_triples(data)
     counts = relation_counts(triples, labelled(data).numpy(), int(triples[:, 1].max(initial=-1)) + 1)
-    kernel = gram_matrix(normalised(counts))
+    kernel = linear_kernel(normalised(counts))
     return classify(data, [({"directions": "out and in"}, lambda: kernel)], costs, {})

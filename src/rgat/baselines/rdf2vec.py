@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rgat.baselines.outcome import Outcome
-from rgat.baselines.svm import Array, classify, gram_matrix, labelled
+from rgat.baselines.svm import Array, classify, labelled, linear_kernel
 from rgat.baselines.triples import Ids, original_triples
 from rgat.checks import check_count, check_word
 from rgat.data import NodeData
@@ -153,14 +153,14 @@ def run(
     triples, entities = original_triples(data), labelled(data).numpy()
     content = hashlib.sha256(triples.tobytes() + entities.tobytes()).hexdigest()
 
-    def kernel(backwards: bool, seed: int) -> Array:
+    def kernel(backwards: bool, seed: int) -> Any:
         def build() -> Arrays:
             graph = adjacency(triples, data.graph.num_nodes, backwards)
             text = sentences(graph, entities, kind, depth, cap, np.random.default_rng(seed))
             return {"vectors": embed(text, entities, seed)}
 
         made_by = {"reverse": backwards, "seed": seed, "gensim": gensim().__version__}
-        return gram_matrix(cached("rdf2vec", content, given | made_by, build)["vectors"])
+        return linear_kernel(cached("rdf2vec", content, given | made_by, build)["vectors"])
 
     given = {"walks": kind, "depth": depth, "walks_per_entity": cap, "iterations": WL_ITERATIONS, **WORD2VEC}
     first = [({"reverse": choice}, lambda choice=choice: kernel(choice, 0)) for choice in reverse]

@@ -17,6 +17,7 @@ from rgat.data.splits import stratified_folds
 
 Array = NDArray[np.float64]
 NUM_FOLDS = 5
+MOST_PRODUCTS = 5_000  # rows whose inner products are kept, 200 MB; the data sets of the paper have at most 1,000
 
 
 def sklearn_svm() -> Any:
@@ -50,15 +51,21 @@ def normalised(features: Any) -> Any:
     return sparse.diags_array(1 / np.where(length > 0, length, 1)) @ features
 
 
-def gram_matrix(features: Any) -> Array:
-    """Inner products of all rows, dense or sparse."""
+def linear_kernel(features: Any) -> Any:
+    """Inner products of all rows, dense or sparse; of many rows the features themselves, as a sparse matrix.
+
+    Their products would take memory for the square of their number, and a machine that is trained on the features by
+    another solver needs none.
+    """
+    if features.shape[0] > MOST_PRODUCTS:
+        return scipy_sparse().csr_matrix(features, dtype=np.float64)
     product = features @ features.T
     return np.asarray(product.toarray() if hasattr(product, "toarray") else product, dtype=np.float64)
 
 
 def classify(
     data: NodeData,
-    kernels: Sequence[tuple[dict[str, Any], Callable[[], Array]]],
+    kernels: Sequence[tuple[dict[str, Any], Callable[[], Any]]],
     costs: Sequence[float],
     config: dict[str, Any],
 ) -> Outcome:
@@ -66,7 +73,7 @@ def classify(
 
     Args:
         data: whose labelled nodes are to be classified.
-        kernels: settings, and a function that makes their kernel matrix of the labelled nodes, in the order of
+        kernels: settings, and a function that makes the :func:`linear_kernel` of the labelled nodes, in the order of
             :func:`labelled`. The first of equally good ones is taken.
         costs: candidates of `C`.
         config: further settings, for the record.
@@ -75,17 +82,17 @@ def classify(
     train = np.arange(len(data.train))
     if len(np.unique(labels[train])) < 2:
         raise ValueError(f"{data.name} must have two classes to learn from, got one or none in its training part")
-    best: tuple[float, dict[str, Any], Array] | None = None
+    best: tuple[float, dict[str, Any], Any] | None = None
     for setting, make in kernels:
         kernel = make()
         for cost in costs:
-            score = _cross_validate(kernel[np.ix_(train, train)], labels[train], cost)
+            score = _cross_validate(_between(kernel, train, train), labels[train], cost)
             if best is None or score > best[0] + 1e-12:
                 best = (score, setting | {"C": cost}, kernel)
     assert best is not None
     score, chosen, kernel = best
-    machine = _machine(chosen["C"]).fit(kernel[np.ix_(train, train)], labels[train])
-    logits = _logits(machine, kernel[:, train], len(data.classes))
+    machine = _machine(chosen["C"], kernel).fit(_between(kernel, train, train), labels[train])
+    logits = _logits(machine, _between(kernel, np.arange(len(labels)), train), len(data.classes))
     sizes = [len(getattr(data, part)) for part in PARTS]
     candidates = len(kernels) * len(costs)
     return Outcome(
@@ -97,27 +104,36 @@ def classify(
     )
 
 
-def _machine(cost: float) -> Any:
-    return sklearn_svm().SVC(C=cost, kernel="precomputed", decision_function_shape="ovr")
+def _machine(cost: float, kernel: Any) -> Any:
+    """A machine for inner products, or one for the features: there, one class against the rest, squared hinge loss."""
+    if isinstance(kernel, np.ndarray):
+        return sklearn_svm().SVC(C=cost, kernel="precomputed", decision_function_shape="ovr")
+    return sklearn_svm().LinearSVC(C=cost, dual=False, max_iter=10_000)
 
 
-def _cross_validate(kernel: Array, labels: NDArray[np.int64], cost: float) -> float:
+def _between(kernel: Any, rows: NDArray[np.int64], learned: NDArray[np.int64]) -> Any:
+    """What a machine has to know of rows: their products with those it learns from, or their features."""
+    return kernel[np.ix_(rows, learned)] if isinstance(kernel, np.ndarray) else kernel[rows]
+
+
+def _cross_validate(kernel: Any, labels: NDArray[np.int64], cost: float) -> float:
     """Mean accuracy over the folds."""
     scores = []
     for fold in stratified_folds(labels.tolist(), NUM_FOLDS, seed=0):
         held = fold.numpy()
         rest = np.setdiff1d(np.arange(len(labels)), held)
-        machine = _machine(cost).fit(kernel[np.ix_(rest, rest)], labels[rest])
-        found = _logits(machine, kernel[np.ix_(held, rest)], int(labels.max()) + 1).argmax(1).numpy()
+        machine = _machine(cost, kernel).fit(_between(kernel, rest, rest), labels[rest])
+        found = _logits(machine, _between(kernel, held, rest), int(labels.max()) + 1).argmax(1).numpy()
         scores.append(float((found == labels[held]).mean()))
     return float(np.mean(scores))
 
 
-def _logits(machine: Any, kernel: Array, num_classes: int) -> Tensor:
+def _logits(machine: Any, kernel: Any, num_classes: int) -> Tensor:
     """A number per row and class, the largest for the class that wins; classes never seen come last."""
-    decision = machine.decision_function(kernel) if len(kernel) else np.zeros((0, len(machine.classes_)))
+    count = kernel.shape[0]
+    decision = machine.decision_function(kernel) if count else np.zeros((0, len(machine.classes_)))
     if decision.ndim == 1:
         decision = np.stack([-decision, decision], axis=1)
-    logits = np.full((len(kernel), num_classes), decision.min(initial=0) - 1)
+    logits = np.full((count, num_classes), decision.min(initial=0) - 1)
     logits[:, machine.classes_] = decision
     return torch.from_numpy(logits).float()

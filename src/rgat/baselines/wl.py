@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rgat.baselines.outcome import Outcome
-from rgat.baselines.svm import classify, gram_matrix, labelled, normalised, scipy_sparse
+from rgat.baselines.svm import classify, labelled, linear_kernel, normalised, scipy_sparse
 from rgat.baselines.triples import Ids, original_triples
 from rgat.checks import check_count
 from rgat.data import NodeData
@@ -67,7 +67,7 @@ def run(
 
     def kernel(depth: int) -> Any:
         features = subtree_counts(triples, instances, data.graph.num_nodes, depth, num_features)
-        return gram_matrix(normalised(features))
+        return linear_kernel(normalised(features))
 
     kernels = [({"depth": depth, "iterations": 2 * depth}, lambda depth=depth: kernel(depth)) for depth in depths]
     return classify(data, kernels, costs, {"num_features": num_features})

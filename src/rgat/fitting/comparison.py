@@ -24,9 +24,20 @@ def compare(
     data: NodeData | GraphData, config: Config, seed: int, train: Callable[[Config, str], Model]
 ) -> list[dict[str, Any]]:
     """One row for each system: its name, its scores by part, and what to make of them."""
-    rows = [_majority(data), _simple(data, seed)]
-    if config["model"] != "RGCN":
-        rows.append(_rgcn(data, config, train))
+    systems: dict[str, Callable[[], dict[str, Any]]] = {
+        "majority vote": lambda: _majority(data),
+        SIMPLE[task_of(data)]: lambda: _simple(data, seed),
+        "RGCN": lambda: _rgcn(data, config, train),
+    }
+    if config["model"] == "RGCN":
+        del systems["RGCN"]
+    rows = []
+    for name, run in systems.items():
+        try:
+            rows.append(run())
+        except (ImportError, ValueError, RuntimeError, MemoryError) as error:  # the model is fitted without it
+            reason = "memory ran out" if isinstance(error, MemoryError) else str(error).partition("\n")[0]
+            rows.append(_row(name, {}, f"left out: {reason}"))
     return rows
 
 
@@ -42,10 +53,7 @@ def _majority(data: NodeData | GraphData) -> dict[str, Any]:
 def _simple(data: NodeData | GraphData, seed: int) -> dict[str, Any]:
     name = SIMPLE[task_of(data)]
     run = (NODE_BASELINES if isinstance(data, NodeData) else GRAPH_BASELINES)[name]
-    try:
-        return _row(name, run(data, seed).scores(data))
-    except (ImportError, ValueError) as error:  # it is here to compare with, and the model is fitted without it
-        return _row(name, {}, f"left out: {error}")
+    return _row(name, run(data, seed).scores(data))
 
 
 def _rgcn(data: NodeData | GraphData, config: Config, train: Callable[[Config, str], Model]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -29,8 +29,9 @@ from rgat.fitting.fitted import GraphModel, NodeModel
 from rgat.fitting.inspection import check
 from rgat.fitting.progress import Progress, no_progress
 from rgat.fitting.quality import measure
+from rgat.memory import free_memory
 from rgat.models import Model
-from rgat.training import Result, Settings, balanced_class_weights, fit_many
+from rgat.training import Job, Result, Settings, balanced_class_weights, bytes_needed, fit_many, members_that_fit
 
 NUM_FOLDS = 5
 Data = NodeData | GraphData
@@ -45,6 +46,7 @@ def fit(
     comparison: bool = True,
     device: torch.device | str = "cpu",
     progress: Progress = no_progress,
+    keep: Callable[[NodeModel | GraphModel], None] | None = None,
     **options: Any,
 ) -> NodeModel | GraphModel:
     """Fit a model to labelled nodes or graphs; the defaults are meant to work.
@@ -57,6 +59,8 @@ def fit(
         comparison: also train what the model has to be better than: see the model's ``report``.
         device: where to train.
         progress: called with what is being done, and how much of it is done, from 0 to 1.
+        keep: called with the model once it is trained, before it is compared with others, so that it can be saved
+            whatever happens to them.
         **options: ``model`` (a name in the paper's tables), options of the model, settings of training; see
             :func:`rgat.fitting.configuration.configure`.
     """
@@ -74,12 +78,19 @@ def fit(
     fitted = _fitted(data, members, config, calibration)
     fitted.report.update(seed=seed, ensemble=ensemble, search=search, **measure(fitted, data))
     if comparison:
-        fitted.report["comparison"] = compare(data, config, seed, trainer.train_alone)
+        if keep is not None:
+            keep(fitted)
+        fitted.report["comparison"] = compare(data, config, seed, trainer.train_rival)
     return fitted
 
 
 def fit_trained(
-    trained: Trained, config: Config, seed: int, comparison: bool = False, progress: Progress = no_progress
+    trained: Trained,
+    config: Config,
+    seed: int,
+    comparison: bool = False,
+    progress: Progress = no_progress,
+    keep: Callable[[NodeModel | GraphModel], None] | None = None,
 ) -> NodeModel | GraphModel:
     """What :func:`fit` returns, of a model that was trained already; its validation part calibrates it."""
     device = next(trained.model.parameters()).device
@@ -88,7 +99,9 @@ def fit_trained(
     fitted = _fitted(trained.data, members, config, trainer.calibrate(members))
     fitted.report.update(seed=seed, ensemble=1, search=0, **measure(fitted, trained.data))
     if comparison:
-        fitted.report["comparison"] = compare(trained.data, config, seed, trainer.train_alone)
+        if keep is not None:
+            keep(fitted)
+        fitted.report["comparison"] = compare(trained.data, config, seed, trainer.train_rival)
     return fitted
 
 
@@ -104,25 +117,31 @@ class _Trainer:
 
     def __init__(self, data: Data, device: torch.device, seed: int, progress: Progress) -> None:
         self.data, self.device, self.seed, self.progress = data, device, seed, progress
-        # Without validation nodes each fold of the training part takes their place once.
-        self.folds = _folds(data, seed) if isinstance(data, NodeData) and not len(data.valid) else []
+        self.folds = folds_of(data, seed)
 
     def run(
-        self, what: str, datas: Sequence[Data], config: Config, settings: Settings, seeds: Sequence[int]
+        self,
+        what: str,
+        datas: Sequence[Data],
+        config: Config,
+        settings: Settings,
+        seeds: Sequence[int],
+        place: tuple[int, int] | None = None,
     ) -> tuple[list[Model], list[Result]]:
-        """Train one model for each seed and data set."""
+        """Train one model for each seed and data set; ``place`` says how many of how many are trained already."""
         options, _ = split_config(config)
         models: list[Any] = [
             build_model(data, seed, **options).to(self.device) for data, seed in zip(datas, seeds, strict=True)
         ]
-        total = len(models) * settings.max_epochs
+        before, count = place or (0, len(models))
+        total = count * settings.max_epochs
 
         def on_epoch(number: int, epoch: Any) -> None:
-            self.progress(what, (number * settings.max_epochs + epoch.epoch) / total)
+            self.progress(what, ((before + number) * settings.max_epochs + epoch.epoch) / total)
 
         same_order = [self.seed] * len(models) if isinstance(self.data, GraphData) else list(seeds)
         results = fit_many(models, list(datas), settings, same_order, on_epoch)
-        self.progress(what, 1.0)
+        self.progress(what, (before + len(models)) / count)
         if any(result.best_epoch == 0 for result in results):
             raise ValueError(
                 f"training must keep finite numbers, but {what} diverged; lower `learning_rate` "
@@ -130,11 +149,33 @@ class _Trainer:
             )
         return models, results
 
-    def cross_validate(self, config: Config, what: str) -> tuple[list[Model], list[Result]]:
-        """One model per fold, or one on the validation part."""
-        _, settings = split_config(config)
+    def cross_validate(self, config: Config, what: str) -> tuple[list[Result], list[Tensor]]:
+        """Train one model per fold, or one on the validation part; return results and the logits held-out nodes get.
+
+        A model of a fold is needed no longer than that, so only those that train together are there at a time.
+        """
         datas: list[Data] = [*self.folds] or [self.data]
-        return self.run(what, datas, config, settings, [self.seed + 1000 + fold for fold in range(len(datas))])
+        size = max(1, members_that_fit(self._job(datas[0], config))) if len(datas) > 1 else 1
+        results: list[Result] = []
+        logits: list[Tensor] = []
+        for first in range(0, len(datas), size):
+            found = self._train_folds(datas, range(first, min(first + size, len(datas))), config, what)
+            results += found[0]
+            logits += found[1]
+        return results, logits
+
+    def _train_folds(
+        self, datas: Sequence[Data], chosen: range, config: Config, what: str
+    ) -> tuple[list[Result], list[Tensor]]:
+        _, settings = split_config(config)
+        some, seeds = [datas[fold] for fold in chosen], [self.seed + 1000 + fold for fold in chosen]
+        models, results = self.run(what, some, config, settings, seeds, (chosen.start, len(datas)))
+        pairs = zip(models, self.folds[chosen.start : chosen.stop], strict=False)  # none with a validation part
+        return results, [_logits(model, fold.x, fold.graph)[fold.valid] for model, fold in pairs]
+
+    def _job(self, data: Data, config: Config) -> Job:
+        options, settings = split_config(config)
+        return Job(build_model(data, self.seed, **options).to(self.device), data, settings, self.seed)
 
     def train(self, config: Config, ensemble: int, what: str = "the model") -> tuple[list[Model], Calibration]:
         """The members of an ensemble, and how their logits become probabilities."""
@@ -143,14 +184,20 @@ class _Trainer:
         if not self.folds:
             members, _ = self.run(what, [self.data] * ensemble, config, settings, seeds)
             return members, self.calibrate(members)
-        models, results = self.cross_validate(config, f"cross-validation of {what}")
+        results, logits = self.cross_validate(config, f"cross-validation of {what}")
+        # Each node is judged by the model that did not learn from it.
+        labels = torch.cat([fold.labels[fold.valid] for fold in self.folds])
+        calibration = calibrate_nodes(torch.cat(logits), labels)
         epochs = statistics.median_high([result.best_epoch for result in results])
         fixed = dataclasses.replace(settings, max_epochs=epochs, patience=None)
         members, _ = self.run(what, [self.data] * ensemble, config, fixed, seeds)
-        return members, self._calibrate_folds(models)
+        return members, calibration
 
-    def train_alone(self, config: Config, what: str) -> Model:
-        """One model, for comparison; nothing but itself is of interest."""
+    def train_rival(self, config: Config, what: str) -> Model:
+        """One model to compare with, of which nothing but itself is of interest; raises if memory is short."""
+        needed, free = bytes_needed(self._job(self.data, config)), free_memory(self.device)
+        if needed > free:
+            raise ValueError(f"it may take {needed / 2**30:.1f} GiB of memory, and {free / 2**30:.1f} GiB are free")
         return self.train(config, 1, what)[0][0]
 
     def calibrate(self, members: list[Model]) -> Calibration:
@@ -163,14 +210,6 @@ class _Trainer:
         logits = torch.stack([_logits(member, data.x, data.graph) for member in members]).mean(0)
         return calibrate_nodes(logits[valid], data.labels[valid])
 
-    def _calibrate_folds(self, models: list[Model]) -> Calibration:
-        """Each node is judged by the model that did not learn from it."""
-        logits, labels = [], []
-        for model, fold in zip(models, self.folds, strict=True):
-            logits.append(_logits(model, fold.x, fold.graph)[fold.valid])
-            labels.append(fold.labels[fold.valid])
-        return calibrate_nodes(torch.cat(logits), torch.cat(labels))
-
 
 def _logits(model: Model, x: Tensor | None, graph: Any) -> Tensor:
     device = next(model.parameters()).device
@@ -179,7 +218,10 @@ def _logits(model: Model, x: Tensor | None, graph: Any) -> Tensor:
     return found.float().cpu()
 
 
-def _folds(data: NodeData, seed: int) -> list[NodeData]:
+def folds_of(data: Data, seed: int) -> list[NodeData]:
+    """Return the data sets of a cross-validation: without validation nodes, each fold of the training part is these."""
+    if isinstance(data, GraphData) or len(data.valid):
+        return []
     classes = data.labels[data.train].tolist()
     folds = []
     for held in stratified_folds(classes, min(NUM_FOLDS, len(classes)), seed):
@@ -198,7 +240,7 @@ def _search(trainer: _Trainer, config: Config, given: Mapping[str, Any], trials:
         tried = config if trial == 0 else config | proposals[trial % ROUND]
         record = {"trial": trial, "model": config["model"], "config": dict.fromkeys(priors) | tried, "error": None}
         try:
-            _, results = trainer.cross_validate(tried, f"search, configuration {trial + 1} of {trials}")
+            results, _ = trainer.cross_validate(tried, f"search, configuration {trial + 1} of {trials}")
         except ValueError as error:  # it diverged: as bad as can be, but no reason to stop
             finished.append(record | {"status": "diverged", "error": str(error)})
             continue

@@ -32,6 +32,7 @@ from rgat.fitting.explanation import ORDERS, NodeExplanation, RelationImportance
 from rgat.fitting.explorer import write_explorer
 from rgat.fitting.fitted import GraphModel, NodeModel
 from rgat.fitting.folder import load
+from rgat.fitting.forecast import forecast
 from rgat.fitting.inspection import describe as describe_data
 from rgat.fitting.inspection import find_leaks
 from rgat.fitting.molecule_explanation import MoleculeExplanation
@@ -42,7 +43,7 @@ from rgat.fitting.wording import molecule_rows, node_rows, node_sentences, relat
 from rgat.locks import locked
 from rgat.training.distributed import under_torchrun
 
-__all__ = ["fit", "load"]
+__all__ = ["fit", "forecast", "load"]
 
 Path_ = str | PathLike[str]
 OPTIONS: dict[str, tuple[str, ...]] = {
@@ -218,7 +219,8 @@ def keep_trained(
     trained: Trained, config: dict[str, Any], out: Path, seed: int, comparison: bool, progress: Progress
 ) -> NodeModel | GraphModel:
     """Calibrate and save what ``train_by_name`` trained, and say how good it is; `torchrun` compares with nothing."""
-    fitted = fit_trained(trained, config, seed, comparison and not under_torchrun(), progress)
+    compares = comparison and not under_torchrun()
+    fitted = fit_trained(trained, config, seed, compares, progress, keep=lambda fitted: fitted.save(out))
     fitted.save(out)
     return fitted
 

@@ -3,7 +3,7 @@
 from rgat.training.checkpoint import has_checkpoint, load_checkpoint, save_checkpoint
 from rgat.training.loop import fit
 from rgat.training.loss import balanced_class_weights, l2_penalty, multi_task_cross_entropy, node_cross_entropy
-from rgat.training.many import Job, fit_many, plan_stacks
+from rgat.training.many import Job, bytes_needed, fit_many, members_that_fit, plan_stacks
 from rgat.training.metric import accuracy, mean_pr_auc, mean_roc_auc, roc_auc, roc_auc_per_task
 from rgat.training.run import Epoch, Result, Settings
 
@@ -14,6 +14,7 @@ __all__ = [
     "Settings",
     "accuracy",
     "balanced_class_weights",
+    "bytes_needed",
     "fit",
     "fit_many",
     "has_checkpoint",
@@ -21,6 +22,7 @@ __all__ = [
     "load_checkpoint",
     "mean_pr_auc",
     "mean_roc_auc",
+    "members_that_fit",
     "multi_task_cross_entropy",
     "node_cross_entropy",
     "plan_stacks",
