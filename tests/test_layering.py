@@ -11,6 +11,7 @@ ROOT = Path(rgat.__file__).parent
 CHAIN = [
     "version",
     "checks",
+    "folders",
     "memory",
     "workers",
     "locks",

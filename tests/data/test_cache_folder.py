@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rgat.data.cache import cached
-from rgat.data.files import cache_folder
+from rgat.folders import cache_folder
 
 
 @pytest.fixture

@@ -14,13 +14,13 @@ from rgat.checks import check_word
 from rgat.data.cache import Arrays, cached, pack_text, unpack_text
 from rgat.data.download import DownloadError, Progress, download, extract, lock, sha256
 from rgat.data.features import encode, learn_vocabulary
-from rgat.data.files import cache_folder
 from rgat.data.knowledge_graph import LabelSource, label_triples
 from rgat.data.molecule_table import distinct, from_smiles
 from rgat.data.molecules import BONDS, count_bonds
 from rgat.data.rdf import Triples, read_triples
 from rgat.data.records import GraphData, GraphStore, NodeData
 from rgat.data.splits import random_parts
+from rgat.folders import cache_folder
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rgat.data.files import cache_folder, replacing
+from rgat.data.files import replacing
+from rgat.folders import cache_folder
 
 VERSION = 1  # of the stored form; another number makes old files unused
 Arrays = dict[str, NDArray[Any]]

@@ -8,9 +8,10 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 def csv_cell(text: str) -> str:
     """Put an apostrophe before text that a spreadsheet would run as a formula; numbers stay as they are.
 
-    Names in tables may come from strangers' files. The apostrophe is what a spreadsheet itself uses to mark text.
+    Names in tables may come from strangers' files. The apostrophe is what a spreadsheet itself uses to mark text. A
+    sign alone, such as a dash for a missing value, is no formula.
     """
-    if not text.startswith(_FORMULA):
+    if not text.startswith(_FORMULA) or len(text) == 1:
         return text
     try:
         float(text)

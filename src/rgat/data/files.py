@@ -103,32 +103,6 @@ def kind_of(path: Path) -> str:
     return suffixes[-1].lower() if suffixes else ""
 
 
-def cache_folder() -> Path:
-    """The user's cache folder for `rgat`; below the temporary folder for a user without a home."""
-    given = os.environ.get("XDG_CACHE_HOME")
-    if given:
-        return Path(given) / "rgat"
-    try:
-        return Path.home() / ".cache" / "rgat"
-    except RuntimeError:  # neither HOME nor an entry for the user id, as in containers with a random one
-        return _private_folder(f"rgat-{os.getuid()}" if hasattr(os, "getuid") else "rgat")
-
-
-def _private_folder(name: str) -> Path:
-    """A folder below the temporary one that nobody else can have filled."""
-    reason = ""
-    try:
-        folder = Path(tempfile.gettempdir()) / name
-        folder.mkdir(mode=0o700, exist_ok=True)
-        status = folder.lstat()
-        if os.name != "posix" or (stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()):
-            return folder
-        reason = f"{folder} belongs to somebody else"
-    except OSError as error:
-        reason = str(error)
-    raise ValueError(f"a cache folder must be given for a user without a home ({reason}); set XDG_CACHE_HOME to one")
-
-
 def slug(name: str) -> str:
     """Return a word for file names and anchors: small letters, digits, dots, hyphens and underscores.
 

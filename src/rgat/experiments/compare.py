@@ -27,8 +27,7 @@ from rgat.experiments.records import (
     write_record,
 )
 from rgat.experiments.variants import VARIANTS, build_model
-from rgat.training import Settings, fit, roc_auc_per_task
-from rgat.training.task import graph_logits
+from rgat.training import Settings, fit, graph_logits, roc_auc_per_task
 from rgat.workers import WorkerPool
 
 COMMAND = "rgat demo"  # makes these records, and may replace them

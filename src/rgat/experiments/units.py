@@ -24,9 +24,8 @@ from rgat.data.records import PARTS
 from rgat.experiments.division import Division
 from rgat.experiments.records import Record, environment, pack_array, rounded
 from rgat.experiments.variants import build_model
-from rgat.training import Result, Settings, fit_many, roc_auc_per_task
+from rgat.training import Result, Settings, fit_many, graph_logits, roc_auc_per_task
 from rgat.training.capture import training_on
-from rgat.training.task import graph_logits
 
 Unit = dict[str, Any]
 UNKNOWN: dict[str, dict[str, Any]] = {  # what a record says of work that did not end well

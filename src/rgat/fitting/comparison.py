@@ -14,7 +14,7 @@ from rgat.data import GraphData, NodeData
 from rgat.data.records import PARTS
 from rgat.fitting.configuration import Config, configure, task_of
 from rgat.models import Model
-from rgat.training import accuracy, mean_roc_auc
+from rgat.training import accuracy, graph_logits, mean_roc_auc
 
 MEMORISED = 0.99  # an RGCN with this training score has nothing left for attention to gain there
 SIMPLE = {"node": "FEAT", "graph": "logistic regression"}
@@ -79,11 +79,7 @@ def _score(model: Model, data: NodeData | GraphData, ids: Tensor) -> float:
         if isinstance(data, NodeData):
             x = None if data.x is None else data.x.to(device)
             return accuracy(model(x, data.graph.to(device)).cpu()[ids], data.labels[ids])
-        found = []
-        for chunk in torch.split(ids, 1000):
-            x, graph = data.graphs.batch(chunk)
-            found.append(model(x.to(device), graph.to(device)).cpu())
-    return mean_roc_auc(torch.cat(found), data.labels[ids])
+        return mean_roc_auc(graph_logits(model, data.graphs, ids), data.labels[ids])
 
 
 def _row(name: str, scores: dict[str, float], note: str = "") -> dict[str, Any]:

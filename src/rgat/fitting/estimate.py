@@ -31,7 +31,16 @@ from rgat.fitting.progress import Progress, no_progress
 from rgat.fitting.quality import measure
 from rgat.memory import free_memory
 from rgat.models import Model
-from rgat.training import Job, Result, Settings, balanced_class_weights, bytes_needed, fit_many, members_that_fit
+from rgat.training import (
+    Job,
+    Result,
+    Settings,
+    balanced_class_weights,
+    bytes_needed,
+    fit_many,
+    graph_logits,
+    members_that_fit,
+)
 
 NUM_FOLDS = 5
 Data = NodeData | GraphData
@@ -204,8 +213,8 @@ class _Trainer:
         """By the validation part."""
         data, valid = self.data, self.data.valid
         if isinstance(data, GraphData):
-            x, graph = data.graphs.batch(valid)
-            logits = torch.stack([_logits(member, x, graph) for member in members]).mean(0)
+            with torch.no_grad():
+                logits = torch.stack([graph_logits(member, data.graphs, valid) for member in members]).mean(0)
             return calibrate_graphs(logits, data.labels[valid], balanced_class_weights(data.labels[data.train]))
         logits = torch.stack([_logits(member, data.x, data.graph) for member in members]).mean(0)
         return calibrate_nodes(logits[valid], data.labels[valid])

@@ -29,9 +29,8 @@ def measure(fitted: NodeModel | GraphModel, data: NodeData | GraphData) -> dict[
         ids = getattr(data, part)
         if not len(ids):
             continue
-        logits = torch.cat(
-            [fitted.member_logits(*data.graphs.batch(chunk)).mean(0) for chunk in torch.split(ids, 1000)]
-        )
+        batches = (data.graphs.batch(some) for some in data.graphs.split(ids))
+        logits = torch.cat([fitted.member_logits(*batch).mean(0) for batch in batches])
         labels = data.labels[ids]
         scores["scores"][part] = mean_roc_auc(logits, labels)
         if part == "test":

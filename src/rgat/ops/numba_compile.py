@@ -11,7 +11,6 @@ import functools
 import hashlib
 import os
 import shutil
-import stat
 import sys
 import tempfile
 import time
@@ -22,15 +21,14 @@ from typing import Any
 
 import numba
 
+from rgat.folders import home_folder, temporary_folder
+
 # No flag that assumes finite numbers: these two only let sums be reordered, so that dot products vectorise.
 FAST = {"reassoc", "contract"}
 
 _HERE = Path(__file__).parent
 _KEPT_SECONDS = 7 * 86400  # longer than a training begun before an upgrade compiles further loops
 _settings: Any = numba.config
-_TEMPORARY = (
-    f"rgat-{os.getuid() if hasattr(os, 'getuid') else 'loops'}"  # without user ids, each user has such a folder
-)
 
 
 def loop_files() -> list[Path]:
@@ -48,20 +46,11 @@ def _places() -> Iterator[Path]:
     if _settings.CACHE_DIR:
         yield Path(_settings.CACHE_DIR) / name
     yield _HERE / "__pycache__" / "loops"
-    with suppress(RuntimeError):  # no home
-        yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rgat" / name
-    with suppress(OSError):  # no folder for temporary files
-        private = Path(tempfile.gettempdir()) / _TEMPORARY
-        private.mkdir(mode=0o700, exist_ok=True)
-        if _is_private(private):
-            yield private / name
-
-
-def _is_private(folder: Path) -> bool:
-    """Whether no other user can put code into a folder where everyone may create folders."""
-    status = folder.lstat()
-    is_own = not hasattr(os, "getuid") or (status.st_uid == os.getuid() and not status.st_mode & 0o077)
-    return stat.S_ISDIR(status.st_mode) and is_own
+    home = home_folder()
+    if home is not None:
+        yield home / name
+    with suppress(ValueError):
+        yield temporary_folder() / name
 
 
 def _find_folder() -> Path | None:
@@ -118,6 +107,6 @@ def announce() -> None:
         print(f"{what} {end}", file=sys.stderr)
     elif not any(FOLDER.rglob("numba_kernels.*.nbi")):
         end = ""
-        if FOLDER.parent.parent.name == _TEMPORARY:
+        if FOLDER.parents[2] == Path(tempfile.gettempdir()):
             end = " until temporary files are removed; set NUMBA_CACHE_DIR to a folder that lasts"
         print(f"{what}, once; they are kept in {FOLDER}{end}", file=sys.stderr)

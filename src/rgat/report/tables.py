@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from rgat.data.cells import csv_cell
+
 Value = float | str | None
 
 
@@ -179,25 +181,14 @@ def to_csv(table: Table) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     names = [[f"{c.title}: {f}" if f else c.title for f in c.fields or ("",)] for c in table.columns]
-    writer.writerow(["group", *(_plain_cell(name) for fields in names for name in fields)])
+    writer.writerow(["group", *(csv_cell(name) for fields in names for name in fields)])
     for line in table.lines:
         row: list[Value] = [line.group]
         for cell, fields in zip(line.cells, names, strict=True):
             values = cell.values if len(cell.values) == len(fields) else ()
             row += values or ([None] * len(fields) if cell is EMPTY else [cell.text, *[None] * (len(fields) - 1)])
-        writer.writerow("" if value is None else _plain_cell(value) for value in row)
+        writer.writerow(csv_cell(value) if isinstance(value, str) else value for value in row)
     return stream.getvalue()
-
-
-def _plain_cell(value: float | str) -> float | str:
-    """Text that a spreadsheet would take for a formula, with an apostrophe before it."""
-    if not isinstance(value, str) or len(value) < 2 or value[0] not in "=+-@\t\r":
-        return value
-    try:
-        float(value)
-    except ValueError:
-        return f"'{value}"
-    return value
 
 
 def to_latex(table: Table) -> str:

@@ -6,6 +6,7 @@ from rgat.training.loss import balanced_class_weights, l2_penalty, multi_task_cr
 from rgat.training.many import Job, bytes_needed, fit_many, members_that_fit, plan_stacks
 from rgat.training.metric import accuracy, mean_pr_auc, mean_roc_auc, roc_auc, roc_auc_per_task
 from rgat.training.run import Epoch, Result, Settings
+from rgat.training.task import graph_logits
 
 __all__ = [
     "Epoch",
@@ -17,6 +18,7 @@ __all__ = [
     "bytes_needed",
     "fit",
     "fit_many",
+    "graph_logits",
     "has_checkpoint",
     "l2_penalty",
     "load_checkpoint",
