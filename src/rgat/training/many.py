@@ -132,7 +132,7 @@ def bytes_needed(job: Job) -> int:
     Ten times the parameters: they themselves, their gradients, Adam's two moments, the best epoch, the copies that a
     stack is made from and gives back, and what the allocator leaves unused. Eight numbers for each edge, node and unit
     of both layers: values, queries and outputs, and their gradients. On knowledge graphs of 60,000 to 170,000 edges and
-    10 or 100 classes it was 1.1 to 4 times what was taken; `tests/training/test_memory.py` holds it to that.
+    10 or 100 classes it was 1.1 to 5 times what was taken; `tests/training/test_bytes_needed.py` holds it to that.
     """
     model: Any = job.model
     parameters = sum(p.numel() * p.element_size() for p in job.model.parameters())
