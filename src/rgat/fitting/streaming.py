@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import itertools
 import os
 import zlib
@@ -175,12 +176,14 @@ def _resume(part: Path, header: Sequence[str], resume: bool) -> int:
         return 0
     if not resume:
         raise ValueError(f"{part} is left of an interrupted run; resume it (--resume), or remove it")
+    text = table_text([header], part.with_suffix("")).encode()
+    ((columns, _),) = _whole_rows(io.BytesIO(text), part)  # as they are written
     with part.open("r+b") as file:
         count, end = -1, 0
         for row, place in _whole_rows(file, part):
-            if count < 0 and row != list(header):
+            if count < 0 and row != columns:
                 raise ValueError(f"{part} must be of the same model, but its columns differ; remove it")
-            if len(row) != len(header):
+            if len(row) != len(columns):
                 break
             count, end = count + 1, place
         file.truncate(end)
@@ -215,8 +218,9 @@ def _skip(rows: Iterator[str], done: int, part: Path) -> None:
     last = deque(itertools.islice(rows, done), maxlen=1)
     if not done:
         return
+    delimiter = _delimiter(part)
     with part.open(encoding="utf-8", newline="") as file:
-        written = deque(csv.reader(file, delimiter=_delimiter(part)), maxlen=1)[0][0]
+        written = deque(csv.reader(file, delimiter=delimiter), maxlen=1)[0][0]
     if not last or csv_cell(last[0]) != written:
         raise ValueError(f"{part} must be of the same file of molecules, but row {done} is another one; remove it")
 
