@@ -502,28 +502,25 @@ def _additive_query_grads(
     if groups.shape[0] == 0:
         return
     zero, one, ahead = dlogits.dtype.type(0), dlogits.dtype.type(1), np.uint64(AHEAD)
-    heads = np.uint64(dlogits.shape[1])
-    last, final = np.uint64(groups.shape[0] - 1), np.uint64(group_ptr[groups[-1] + 1] - 1)
+    heads, final = np.uint64(dlogits.shape[1]), np.uint64(group_ptr[groups[-1] + 1] - 1)
+    has_edge_logits = edge_logits.shape[0] > 0
     total = np.zeros(dlogits.shape[1])
-    for n in range(np.uint64(groups.shape[0])):
-        v = groups[n]
-        row, further = np.uint64(group_row[v]), np.uint64(group_row[groups[min(n + ahead, last)]])
-        _prefetch_number(queries, further * heads)
-        _prefetch_number(dqueries, further * heads)
-        for first in range(group_ptr[v], group_ptr[v + 1], LONG):
-            for e in range(np.uint64(first), np.uint64(min(first + LONG, group_ptr[v + 1]))):
+    for v in groups:
+        row, begin, end = np.uint64(group_row[v]), np.uint64(group_ptr[v]), np.uint64(group_ptr[v + 1])
+        for first in range(begin, end, np.uint64(LONG)):
+            for e in range(first, min(first + np.uint64(LONG), end)):
                 _prefetch_number(keys, np.uint64(source_row[min(e + ahead, final)]) * heads)
                 u = np.uint64(source_row[e])
                 for h in range(heads):
                     score = queries[row, h, 0] + keys[u, h, 0]
-                    if edge_logits.shape[0]:
+                    if has_edge_logits:
                         score += edge_logits[e, h]
                     gradient = dlogits[e, h] * (one if score > zero else slope)
                     dlogits[e, h] = gradient
                     dqueries[row, h, 0] += gradient
-            if group_ptr[v + 1] - group_ptr[v] > LONG:
+            if end - begin > LONG:
                 put_aside(total, dqueries, row)
-        if group_ptr[v + 1] - group_ptr[v] > LONG:
+        if end - begin > LONG:
             bring_back(total, dqueries, row)
 
 
