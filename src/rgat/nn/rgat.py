@@ -217,7 +217,7 @@ class RGATConv(RelationalConv):
                 out, attention = self._attend(x, index, edge_attr, graph, constant_attention, state)
             if return_attention_weights:
                 order = graph.structure.order.long()
-                attention = torch.zeros_like(attention).index_copy(0, order, attention).to(out.dtype)
+                attention = torch.zeros_like(attention).index_copy(0, order, attention.abs()).to(out.dtype)
         out = self._merge(out, bias)
         return (out, (graph.edge_index, attention)) if return_attention_weights else out
 

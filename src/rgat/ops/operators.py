@@ -494,7 +494,10 @@ def attend(
     attention: Attention,
     state: Tensor | None,  # (seed, call number) of the dropout masks; None: no dropout
 ) -> tuple[Tensor, Tensor]:
-    """Return the heads' outputs ``[N, H, D]`` and the attention of the sorted edges ``[E, H]``."""
+    """Return the heads' outputs ``[N, H, D]`` and the attention of the sorted edges ``[E, H]``.
+
+    A backend may give the attention the sign of its score, which backward needs; its absolute value is the attention.
+    """
     out: tuple[Tensor, Tensor] = _attend(values, queries, keys, edge_logits, structure.leaves(), state, *attention)
     return out
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import triton
@@ -109,15 +109,11 @@ def _constant_kernel(
 
 @triton.jit(do_not_specialize=["size", *MASK_NUMBERS])
 def _attention_grad_kernel(
-    out, grad, values, queries, keys, edge_logits, grad_attention, target, source_row, group, group_row, row_id,
-    feature_state, edge_state, size, feature_threshold, feature_scale, edge_threshold, edge_scale,
-    ADDITIVE: tl.constexpr, H: tl.constexpr, D: tl.constexpr, MEMBERS: tl.constexpr, BE: tl.constexpr,
-    HP: tl.constexpr, DP: tl.constexpr, ACC: tl.constexpr, BITS: tl.constexpr,
+    out, grad, values, attention, grad_attention, target, source_row, row_id, feature_state, edge_state, size,
+    feature_threshold, feature_scale, edge_threshold, edge_scale,
+    H: tl.constexpr, D: tl.constexpr, MEMBERS: tl.constexpr, BE: tl.constexpr, HP: tl.constexpr, DP: tl.constexpr,
+    ACC: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of the attention; with the additive score its last bit tells whether the score is positive.
-
-    The score is made again from what was saved, so that nothing saved for backward has a meaning that a cast can lose.
-    """
     edge = tl.program_id(0).to(tl.int64) * BE + tl.arange(0, BE)
     live = edge < size
     row = tl.load(source_row + edge, live, 0)
@@ -137,15 +133,8 @@ def _attention_grad_kernel(
     at = (edge * H)[None, :] + head[:, None]
     there = live[None, :] & (head < H)[:, None]
     if grad_attention is not None:
-        result += tl.load(grad_attention + at, there, 0.0)
-    if ADDITIVE:
-        query_row = tl.load(group_row + tl.load(group + edge, live, 0), live, 0).to(tl.int64)
-        score = tl.load(queries + (query_row * H)[None, :] + head[:, None], there, 0.0).to(ACC)
-        score += tl.load(keys + (row.to(tl.int64) * H)[None, :] + head[:, None], there, 0.0).to(ACC)
-        if edge_logits is not None:
-            score += tl.load(edge_logits + at, there, 0.0).to(ACC)
-        bits = result.to(BITS, bitcast=True)
-        result = ((bits & -2) | (score > 0).to(BITS)).to(ACC, bitcast=True)
+        given = tl.load(grad_attention + at, there, 0.0)
+        result += tl.where(tl.load(attention + at, there, 0.0) < 0, -given, given)
     tl.store(out + at, result, there)
 
 
@@ -157,7 +146,7 @@ def _terms(edge, live, head, wanted, buffer, attention, H: tl.constexpr):
     if attention is None:
         terms = tl.load(buffer + at, there, float("-inf"))
     else:
-        terms = tl.load(buffer + at, there, 0.0) * tl.load(attention + at, there, 0.0)
+        terms = tl.load(buffer + at, there, 0.0) * tl.abs(tl.load(attention + at, there, 0.0))
     return terms
 
 
@@ -187,16 +176,19 @@ def _join_lanes(top, total, BACKWARD: tl.constexpr):
 def _write_terms(
     edge, live, head, wanted, top, total, buffer, attention, SLOPE: tl.constexpr, H: tl.constexpr, BITS: tl.constexpr
 ):
-    """Forward: the attention. Backward: the gradient of the scores, through LeakyReLU where there is one."""
+    """Forward: the attention, with the score's sign. Backward: the gradient of the scores, through LeakyReLU."""
     at = (edge.to(tl.int64) * H)[:, None] + head[None, :]
     there = live[:, None] & wanted[None, :]
     term = tl.load(buffer + at, there, 0.0)
     if attention is None:
         result = tl.exp(term - top) / total
-    else:
-        result = tl.load(attention + at, there, 0.0) * (term - total)
         if SLOPE is not None:
-            result = tl.where((term.to(BITS, bitcast=True) & 1) != 0, result, result * SLOPE)
+            result = tl.where(term > 0, result, -result)
+    else:
+        signed = tl.load(attention + at, there, 0.0)
+        result = tl.abs(signed) * (term - total)
+        if SLOPE is not None:
+            result = tl.where(signed.to(BITS, bitcast=True) < 0, result * SLOPE, result)
     tl.store(buffer + at, result, there)
 
 
@@ -280,11 +272,6 @@ def _groups_in_step(heads: int, num_edges: int, across: bool) -> tuple[int, int,
     return min(max(1, 256 // heads), 64), 4 if across else 2, 2
 
 
-def _bits(dtype: torch.dtype) -> Any:
-    """The integers of the same size."""
-    return tl.int64 if dtype == torch.float64 else tl.int32
-
-
 def _softmax(
     buffer: Tensor, attention: Tensor | None, edges: Edges, across: Sequence[bool], slope: float | None
 ) -> None:
@@ -292,6 +279,7 @@ def _softmax(
     num_edges, num_heads = buffer.shape
     heads = power(num_heads)
     flags = _flags(tuple(across), buffer.device) if len(set(across)) > 1 else None
+    bits = tl.int64 if buffer.dtype == torch.float64 else tl.int32
     for scope in sorted(set(across)):
         ptr, of = (edges.target_ptr, edges.target) if scope else (edges.group_ptr, edges.group)
         num_segments = ptr.shape[0] - 1
@@ -304,7 +292,7 @@ def _softmax(
                     _softmax_kernel, (grid, 1, 1), (buffer, attention, flags, part, ptr, of, found.places),
                     (num_edges, num_segments, found.num_parts), warps, JOIN=join, SLOPE=slope, WANT=int(scope),
                     H=num_heads, T=together, K=ahead, SIZE=found.chunk, BE=max(1, 512 // heads), HP=heads,
-                    ACC=accumulate(buffer.dtype)[1], BITS=_bits(buffer.dtype),
+                    ACC=accumulate(buffer.dtype)[1], BITS=bits,
                 )  # fmt: skip
 
 
@@ -340,7 +328,11 @@ def attend(
     state: Tensor | None, across: Sequence[bool], negative_slope: float | None, feature_dropout: float,
     edge_dropout: float, bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Return the output ``[N, H, D]`` and, before dropout, the attention of the sorted edges ``[E, H]``."""
+    """Return the output ``[N, H, D]`` and, before dropout, the attention of the sorted edges ``[E, H]``.
+
+    With the additive score the attention has the sign of the score, for LeakyReLU's derivative: no cast of what is
+    saved for backward loses it. Whoever returns it to a caller takes the absolute value.
+    """
     num_edges, num_nodes, (_, num_heads, channels) = edges.target.shape[0], edges.target_ptr.shape[0] - 1, values.shape
     dtype, _ = accumulate(values.dtype)
     out = values.new_empty(num_nodes, num_heads, channels)
@@ -349,8 +341,9 @@ def attend(
         return out, values.new_zeros(num_edges, num_heads, dtype=dtype)
     attention = _attention(queries, keys, edge_logits, edges, across, negative_slope, dtype)
     segment_sum(
-        out, values, Segments(edges.target_ptr, edges.target), index=edges.source_row, weight=attention, bias=bias,
-        row_id=edges.row_id, on_values=Dropout.of(state, feature_dropout), on_edges=Dropout.of(state, edge_dropout),
+        out, values, Segments(edges.target_ptr, edges.target), index=edges.source_row, weight=attention, signed=True,
+        bias=bias, row_id=edges.row_id, on_values=Dropout.of(state, feature_dropout),
+        on_edges=Dropout.of(state, edge_dropout),
     )  # fmt: skip
     return out, attention
 
@@ -380,7 +373,7 @@ def attend_backward(
 
     def to_sources(also: Tensor | None, also_out: Tensor | None) -> None:
         segment_sum(
-            dvalues, grad, by_source, index=target, by_position=sorted_target, weight=attention, also=also,
+            dvalues, grad, by_source, index=target, by_position=sorted_target, weight=attention, signed=True, also=also,
             also_out=also_out, row_id=edges.row_id, on_rows=on_features, on_edges=on_edges,
         )  # fmt: skip
 
@@ -394,11 +387,11 @@ def attend_backward(
     scores = torch.empty_like(attention)
     launch(
         _attention_grad_kernel, (blocks(num_edges, rows), blocks(num_heads, heads), 1),
-        (scores, grad, values, queries, keys, edge_logits, grad_attention, edges.target, edges.source_row, edges.group,
-         edges.group_row, edges.row_id, on_features.state, on_edges.state),
-        (num_edges, *on_features[1:3], *on_edges[1:3]), ADDITIVE=negative_slope is not None, H=num_heads, D=channels,
+        (scores, grad, values, None if grad_attention is None else attention, grad_attention, edges.target,
+         edges.source_row, edges.row_id, on_features.state, on_edges.state),
+        (num_edges, *on_features[1:3], *on_edges[1:3]), H=num_heads, D=channels,
         MEMBERS=max(on_features.members, on_edges.members), BE=rows, HP=heads, DP=padded,
-        ACC=accumulate(scores.dtype)[1], BITS=_bits(scores.dtype),
+        ACC=accumulate(scores.dtype)[1],
     )  # fmt: skip
     _softmax(scores, attention, edges, across, negative_slope)
 

@@ -20,6 +20,7 @@ from rgat.ops import tape
 _PATIENCE = 12  # a layer asks for the same table up to three times in a step, a batch is used by a few layers
 _LOOKED_AT = 8  # entries of the table per new one; more than one, so that it shrinks when graphs are gone
 LARGE = 1 << 17  # rows or edges; smaller graphs stay in the cache and are bound by launches and waiting
+LONGEST_AXIS = 65_535  # programs on the second and third axis of a grid
 WIDEST = 4096  # channels of a head that kernels of whole rows take; wider ones are left to plain PyTorch
 
 _compiled: dict[tuple[Any, ...], Any] = {}
@@ -97,6 +98,13 @@ def accumulate(dtype: torch.dtype) -> tuple[torch.dtype, Any]:
 def power(size: int, low: int = 1, high: int = 1 << 30) -> int:
     """The next power of two, between two others."""
     return min(max(1 << (size - 1).bit_length(), low), high)
+
+
+def grid(first: int, parts: int, batch: int | None = None) -> tuple[int, int, int]:
+    """A grid with an axis for parts, behind that of a batch; too many of them are on the first, as kernels expect."""
+    if parts > LONGEST_AXIS:
+        return first * parts, batch or 1, 1
+    return (first, parts, 1) if batch is None else (first, batch, parts)
 
 
 def blocks(size: int, block: int) -> int:

@@ -12,7 +12,7 @@ inputs. Queries are so narrow that their part of ``dx`` is summed by node withou
 
 ``fold`` makes the kernels of keys and queries, see ``folding``. Sums and temporaries are float32, or float64 for
 float64. There are no atomics: each number is written by one program. A grid's second and third axis hold at most 65,535
-programs, so whatever grows with channels is a part of the first.
+programs; what may be more is part of the first.
 """
 
 # ruff: noqa: N803
@@ -28,9 +28,11 @@ import triton.language as tl
 from torch import Tensor
 
 from rgat.graph import Rows
-from rgat.ops import vectorised
+from rgat.ops import triton_launch, vectorised
 from rgat.ops.tape import allows_tf32
-from rgat.ops.triton_launch import LARGE, WIDEST, accumulate, blocks, launch, once, power
+from rgat.ops.triton_launch import LARGE, WIDEST, accumulate, blocks, grid, launch, once, power
+
+LONGEST_AXIS = tl.constexpr(triton_launch.LONGEST_AXIS)
 
 
 @triton.jit
@@ -116,10 +118,14 @@ def _project_kernel(
     transposed add to the first what they make of a second ``x``.
     """
     parts: tl.constexpr = (M + BM - 1) // BM
-    place = tl.program_id(0)
-    _number, relation, begin, end = _tile(place // parts, order, relation_ptr, num_relations, ROWS, RP)
+    number = tl.program_id(0)
+    block = tl.program_id(2)
+    if parts > LONGEST_AXIS:
+        block = number % parts
+        number = number // parts
+    _number, relation, begin, end = _tile(number, order, relation_ptr, num_relations, ROWS, RP)
     p = tl.program_id(1)
-    m = place % parts * BM + tl.arange(0, BM)
+    m = block * BM + tl.arange(0, BM)
     k = tl.arange(0, BK)
     if (M if TRANSPOSED else K) * W >= 2**31:  # places in one kernel
         m = m.to(tl.int64)
@@ -185,11 +191,15 @@ def _weight_part_kernel(
     """What one tile adds to the gradient of its kernel, and of the ``N`` columns behind it."""
     across: tl.constexpr = (M + BM - 1) // BM
     parts: tl.constexpr = (F + BF - 1) // BF * across
-    place = tl.program_id(0)
-    number, _relation, begin, end = _tile(place // parts, order, relation_ptr, num_relations, ROWS, RP)
+    number = tl.program_id(0)
+    block = tl.program_id(2)
+    if parts > LONGEST_AXIS:
+        block = number % parts
+        number = number // parts
+    number, _relation, begin, end = _tile(number, order, relation_ptr, num_relations, ROWS, RP)
     p = tl.program_id(1)
-    f = place % parts // across * BF + tl.arange(0, BF)
-    m = place % across * BM + tl.arange(0, BM)
+    f = (block // across) * BF + tl.arange(0, BF)
+    m = (block % across) * BM + tl.arange(0, BM)
     if F * (M + N) >= 2**31:  # places in one kernel
         f = f.to(tl.int64)
     n = tl.arange(0, BN)
@@ -220,11 +230,14 @@ def _weight_join_kernel(
 ):  # fmt: skip
     """Sums over the tiles of a relation, into columns of ``W`` from ``BEGIN``."""
     parts: tl.constexpr = (size + BC - 1) // BC
-    place = tl.program_id(0)
-    if size // M * W >= 2**31:
-        place = place.to(tl.int64)
-    relation = place // parts
-    column = place % parts * BC + tl.arange(0, BC)
+    relation = tl.program_id(0)
+    block = tl.program_id(1)
+    if parts > LONGEST_AXIS:
+        block = relation % parts
+        relation = relation // parts
+    if size // M * W >= 2**31:  # places in one kernel
+        block = block.to(tl.int64)
+    column = block * BC + tl.arange(0, BC)
     begin = tl.load(relation_ptr + relation)
     count = tl.cdiv(tl.load(relation_ptr + relation + 1) - begin, ROWS)
     first = begin // ROWS + relation
@@ -245,9 +258,14 @@ def _node_sum_kernel(
 ):  # fmt: skip
     """Sums over the rows of each node, and over other rows: ``also`` ``[., A]`` times their kernels ``[C, A]``."""
     parts: tl.constexpr = (C + CP - 1) // CP
-    node = (tl.program_id(0) // parts).to(tl.int64) * T + tl.arange(0, T)
+    number = tl.program_id(0)
+    block = tl.program_id(1)
+    if parts > LONGEST_AXIS:
+        block = number % parts
+        number = number // parts
+    node = number.to(tl.int64) * T + tl.arange(0, T)
     live = node < num_nodes
-    c = tl.program_id(0) % parts * CP + tl.arange(0, CP)
+    c = block * CP + tl.arange(0, CP)
     inside = live[:, None] & (c < C)[None, :]
     total = tl.zeros([T, CP], ACC)
     first = tl.load(node_ptr + node, live, 0)
@@ -284,16 +302,20 @@ def _node_sum_kernel(
 def _column_sum_kernel(out, x, size, num_rows, C: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, ACC: tl.constexpr):
     """Sums of ``num_rows`` consecutive rows of ``x`` ``[size, C]``."""
     parts: tl.constexpr = (C + BC - 1) // BC
-    number = (tl.program_id(0) // parts).to(tl.int64)
-    begin = number * num_rows
-    column = tl.program_id(0) % parts * BC + tl.arange(0, BC)
+    number = tl.program_id(0)
+    block = tl.program_id(1)
+    if parts > LONGEST_AXIS:
+        block = number % parts
+        number = number // parts
+    begin = number.to(tl.int64) * num_rows
+    column = block * BC + tl.arange(0, BC)
     end = tl.minimum(begin + num_rows, size)
     total = tl.zeros([BR, BC], ACC)
     for start in range(begin, end, BR):
         row = start + tl.arange(0, BR)
         there = (row < end)[:, None] & (column < C)[None, :]
         total += tl.load(x + (row * C)[:, None] + column[None, :], there, 0.0).to(ACC)
-    tl.store(out + number * C + column, tl.sum(total, 0), column < C)
+    tl.store(out + number.to(tl.int64) * C + column, tl.sum(total, 0), column < C)
 
 
 @triton.jit
@@ -302,9 +324,13 @@ def _fold_kernel(
     BF: tl.constexpr, DP: tl.constexpr,
 ):  # fmt: skip
     parts: tl.constexpr = (F + BF - 1) // BF
-    number = (tl.program_id(0) // parts).to(tl.int64)
+    number = tl.program_id(0).to(tl.int64)
+    block = tl.program_id(1)
+    if parts > LONGEST_AXIS:
+        block = tl.program_id(0) % parts
+        number = number // parts
     relation, head = number // H, number % H
-    f = tl.program_id(0) % parts * BF + tl.arange(0, BF)
+    f = block * BF + tl.arange(0, BF)
     d = tl.arange(0, DP)
     inside = (f < F)[:, None] & (d < D)[None, :]
     values = tl.load(kernels + (number * F + f)[:, None] * D + d[None, :], inside, 0.0)
@@ -324,9 +350,12 @@ def _fold_grad_kernel(
     A: tl.constexpr, BF: tl.constexpr, DP: tl.constexpr,
 ):  # fmt: skip
     """The gradient of one kernel, or of one query and one key column of its attention kernels."""
-    number = (tl.program_id(0) // (A + 1)).to(tl.int64)
+    number = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1)
+    if A >= LONGEST_AXIS:
+        column = tl.program_id(0) % (A + 1)
+        number = number // (A + 1)
     relation, head = number // H, number % H
-    column = tl.program_id(0) % (A + 1)
     d = tl.arange(0, DP)
     dq = tl.zeros([DP], dkernels.dtype.element_ty)
     dk = tl.zeros([DP], dkernels.dtype.element_ty)
@@ -407,7 +436,7 @@ def _multiply_rows(
     num_tiles = num_rows // rows + num_relations
     order = _tiles_by_node(node, ptr, num_tiles, rows)
     launch(
-        _project_kernel, (num_tiles * blocks(m, block_m), batch, 1),
+        _project_kernel, grid(num_tiles, blocks(m, block_m), batch),
         (out, x, weight, also_out, also_x, node, ptr, order), (num_relations,), P=batch, K=k, M=m, N=narrow, W=columns,
         TRANSPOSED=transposed, ADD=add, ROWS=rows, RP=power(num_relations, 1, 1024), BR=block_rows, BK=block_k,
         BM=block_m, BN=16, PRECISION=_precision(x.dtype), ACC=accumulate(x.dtype)[1], stages=1,
@@ -484,7 +513,7 @@ def sum_by_node(
     together, ahead, warps = _nodes_in_step(padded, width)
     where = (None, None, None) if others is None else (others.relation, others.by_node, others.node_ptr)
     launch(
-        _node_sum_kernel, (blocks(num_nodes, together) * blocks(columns, padded), 1, 1),
+        _node_sum_kernel, grid(blocks(num_nodes, together), blocks(columns, padded)),
         (out, per_row, rows.by_node, rows.node_ptr, grad, weight, *where), (num_nodes,), warps, C=columns, A=width,
         ADD=into is not None, T=together, K=ahead, CP=padded, AP=power(width) if width else 1, ACC=acc,
     )  # fmt: skip
@@ -524,7 +553,7 @@ def _weight_grad(
     part = out.new_empty(num_tiles, batch, channels, width + narrow, dtype=dtype)
     order = _tiles_by_node(node, relation_ptr, num_tiles, rows)
     launch(
-        _weight_part_kernel, (num_tiles * blocks(channels, block_f) * blocks(width, block_m), batch, 1),
+        _weight_part_kernel, grid(num_tiles, blocks(channels, block_f) * blocks(width, block_m), batch),
         (part, grads[0], also, x, node, relation_ptr, order), (num_relations,), P=batch, F=channels, M=width,
         N=narrow, ROWS=rows, RP=power(num_relations, 1, 1024), BR=block_rows, BF=block_f, BM=block_m, BN=16,
         PRECISION=_precision(x.dtype), ACC=acc, warps=1 if small and not wide else 4, stages=1,
@@ -532,7 +561,7 @@ def _weight_grad(
     size = part[0].numel()
     block = 64 if size > 1024 else 16
     launch(
-        _weight_join_kernel, (num_relations * blocks(size, block), 1, 1), (out, part, relation_ptr), size=size,
+        _weight_join_kernel, grid(num_relations, blocks(size, block)), (out, part, relation_ptr), size=size,
         M=width + narrow, W=columns, BEGIN=begin, ROWS=rows, BE=(1024 if num_tiles < 1024 else 4096) // block,
         BC=block, ACC=acc,
     )  # fmt: skip
@@ -548,9 +577,9 @@ def column_sum(x: Tensor) -> Tensor:
     if x.numel() == 0:
         return out.zero_()
     for to, of, some, block in ((part, x, rows, power(columns, 1, 64)), (out, part, part.shape[0], 16)):
-        grid = (blocks(of.shape[0], some) * blocks(columns, block), 1, 1)
         numbers = (of.shape[0], some)
-        launch(_column_sum_kernel, grid, (to, of), numbers, C=columns, BR=4096 // block, BC=block, ACC=acc)
+        where = grid(blocks(of.shape[0], some), blocks(columns, block))
+        launch(_column_sum_kernel, where, (to, of), numbers, C=columns, BR=4096 // block, BC=block, ACC=acc)
     return out
 
 
@@ -565,7 +594,7 @@ def fold(kernels: Tensor, attention: Tensor) -> tuple[Tensor, Tensor]:
     block = power(inputs, 1, max(1, 4096 // padded))
     if kernels.numel() > 0:
         launch(
-            _fold_kernel, (relations * heads * blocks(inputs, block), 1, 1), (weight, query, kernels, attention),
+            _fold_kernel, grid(relations * heads, blocks(inputs, block)), (weight, query, kernels, attention),
             H=heads, F=inputs, D=channels, A=width, BF=block, DP=padded,
         )  # fmt: skip
     return weight, query
@@ -581,7 +610,7 @@ def fold_backward(dweight: Tensor, dquery: Tensor, kernels: Tensor, attention: T
         return dkernels, dattention.zero_()
     padded = power(channels)
     launch(
-        _fold_grad_kernel, (relations * heads * (width + 1), 1, 1),
+        _fold_grad_kernel, grid(relations * heads, width + 1),
         (dkernels, dattention, dweight, dquery, kernels, attention), H=heads, F=inputs, D=channels, A=width,
         BF=power(inputs, 1, max(1, 4096 // padded)), DP=padded,
     )  # fmt: skip

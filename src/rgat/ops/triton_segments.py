@@ -156,7 +156,7 @@ def _add_messages(
     total, also_total, position, live, head, column, inside, values, weight, also, index, by, row_id,
     feature_state, feature_threshold, feature_scale, edge_state, edge_threshold, edge_scale, H: tl.constexpr,
     D: tl.constexpr, MEMBERS: tl.constexpr, BY_POSITION: tl.constexpr, PER_CHANNEL: tl.constexpr,
-    ACC: tl.constexpr,
+    SIGNED: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     """Add what some positions bring to their sums ``[heads, positions, channels]`` and ``[heads, positions]``."""
     edge = position
@@ -173,9 +173,12 @@ def _add_messages(
     there = live[None, :] & (head < H)[:, None]
     if PER_CHANNEL:
         to_factor = weight + (edge.to(tl.int64) * (H * D))[None, :, None] + column
-        result *= tl.load(to_factor, live[None, :, None] & inside, 0.0)
+        each = tl.load(to_factor, live[None, :, None] & inside, 0.0)
+        result *= tl.abs(each) if SIGNED else each
     elif weight is not None:
         factor = tl.load(weight + at, there, 0.0)
+        if SIGNED:
+            factor = tl.abs(factor)
         if edge_state is not None:
             factor *= mask(edge_state, EDGE_MASK, edge[None, :], head[:, None], head[:, None], edge_threshold,
                            edge_scale, 1, H, MEMBERS, ACC)  # fmt: skip
@@ -189,8 +192,8 @@ def _add_messages(
 def _segment_sum_kernel(
     out, also_out, part, values, weight, also, bias, index, ptr, of, by, out_row, row_id, feature_state, row_state,
     edge_state, places, size, num_segments, num_parts, feature_threshold, feature_scale, edge_threshold, edge_scale,
-    JOIN: tl.constexpr, BY_POSITION: tl.constexpr, PER_CHANNEL: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
-    MEMBERS: tl.constexpr, T: tl.constexpr, K: tl.constexpr, SIZE: tl.constexpr, BE: tl.constexpr,
+    JOIN: tl.constexpr, BY_POSITION: tl.constexpr, PER_CHANNEL: tl.constexpr, SIGNED: tl.constexpr, H: tl.constexpr,
+    D: tl.constexpr, MEMBERS: tl.constexpr, T: tl.constexpr, K: tl.constexpr, SIZE: tl.constexpr, BE: tl.constexpr,
     HP: tl.constexpr, DP: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     """Sums of the short segments and of parts of the long ones; with ``JOIN``, in a second launch, of these parts."""
@@ -218,7 +221,7 @@ def _segment_sum_kernel(
                     total, also_total = _add_messages(
                         total, also_total, position, position < end, head, column, inside, values, weight,
                         also, index, by, row_id, feature_state, feature_threshold, feature_scale, edge_state,
-                        edge_threshold, edge_scale, H, D, MEMBERS, BY_POSITION, PER_CHANNEL, ACC,
+                        edge_threshold, edge_scale, H, D, MEMBERS, BY_POSITION, PER_CHANNEL, SIGNED, ACC,
                     )  # fmt: skip
             joined = tl.sum(total, 1)[:, None, :]
             also_joined = tl.sum(also_total, 1)
@@ -246,7 +249,7 @@ def _segment_sum_kernel(
                 total, also_total = _add_messages(
                     total, also_total, position, position < last, head, column, inside, values, weight, also, index,
                     by, row_id, feature_state, feature_threshold, feature_scale, edge_state, edge_threshold,
-                    edge_scale, H, D, MEMBERS, BY_POSITION, PER_CHANNEL, ACC,
+                    edge_scale, H, D, MEMBERS, BY_POSITION, PER_CHANNEL, SIGNED, ACC,
                 )  # fmt: skip
         total = times_mask(total, row_state, row_id, segment, live, head, column, feature_threshold, feature_scale,
                            H, D, MEMBERS, ACC)  # fmt: skip
@@ -317,13 +320,14 @@ def _in_step(num_edges: int, num_segments: int, width: int) -> tuple[int, int, i
 
 def segment_sum(
     out: Tensor, values: Tensor, segments: Segments, *, index: Tensor | None, by_position: bool = False,
-    weight: Tensor | None = None, also: Tensor | None = None, also_out: Tensor | None = None,
+    weight: Tensor | None = None, signed: bool = False, also: Tensor | None = None, also_out: Tensor | None = None,
     bias: Tensor | None = None, out_row: Tensor | None = None, row_id: Tensor | None = None,
     on_values: Dropout = NO_DROPOUT, on_rows: Dropout = NO_DROPOUT, on_edges: Dropout = NO_DROPOUT,
 ) -> None:  # fmt: skip
     """``out[s] = m_row[s] * sum over edges e of segment s: m_edge[e] * weight[e] * m_value * values[index[e]] + bias``.
 
-    And ``also_out[s]``, the sum of ``also[e]``. ``by_position``: ``index`` is in the order of the segments.
+    And ``also_out[s]``, the sum of ``also[e]``. ``by_position``: ``index`` is in the order of the segments. ``signed``:
+    weights are taken by their absolute values.
     """
     num_segments, num_heads, channels = out.shape
     flat = channels == 1 and also is None and on_edges.state is on_values.state is on_rows.state is None
@@ -347,7 +351,7 @@ def segment_sum(
                 _segment_sum_kernel, (grid, blocks(num_heads, heads) * blocks(channels, padded), 1), tensors,
                 (num_edges, num_segments, num_parts, *features[1:3], *on_edges[1:3]),
                 warps, JOIN=join, BY_POSITION=by_position,
-                PER_CHANNEL=flat and weight is not None, H=num_heads, D=channels,
+                PER_CHANNEL=flat and weight is not None, SIGNED=signed, H=num_heads, D=channels,
                 MEMBERS=max(features.members, on_edges.members), T=together, K=ahead, SIZE=found.chunk,
                 BE=min(rows, 64), HP=heads, DP=padded, ACC=acc,
             )  # fmt: skip
