@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils import _pytree as pytree
 
-from rgat import RelationalGraph
+from rgat import RelationalGraph, ops
 from rgat.nn import RGCNConv
 
 
@@ -236,8 +236,51 @@ def test_a_graph_changed_in_place_is_refused(prepared, name):
     if prepared:
         graph.prepare()
     getattr(graph, name).fill_(10**6)
-    with pytest.raises(RuntimeError, match="must not be changed in place"):
+    uses = {
+        "layer": lambda: RGCNConv(4, 3, 4)(torch.randn(9, 4), graph),
+        "move": lambda: graph.to("cpu"),
+        "batch": lambda: RelationalGraph.collate([graph]),
+        "edges": lambda: graph.with_edges(torch.arange(3)),
+        "inverses": lambda: graph.with_inverses(),
+        "all rows": lambda: graph.complete_structure,
+        "file": lambda: pickle.dumps(graph),
+        "copy": lambda: copy.copy(graph).structure,
+    }
+    for use in uses.values():
+        with pytest.raises(RuntimeError, match="must not be changed"):
+            use()
+    with ops.backend("reference"), pytest.raises(RuntimeError, match="must not be changed"):
+        uses["layer"]()
+
+
+def test_a_graph_whose_edges_were_replaced_is_refused():
+    graph = random_graph().prepare()
+    graph.edge_index = graph.edge_index.clone()
+    with pytest.raises(RuntimeError, match="must not be changed"):
         RGCNConv(4, 3, 4)(torch.randn(9, 4), graph)
+
+
+class OwnGraph(RelationalGraph):
+    pass
+
+
+def test_copies_keep_what_a_caller_has_set():
+    graph = random_graph(edge_dim=2, validate=False)
+    graph.edge_attr[0] = torch.nan  # allowed without validation
+    graph.name = "mine"
+    for copied in (copy.copy(graph), copy.deepcopy(graph), pickle.loads(pickle.dumps(graph))):
+        assert copied.name == "mine"
+        assert not copied.validate
+        assert copied.edge_attr[0].isnan().all()
+    own = object.__new__(OwnGraph)
+    own.__dict__ = graph.__dict__
+    assert type(copy.copy(own)) is OwnGraph
+
+
+def test_a_graph_moves_inside_compiled_code():
+    graph = random_graph().prepare()
+    moved = torch.compile(lambda x: x + graph.to("cpu").edge_type.sum(), backend="eager", fullgraph=True)
+    assert moved(torch.zeros(1)) == graph.edge_type.sum()
 
 
 def test_a_graph_made_in_inference_mode_can_be_trained_on():

@@ -83,8 +83,8 @@ class RelationalGraph:
         validate: check ids here, and features for NaN here and in every eager call of a layer (on a GPU the first one
             with these features).
 
-    The graph copies its edges and graph ids, so later changes to the tensors passed in do not reach it. Changing its
-    own tensors in place is an error at the next use. Edge features are not copied: they may be learned.
+    The graph copies its edges and graph ids, so later changes to the tensors passed in do not reach it. Changing or
+    replacing its own is an error at the next use in eager mode. Edge features are not copied: they may be learned.
 
     Attributes:
         counted: in a batch that was filled up to a size, 1 for each of its nodes and 0 for those that fill it up; batch
@@ -122,27 +122,34 @@ class RelationalGraph:
             num_graphs = 1 if batch is None else int(batch.max()) + 1 if len(batch) else 0
         self._num_graphs = num_graphs
         if validate:
-            self._check_values()
-        self._versions = self._current_versions()
+            self._check_all_ids()
+            if edge_attr is not None and edge_attr.isnan().any():
+                raise ValueError("`edge_attr` must not contain NaN; clean the edge features first")
+        self._seal()
 
-    def _check_values(self) -> None:
+    def _check_all_ids(self) -> None:
         check_ids("edge_index", self.edge_index, self._num_nodes, "num_nodes")
         check_ids("edge_type", self.edge_type, self._num_relations, "num_relations")
-        if self.edge_attr is not None and self.edge_attr.isnan().any():
-            raise ValueError("`edge_attr` must not contain NaN; clean the edge features first")
         check_ids("batch", self.graph_ids(), self._num_graphs, "num_graphs")
 
-    def _current_versions(self) -> tuple[int, ...] | None:
-        """Count the in-place changes of each index tensor; None where PyTorch does not count them."""
-        tensors = [self.edge_index, self.edge_type, *([] if self.batch is None else [self.batch])]
-        return None if any(tensor.is_inference() for tensor in tensors) else tuple(t._version for t in tensors)
+    def _seal(self) -> None:
+        """Note the tensors that the structure follows from, and how often each was changed in place so far."""
+        self._sealed: list[tuple[Tensor | None, int]] | None = None
+        if not torch.compiler.is_compiling():
+            tensors = (self.edge_index, self.edge_type, self.batch)
+            # PyTorch counts no changes of tensors of inference mode.
+            self._sealed = [(t, -1 if t is None or t.is_inference() else t._version) for t in tensors]
 
-    def _check_unchanged(self) -> None:
-        if self._versions != self._current_versions():
-            raise RuntimeError(
-                "a graph's `edge_index`, `edge_type` and `batch` must not be changed in place, and one of them was; "
-                "build a new RelationalGraph instead"
-            )
+    def check_unchanged(self) -> None:
+        """Raise if `edge_index`, `edge_type` or `batch` is not what it was when the graph was built."""
+        if self._sealed is None or torch.compiler.is_compiling():
+            return
+        for now, (then, version) in zip((self.edge_index, self.edge_type, self.batch), self._sealed, strict=True):
+            if now is not then or (now is not None and version >= 0 and now._version != version):
+                raise RuntimeError(
+                    "a graph's `edge_index`, `edge_type` and `batch` must not be changed, and one of them was; "
+                    "build a new RelationalGraph instead"
+                )
 
     @property
     def num_nodes(self) -> int:
@@ -172,8 +179,7 @@ class RelationalGraph:
     @property
     def structure(self) -> Structure:
         """The derived structure, computed on first use."""
-        if self._versions is not None and not torch.compiler.is_compiling():
-            self._check_unchanged()
+        self.check_unchanged()
         if self._structure is None:
             if torch.compiler.is_compiling():
                 raise RuntimeError(
@@ -186,9 +192,10 @@ class RelationalGraph:
     @property
     def complete_structure(self) -> Structure:
         """The structure with a row for every relation and node, used or not, computed on first use."""
+        structure = self.structure
         if self._complete is None:
             with outside():
-                self._complete = _completed(self.structure)
+                self._complete = _completed(structure)
         return self._complete
 
     def prepare(self) -> RelationalGraph:
@@ -276,6 +283,7 @@ class RelationalGraph:
         num_nodes = num_graphs = 0
         edges, batches = [], []
         for graph in graphs:
+            graph.check_unchanged()
             edges.append(graph.edge_index + num_nodes)
             batches.append(graph.graph_ids() + num_graphs)
             num_nodes += graph.num_nodes
@@ -294,22 +302,28 @@ class RelationalGraph:
         return batch
 
     def __copy__(self) -> RelationalGraph:
-        return self._map(lambda tensor: tensor)
+        new: RelationalGraph = object.__new__(type(self))
+        new.__dict__ = self.__dict__ | {"plans": {}}
+        return new
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in _STATE} | {"prepared": self.is_prepared}
+        self.check_unchanged()
+        own = {name: value for name, value in self.__dict__.items() if name not in _INTERNAL}  # set by the caller
+        return own | {name: getattr(self, name) for name in _STATE} | {"prepared": self.is_prepared}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # A file may say anything, so ids are checked and the structure is derived again, never taken from it.
         # Earlier versions stored `_num_nodes` and the like.
         stored: dict[str, Any] = {name: state.get(name, state.get(f"_{name}")) for name in _STATE}
-        counted, validate = stored.pop("counted"), stored.pop("validate")
+        counted, validate = stored.pop("counted"), bool(stored.pop("validate"))
         if not all(isinstance(stored[name], Tensor) for name in _FIXED):
             raise ValueError("a stored graph must have the tensors `edge_index` and `edge_type`; build the graph again")
-        RelationalGraph.__init__(self, **stored)
+        RelationalGraph.__init__(self, **stored, validate=validate)
+        self._check_all_ids()
+        self.__dict__ |= {name: state[name] for name in state.keys() - _INTERNAL if not hasattr(RelationalGraph, name)}
         if counted is not None and (not isinstance(counted, Tensor) or counted.shape != (self.num_nodes,)):
             raise ValueError(f"`counted` of a stored graph must have shape [{self.num_nodes}]; build the graph again")
-        self.counted, self.validate = counted, bool(validate)
+        self.counted = counted
         if state.get("prepared") or state.get("_structure") is not None:
             self.prepare()
 
@@ -330,9 +344,11 @@ class RelationalGraph:
         return torch.zeros(self.num_nodes, dtype=torch.long, device=self.device)
 
     def _shared(self) -> dict[str, Any]:
+        self.check_unchanged()
         return {"batch": self.batch, "num_graphs": self.num_graphs, "validate": self.validate}
 
     def _map(self, function: Any) -> RelationalGraph:
+        self.check_unchanged()
         new: RelationalGraph = object.__new__(RelationalGraph)
         new.edge_index = function(self.edge_index)
         new.edge_type = function(self.edge_type)
@@ -346,7 +362,7 @@ class RelationalGraph:
         new.plans = {}
         if self._structure is not None:
             new._structure = pytree.tree_map(function, self._structure)
-        new._versions = new._current_versions()
+        new._seal()
         return new
 
 
@@ -487,6 +503,9 @@ def pointers(counts: Tensor) -> Tensor:
 _FIXED = ("edge_index", "edge_type")
 _OPTIONAL = ("edge_attr", "batch")
 _STATE = (*_FIXED, *_OPTIONAL, "num_nodes", "num_relations", "num_graphs", "counted", "validate")  # what a file holds
+_INTERNAL = {
+    *_STATE, "prepared", "plans", "_num_nodes", "_num_relations", "_num_graphs", "_structure", "_complete", "_sealed",
+}  # fmt: skip
 
 
 def _flatten(graph: RelationalGraph) -> tuple[list[Tensor], tuple[str, ...]]:
@@ -510,7 +529,7 @@ def _unflatten(leaves: Any, present: tuple[str, ...]) -> RelationalGraph:
     graph._structure = Structure.from_leaves(leaves)
     graph._complete, graph.plans = None, {}
     graph._num_nodes = graph._num_relations = graph._num_graphs = -1  # unused: sizes come from shapes
-    graph.validate, graph._versions = False, None
+    graph.validate, graph._sealed = False, None
     return graph
 
 

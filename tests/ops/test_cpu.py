@@ -121,6 +121,18 @@ def packed_gradients(conv, x, graph, backend, **call):
     return {name: parameter.grad.clone() for name, parameter in conv.named_parameters()}
 
 
+@pytest.mark.parametrize("backend", ["reference", "torch", "numba"])
+def test_a_logit_that_overflows_makes_the_attention_of_its_edge_nan(backend):
+    graph = RelationalGraph(torch.tensor([[0, 1], [1, 2]]), torch.tensor([0, 1]), num_nodes=3, num_relations=2)
+    conv = RGATConv(2, 2, 2, score="multiplicative")
+    with torch.no_grad():
+        for parameter in conv.parameters():
+            parameter.fill_(1e10)
+    with ops.backend(backend), torch.no_grad():
+        _, (_, attention) = conv(torch.ones(3, 2), graph, return_attention_weights=True)
+    assert attention.isnan().all()
+
+
 @pytest.mark.parametrize("plan", ["project", "aggregate", "dense", None])
 def test_saved_tensors_in_half_precision_cost_no_more_than_their_rounding(plan):
     graph = random_graph(300, 6000, 5)

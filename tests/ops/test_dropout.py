@@ -131,6 +131,21 @@ def test_a_recomputed_stack_draws_the_masks_of_the_first_call():
         assert_close(ours, exact, 1e-6)
 
 
+@pytest.mark.parametrize("rate", [0.0, 0.4])
+@pytest.mark.parametrize("backend", ["torch", "numba"])
+def test_a_recomputed_featureless_layer_draws_the_masks_of_the_first_call(backend, rate):
+    graph = random_graph(9, 60, 4)
+    conv = RGATConv(9, 4, 4, graph=graph, feature_dropout=rate)
+    cotangent, found = torch.randn(9, 4), []
+    for call in (lambda: conv(None, graph), lambda: checkpoint(conv, None, graph, use_reentrant=False)):
+        conv.zero_grad()
+        conv.dropout_state[1] = 0
+        with ops.backend(backend):
+            call().backward(cotangent)
+        found.append([parameter.grad.clone() for parameter in conv.parameters()])
+    assert all(map(torch.equal, *found))
+
+
 @pytest.mark.parametrize("compiler", ["aot_eager", "inductor"])
 def test_a_compiled_checkpoint_with_dropout_is_refused(compiler):
     graph, x = random_graph(9, 60, 4).prepare(), torch.randn(9, 8, requires_grad=True)

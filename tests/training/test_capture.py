@@ -79,11 +79,14 @@ def test_everything_runs_on_the_gpu_of_the_model(gpus, monkeypatch):
 def test_the_free_memory_of_the_gpu_of_the_model_counts(monkeypatch):
     data, device = load("institute"), torch.device("cuda", 1)
     parameter = SimpleNamespace(is_cuda=True, device=device, numel=lambda: 10, element_size=lambda: 4)
-    model = SimpleNamespace(parameters=lambda: iter([parameter]), conv1=build_model(data).conv1)
+    like = build_model(data)
+    model = SimpleNamespace(parameters=lambda: iter([parameter]), conv1=like.conv1, conv2=like.conv2)
     asked = []
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device=None: asked.append(device) or (2**30, 2**30))
-    assert many._members_that_fit(Job(model, data, Settings(), 0)) > 1
-    assert asked == [device]
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device=None: asked.append(device) or 0)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device=None: asked.append(device) or 0)
+    assert many.members_that_fit(Job(model, data, Settings(), 0)) > 1
+    assert asked == [device] * 3
 
 
 def test_work_is_captured_on_a_stream_of_its_own(monkeypatch):

@@ -1,5 +1,8 @@
+import copy
 import dataclasses
+import enum
 import errno
+import functools
 import json
 import os
 import pickle
@@ -8,9 +11,11 @@ import subprocess
 import sys
 import textwrap
 
+import numpy as np
 import pytest
 import torch
 from helpers import with_edge_attr
+from torch import nn
 
 from rgat import RelationalGraph
 from rgat.data import GraphData, load
@@ -19,6 +24,7 @@ from rgat.experiments.train import train
 from rgat.experiments.variants import build_model
 from rgat.models import NodeClassifier
 from rgat.training import Settings, fit, has_checkpoint, load_checkpoint, save_checkpoint
+from rgat.training.identity import identify
 
 TENSORS = {"a": torch.arange(6.0).view(2, 3), "b": torch.tensor(7)}
 OPTIONS = {"hidden_channels": 8, "heads": 2, "batch_norm": True, "feature_dropout": 0.3, "edge_dropout": 0.3}
@@ -383,3 +389,44 @@ def test_nodes_without_a_validation_part_get_one_from_the_training_nodes(tmp_pat
     trained = train(bare, "RGCN", tmp_path, settings=Settings(max_epochs=1))
     assert len(trained.data.valid) == len(data.train) // 5
     assert sorted([*trained.data.valid.tolist(), *trained.data.train.tolist()]) == sorted(data.train.tolist())
+
+
+class Kind(enum.Enum):
+    SUM = "sum"
+    MEAN = "mean"
+
+
+@dataclasses.dataclass
+class Option:
+    size: float
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (functools.partial(pow, 2), functools.partial(pow, 3)),
+        (lambda x: x + 1.0, lambda x: x + 5.0),
+        (Kind.SUM, Kind.MEAN),
+        (Option(1.0), Option(5.0)),
+        (np.arange(3), np.arange(1, 4)),
+        (np.float32(1), np.float32(5)),
+        (frozenset("ab"), frozenset("ac")),
+        (b"ab", b"ac"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_option_of_any_kind_is_part_of_a_run(one, other):
+    model, data = nn.Linear(2, 2), load("institute")
+    found = []
+    for value in (one, copy.deepcopy(one), other):
+        model.option = value
+        found.append(identify(model, data, Settings(), 0)["digests"]["layer options"])
+    assert found[0] == found[1]
+    assert found[0] != found[2]
+
+
+def test_options_that_refer_to_each_other_have_a_digest():
+    model, option = nn.Linear(2, 2), Option(1.0)
+    option.size = [option, lambda: option]
+    model.option = option
+    assert identify(model, load("institute"), Settings(), 0)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from rgat import RelationalGraph
+from rgat.baselines import NODE_BASELINES
 from rgat.data import load
 from rgat.experiments.variants import build_model
 from rgat.models import NodeClassifier
@@ -223,3 +224,19 @@ def test_models_derived_from_ours_see_the_whole_graph():
     model = Own(data.graph.num_nodes, len(data.classes), data.graph.num_relations, graph=data.graph)
     fit(model, data, Settings(max_epochs=2))
     assert set(seen) == {data.graph.num_edges}
+
+
+def test_graphs_without_any_label_are_not_learned_from():
+    data = load("molecules")
+    data = dataclasses.replace(data, labels=torch.full_like(data.labels, -1))
+    with pytest.raises(ValueError, match="must have labels to learn from, got none"):
+        fit(build_model(data), data, Settings(max_epochs=1, patience=None))
+
+
+@pytest.mark.parametrize("name", ["FEAT", "WL", "R-GCN"])
+def test_other_systems_refuse_nodes_without_a_label(name):
+    data = load("institute")
+    labels = data.labels.clone()
+    labels[data.train[:3]] = -1
+    with pytest.raises(ValueError, match="every train node of institute must have a label, got 3 of"):
+        NODE_BASELINES[name](dataclasses.replace(data, labels=labels), 0)

@@ -53,3 +53,10 @@ def test_average_precision_by_hand_and_with_ties():
     logits = torch.tensor([[[0.0, 4.0]], [[0.0, 3.0]], [[0.0, 2.0]], [[0.0, 9.0]]])
     assert mean_pr_auc(logits, torch.tensor([[1], [0], [1], [-1]])) == pytest.approx((1 + 2 / 3) / 2)
     assert np.isnan(mean_pr_auc(logits, torch.ones(4, 1)))
+
+
+def test_accuracy_leaves_out_rows_without_a_label():
+    logits = torch.eye(3)
+    assert accuracy(logits, torch.tensor([0, 1, -1])) == 1.0
+    assert math.isnan(accuracy(logits, torch.tensor([-1, -1, -1])))
+    assert math.isnan(accuracy(logits[:0], torch.empty(0, dtype=torch.long)))

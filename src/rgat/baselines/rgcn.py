@@ -10,7 +10,7 @@ from rgat.baselines.outcome import Outcome
 from rgat.data import NodeData
 from rgat.data.records import PARTS
 from rgat.models import NodeClassifier
-from rgat.training import l2_penalty, node_cross_entropy
+from rgat.training import check_parts, l2_penalty, node_cross_entropy
 
 LEARNING_RATE, EPOCHS = 0.01, 50
 # The first layer's penalty grows with the number of its parameters; AIFB, the smallest graph, does without.
@@ -31,6 +31,7 @@ def run(
     l2: float | None = None,
 ) -> Outcome:
     """Train two layers on the whole training part for 50 epochs; settings not given are the paper's, or AIFB's."""
+    check_parts(data, selects=False)
     config = dict(SETTINGS.get(data.name, SETTINGS["aifb"]))
     given = {"hidden_channels": hidden_channels, "num_bases": num_bases, "l2": l2}
     config |= {name: value for name, value in given.items() if value is not None}

@@ -14,6 +14,7 @@ from rgat.baselines.outcome import Outcome
 from rgat.data import NodeData
 from rgat.data.records import PARTS
 from rgat.data.splits import stratified_folds
+from rgat.training import check_parts
 
 Array = NDArray[np.float64]
 NUM_FOLDS = 5
@@ -78,6 +79,7 @@ def classify(
         costs: candidates of `C`.
         config: further settings, for the record.
     """
+    check_parts(data, selects=False)
     labels = data.labels[labelled(data)].numpy()
     train = np.arange(len(data.train))
     if len(np.unique(labels[train])) < 2:

@@ -94,7 +94,7 @@ class PaddedBatch:
         )
         graph.edge_index, graph.edge_type = self._memory[first : first + 2 * edges].view(2, edges), field["edge_type"]
         graph._structure = Structure.from_leaves([*leaves, self._graph_sizes.long()])
-        graph._versions = None  # this memory is meant to change
+        graph._sealed = None  # this memory is meant to change
         graph.counted = torch.zeros(nodes, device=device)
         self.graph = graph
 

@@ -36,6 +36,10 @@ class GraphStore:
     num_relations: int
     edge_attr: Tensor | None = None  # [edges, edge_dim]
 
+    def __post_init__(self) -> None:
+        for name in ("edge_index", "edge_type", "node_ptr", "edge_ptr"):  # later changes by the caller do not reach it
+            object.__setattr__(self, name, getattr(self, name).clone())
+
     def __len__(self) -> int:
         return len(self.node_ptr) - 1
 

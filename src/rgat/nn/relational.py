@@ -96,6 +96,7 @@ class RelationalConv(nn.Module):
             )
         elif edge_type is not None:
             raise TypeError("`edge_type` must not be given with a RelationalGraph, which has its own; leave it out")
+        graph.check_unchanged()
         if graph.num_relations != self.num_relations:
             raise ValueError(
                 f"the graph must have the layer's {self.num_relations} relations, got {graph.num_relations}; "

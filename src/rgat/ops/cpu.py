@@ -222,26 +222,23 @@ class _Call:
             where = (0, _index(place), _array(rows), self.heads, self.share, self.width, channels, self.row_id)
             run(loops.mask_rows, bounds, *where, *self.feature_mask)
 
-    def _scores_singles(self, made_of: Sequence[Tensor | None]) -> bool:
+    def _scores_singles(self) -> bool:
         """Whether to score edges that are alone in their group: for a softmax across, and where a score may be NaN."""
         if not self.attends or len(self.scopes[1]):
             return self.attends
-        parts = [_array(part) for part in made_of if part is not None] or [self.queries, self.keys]
-        return not all(loops.is_finite(part.reshape(-1)) for part in (*parts, self.edge_logits))
+        parts = (self.queries, self.keys, self.edge_logits)
+        query, key, edge = (float(loops.largest(part.reshape(-1))) for part in parts)
+        score = query + key if self.score[1] else self.queries.shape[2] * query * key
+        return not score + edge < np.finfo(self.queries.dtype).max
 
-    def forward(
-        self, x: Tensor, channels: int, sums: Tensor, made_of: Sequence[Tensor | None] = ()
-    ) -> tuple[Tensor, Tensor]:
-        """Return the outputs ``[N, H, D]`` and the attention; fill the sums of aggregated relations.
-
-        ``made_of``: what the queries and keys are products of, where that is less to look through for NaN.
-        """
+    def forward(self, x: Tensor, channels: int, sums: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the outputs ``[N, H, D]`` and the attention; fill the sums of aggregated relations."""
         attention = x.new_empty(len(self.value_row), self.heads)
         out = x.new_empty(len(self.target_ptr) - 1, self.heads, channels)
         weights = torch.empty_like(attention) if len(self.edge_mask[1]) else attention
         run(
             loops.forward, cut(self.target_ptr, 0, len(out), self.heads * channels), *self.edges, self.value_row,
-            self.queries, self.keys, *self.score, self._scores_singles(made_of), *self.scopes,
+            self.queries, self.keys, *self.score, self._scores_singles(), *self.scopes,
             *self.edge_mask, self.aggregated, self.values, self.share, self.width, _array(x),
             _array(attention), _array(weights), _flat(out), _array(sums),
         )  # fmt: skip
@@ -499,7 +496,7 @@ def convolve(
     sums = x.new_empty(len(s.targets.node) if any(aggregated) else 0, heads, x.shape[2])
     call.place_table(table, first_key)
     call.mask_features(table.flatten(1), channels)
-    out, attention = call.forward(x.flatten(1), channels, sums, (x, weight, query_weight))
+    out, attention = call.forward(x.flatten(1), channels, sums)
     if any(aggregated):
         out += _project_sums(sums, weight, call, s, channels).view(out.shape)
     return out, attention, x.new_empty(0, heads, 0) if queries is None else queries, table, sums

@@ -68,7 +68,7 @@ def count_call(state: Tensor, counted: Tensor | None = None) -> Tensor:
     return traced
 
 
-_CALLS_KEPT = 1024  # of each layer; a step with more calls under checkpoints is refused, not wrong
+_CALLS_KEPT = 1024  # of each layer; backward passes that wait longer are refused
 _calls = WeakIdKeyDictionary()  # of each layer's state: random number -> copy of the state
 
 

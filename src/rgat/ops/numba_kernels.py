@@ -154,13 +154,14 @@ def exponentials_of(numbers):
 
 
 @compiled
-def is_finite(numbers):
-    """Whether there is neither an infinite number nor NaN: times zero these are NaN."""
+def largest(numbers):
+    """The largest absolute value; infinite where there is NaN."""
     zero = numbers.dtype.type(0)
-    total = zero
+    top = total = zero
     for n in range(numbers.shape[0]):
-        total += numbers[n] * zero
-    return total == zero
+        top = max(top, abs(numbers[n]))
+        total += numbers[n] * zero  # NaN, where a number is infinite or NaN
+    return np.float64(top) if total == zero else np.inf
 
 
 @inline

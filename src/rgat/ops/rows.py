@@ -167,8 +167,9 @@ def _attend_rows_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor
 
 
 def _attend_rows_backward(ctx: Any, grad: Tensor | None, grad_attention: Tensor | None, *_: None) -> tuple[Any, ...]:
-    *tensors, attention, queries, keys, state = ctx.saved_tensors[:8]
-    places, structure = list(ctx.saved_tensors[8:][: ctx.num_places]), list(ctx.saved_tensors[8 + ctx.num_places :])
+    saved = ctx.saved_tensors  # once: a checkpoint gives them out once
+    *tensors, attention, queries, keys, state = saved[:8]
+    places, structure = list(saved[8:][: ctx.num_places]), list(saved[8 + ctx.num_places :])
     if grad is None:
         grad = tensors[0].new_zeros(Structure.from_leaves(structure).target_ptr.shape[0] - 1, *tensors[0].shape[1:])
     grads = _attend_rows_grads(

@@ -6,7 +6,7 @@ from rgat.training.loss import balanced_class_weights, l2_penalty, multi_task_cr
 from rgat.training.many import Job, bytes_needed, fit_many, members_that_fit, plan_stacks
 from rgat.training.metric import accuracy, mean_pr_auc, mean_roc_auc, roc_auc, roc_auc_per_task
 from rgat.training.run import Epoch, Result, Settings
-from rgat.training.task import graph_logits
+from rgat.training.task import check_parts, graph_logits
 
 __all__ = [
     "Epoch",
@@ -16,6 +16,7 @@ __all__ = [
     "accuracy",
     "balanced_class_weights",
     "bytes_needed",
+    "check_parts",
     "fit",
     "fit_many",
     "graph_logits",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import types
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -73,26 +76,47 @@ def _options(module: nn.Module) -> tuple[str, dict[str, Any]]:
 
 def _digest(value: Any) -> str:
     digest = hashlib.sha256()
-    _add(digest, value)
+    _add(digest, value, set())
     return digest.hexdigest()
 
 
-def _add(digest: Any, value: Any) -> None:
-    """Add a value to a digest: tensors by their bytes, plain values as they are written, anything else by its class."""
+def _add(digest: Any, value: Any, seen: set[int]) -> None:
+    """Add a value to a digest: tensors by their bytes, plain values as written, others by their parts, each once."""
     if isinstance(value, Tensor):
-        _add(digest, f"{value.layout} {value.dtype} {list(value.shape)}")
+        _add(digest, f"{value.layout} {value.dtype} {list(value.shape)}", seen)
         if value.layout != torch.strided:
             entries = value.detach().to_sparse(layout=torch.sparse_coo).coalesce()
-            _add(digest, [entries.indices(), entries.values()])
+            _add(digest, [entries.indices(), entries.values()], seen)
             return
         digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
     elif isinstance(value, list | tuple):
-        _add(digest, len(value))
+        _add(digest, len(value), seen)
         for one in value:
-            _add(digest, one)
+            _add(digest, one, seen)
     elif isinstance(value, dict):
-        _add(digest, list(value.items()))
-    elif value is None or isinstance(value, str | int | float | torch.dtype):
+        _add(digest, list(value.items()), seen)
+    elif isinstance(value, set | frozenset):
+        _add(digest, sorted(_digest(one) for one in value), seen)
+    elif value is None or isinstance(value, str | bytes | int | float | complex | torch.dtype | torch.device):
         digest.update(f"{type(value).__name__} {len(repr(value))} {value!r}".encode())
-    else:  # a function has a name; how an object is written may hold its address
-        _add(digest, f"{type(value).__qualname__} {getattr(value, '__qualname__', '')}")
+    elif isinstance(value, np.ndarray | np.generic):
+        _add(digest, f"{value.dtype} {value.shape}", seen)
+        digest.update(np.ascontiguousarray(value).tobytes())
+    elif id(value) not in seen:  # how an object is written may hold its address
+        seen.add(id(value))
+        _add(digest, f"{type(value).__qualname__} {getattr(value, '__qualname__', '')}", seen)
+        _add(digest, _parts(value), seen)
+
+
+def _parts(value: Any) -> list[Any]:
+    """What tells a function or an object from others of its name."""
+    if isinstance(value, functools.partial):
+        return [value.func, value.args, value.keywords]
+    if isinstance(value, types.FunctionType):
+        code = value.__code__
+        constants = [one for one in code.co_consts if not isinstance(one, types.CodeType)]
+        closed = [cell.cell_contents for cell in value.__closure__ or ()]
+        return [code.co_code, code.co_names, constants, value.__defaults__, closed]
+    if isinstance(value, type | nn.Module) or not hasattr(value, "__dict__"):
+        return []
+    return sorted(vars(value).items())

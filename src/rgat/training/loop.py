@@ -294,7 +294,8 @@ class _Writer:
         reason = difference(self.identity, record)
         if reason is not None:
             raise ValueError(
-                f"the checkpoint in {self.folder} must be of this run, but {reason}; choose another folder"
+                f"the checkpoint in {self.folder} must be of this run, but {reason}; choose another folder, "
+                "or build data and model as they were built the first time"
             )
         run = self.training.runs[0]
         self.training.load(tensors)

@@ -10,8 +10,8 @@ from rgat.data.records import MISSING
 
 
 def accuracy(logits: Tensor, labels: Tensor) -> float:
-    """Share of rows whose largest logit is that of their class; NaN without rows."""
-    return float((logits.argmax(-1) == labels).double().mean()) if len(labels) else float("nan")
+    """Share of labelled rows whose largest logit is that of their class; NaN without any."""
+    return float((logits.argmax(-1) == labels)[labels != MISSING].double().mean())
 
 
 def roc_auc(scores: NDArray[np.floating], positive: NDArray[np.bool_]) -> float:

@@ -63,7 +63,7 @@ class Task(Protocol):
         """Keep some members only."""
 
 
-def _check_parts(data: NodeData | GraphData, selects: bool) -> None:
+def check_parts(data: NodeData | GraphData, selects: bool) -> None:
     """Refuse parts that cannot be learned from or selected on; the others may lack labels, and are then not scored."""
     needed = ("train", "valid") if selects else ("train",)
     most = len(data.classes) - 1 if isinstance(data, NodeData) else 1
@@ -78,6 +78,8 @@ def _check_parts(data: NodeData | GraphData, selects: bool) -> None:
                 f"in the {part} part"
             )
         missing = int((labels == MISSING).sum())
+        if part == "train" and missing == labels.numel():
+            raise ValueError(f"{data.name} must have labels to learn from, got none in the train part")
         if isinstance(data, NodeData) and part in needed and missing:
             raise ValueError(
                 f"every {part} node of {data.name} must have a label, got {missing:,} of {len(labels):,} without one; "
@@ -119,7 +121,7 @@ class NodeTask:
 
     def __init__(self, datas: Sequence[NodeData], device: torch.device, selects: bool = True) -> None:
         for data in datas:
-            _check_parts(data, selects)
+            check_parts(data, selects)
         first = datas[0]
         if first.x is not None and first.x.isnan().any():
             raise ValueError(f"node features of {first.name} must not contain NaN; clean them first")
@@ -213,7 +215,7 @@ class GraphTask:
     metric = "mean ROC-AUC"
 
     def __init__(self, data: GraphData, batch_size: int, device: torch.device, selects: bool = True) -> None:
-        _check_parts(data, selects)
+        check_parts(data, selects)
         labels = data.labels[data.valid]
         if selects and not ((labels == 0).any(0) & (labels == 1).any(0)).any():
             raise ValueError(f"some task of {data.name} must have both classes among its validation graphs, got none")
