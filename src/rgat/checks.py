@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Sequence
-from numbers import Integral
+from numbers import Integral, Real
 
 
 def check_word(name: str, given: object, allowed: Sequence[str]) -> None:
@@ -24,6 +25,12 @@ def check_count(name: str, value: object, least: int = 1) -> None:
     """Raise unless ``value`` is a whole number of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise ValueError(f"`{name}` must be an integer of at least {least}, got {value!r}")
+
+
+def check_number(name: str, value: object) -> None:
+    """Raise unless ``value`` is a finite number."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+        raise ValueError(f"`{name}` must be a finite number, got {value!r}")
 
 
 def check_seed(seed: int) -> None:

@@ -26,7 +26,8 @@ def locked(path: Path, what: str) -> Iterator[None]:
         path: the lock, a file that is made and removed; the folder around it is made too.
         what: is written, for the error message.
     """
-    lock = FileLock(path, timeout=0)
+    lock = FileLock(path, timeout=0, fallback_to_soft=False)
+    missing = [folder for folder in path.parents if not folder.exists()]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire()
@@ -46,6 +47,9 @@ def locked(path: Path, what: str) -> Iterator[None]:
         with contextlib.suppress(OSError):  # Windows removes no file that is open
             path.unlink(missing_ok=True)
         lock.release()
+        for folder in missing:
+            with contextlib.suppress(OSError):  # not empty: something was written
+                folder.rmdir()
 
 
 def _holder(path: Path) -> str:

@@ -93,11 +93,10 @@ def test_a_hostile_dump_is_one_sentence_on_the_command_line(tmp_path):
         ("late.nt", f"{TRIPLE} <{E}b> .\n" * 30_000 + quoted(300)),
         ("late.jsonld", "[" + ("{}," + " " * 99 + "\n") * 30_000 + objects(300) + "]"),
         ("late.rdf", XML % ('<e:a e:p="1"/>\n' * 30_000 + "<e:a><e:p>" * 300 + "</e:p></e:a>" * 300)),
+        ("blind.rdf", XML % ("<e:a/>\n" * 30_000 + "<e:a><e:p>" * 300 + "</e:p></e:a>" * 300)),
     ],
 )
 def test_deep_nesting_far_down_a_file_is_refused_with_its_line(tmp_path, monkeypatch, name, text):
-    monkeypatch.setattr(nesting, "PATIENCE", 0)  # a slow parser is what makes elements be looked at
-    monkeypatch.setattr(nesting, "SLOW", 1e12)
     for packed in (False, True):
         path = tmp_path / (f"{name}.gz" if packed else name)
         path.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
@@ -304,3 +303,22 @@ def test_a_molecule_too_long_for_the_stack_is_no_molecule():
     code = "from rgat.data.molecules import parse_smiles; print(parse_smiles('C' * 200_000))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout) == (0, "None\n")
+
+
+@pytest.mark.parametrize("space", ["", " "])
+def test_empty_elements_hide_nothing(tmp_path, space):
+    path = tmp_path / "ontology.owl"
+    declared = '<!DOCTYPE rdf:RDF [ <!ENTITY e "http://e/"> ]>' + XML % (f"<e:a{space}/>" + '<e:a e:p="1"/>\n' * 3)
+    path.write_text(declared)
+    assert len(read_triples(path)) >= 2
+    seen = nesting.Nesting(path, "rdfxml")
+    seen(declared.encode())
+    assert (seen.depth, seen.rest) == (0, b"")
+
+
+@pytest.mark.parametrize("declaration", ['<!ENTITY q"r "%s">', '<!ENTITY n> "%s">', '<!ENTITY a SYSTEM "b" "%s">'])
+def test_an_entity_of_another_form_is_refused(tmp_path, declaration):
+    path = tmp_path / "entities.rdf"
+    path.write_text("<!DOCTYPE rdf:RDF [ " + declaration % "x" + " ]>" + XML % '<e:a e:p="1"/>')
+    with pytest.raises(ValueError, match='an entity must be declared as <!ENTITY name "value">'):
+        read_triples(path)

@@ -108,3 +108,18 @@ def test_no_cell_is_a_formula(tmp_path, suffix):
 def test_numbers_stay_numbers_in_a_cell():
     for text in ("-1", "+1.5e-3", "-inf", "0.5", "", "a=b", "<http://x/a>"):
         assert csv_cell(text) == text
+
+
+@pytest.mark.parametrize("name", ["<http://e/50%>", "<http://[x>", '"x"@abcdefghij', r'"\uD800"', r'"\UFFFFFFFF"'])
+def test_names_that_only_look_like_terms_are_literals(name, tmp_path):
+    predictions = Predictions(("<http://e/a>",), (name, "other"), np.array([[0.9, 0.1]]), np.zeros((1, 2)))
+    predictions.save(tmp_path / "p.nt")
+    (triple,) = ox.parse(path=tmp_path / "p.nt", format=ox.RdfFormat.N_TRIPLES)
+    assert triple.object.value == name
+
+
+def test_a_carriage_return_stays_in_its_row(tmp_path):
+    predictions = Predictions(("a\rb", "c"), ("x", "y"), np.full((2, 2), 0.5), np.zeros((2, 2)))
+    predictions.save(tmp_path / "p.csv")
+    with (tmp_path / "p.csv").open(newline="") as file:
+        assert [row[0] for row in csv.reader(file)] == ["node", "a b", "c"]

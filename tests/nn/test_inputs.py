@@ -267,3 +267,9 @@ def test_a_compact_layer_survives_the_meta_device(layer):
         conv.load_state_dict(layer(9, 5, 4, graph=other).state_dict())
     conv.load_state_dict(built.state_dict())
     assert torch.equal(conv(None, graph), built(None, graph))
+
+
+@pytest.mark.parametrize("slope", ["0.2", [1], float("nan"), True])
+def test_a_slope_must_be_a_number(slope):
+    with pytest.raises(ValueError, match="`negative_slope` must be a finite number"):
+        RGATConv(3, 2, 2, negative_slope=slope)

@@ -112,7 +112,7 @@ def test_work_is_captured_on_a_stream_of_its_own(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: main)
     monkeypatch.setattr(torch.cuda, "stream", on)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=lambda: replays.append(len(calls))))
-    monkeypatch.setattr(torch.cuda, "graph", lambda graph, stream=None: on(stream))
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph, stream, capture_error_mode: on(stream))
     captured = Captured()
     for number in range(6):
         assert captured(lambda number=number: calls.append(current[-1]) or number) == min(number, WARM_UP)
@@ -151,12 +151,12 @@ def test_a_training_may_train_another_model_in_its_course(gpus):
 def test_two_threads_may_train_on_one_gpu():
     data, settings = load("institute"), Settings(max_epochs=8)
 
-    def models():
-        return [build_model(data, seed).to(GPU) for seed in range(2)]
+    def run(seed):
+        return fit(build_model(data, seed).to(GPU), data, settings)  # one takes memory while the other captures
 
-    expected = [fit(model, data, settings) for model in models()]
+    expected = [run(seed) for seed in range(2)]
     with ThreadPoolExecutor(2) as pool:
-        found = list(pool.map(lambda model: fit(model, data, settings), models()))
+        found = list(pool.map(run, range(2)))
     for result, other in zip(found, expected, strict=True):
         assert "captured in a CUDA graph" in result.how
         losses = [epoch.train_loss for epoch in result.curve]

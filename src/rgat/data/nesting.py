@@ -7,7 +7,6 @@ of JSON-LD and RDF/XML, and expands XML entities without limit.
 from __future__ import annotations
 
 import re
-import time
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +17,6 @@ MAX_DEPTH = 256  # of nested terms, objects or elements; the parser dies of some
 MAX_ENTITY = 1 << 16  # characters that one XML entity may expand to
 MAX_EXPANSION = 200  # bytes of expanded entities per byte of the file, beyond SPARE_EXPANSION
 SPARE_EXPANSION = 1 << 24
-PATIENCE = 1.0  # seconds of computing that the parser of RDF/XML may take before its speed matters
-SLOW = 5e6  # bytes per second; usual are 20 million
 
 # Each pattern skips what cannot nest and ends at an opening (group 1), a closing (group 2), or something that the bytes
 # at hand do not finish (group 3). Where a file is valid, they find the tokens that the parser finds.
@@ -33,13 +30,13 @@ _TURTLE = (
     rb"""|<[=-](?!%(text)b*+\Z))*+(?:(<<)|(>>)|(.)|\Z)"""
 ) % {b"text": _IRI_TEXT, b"strings": _STRINGS}
 _XML = (
-    rb"""<(?:[^!?/"'>]++%(values)b(?:(?<=/)>|>())|/[^>]*+>()"""
+    rb"""<(?:[^!?/"'>][^"'>]*+%(values)b(?:(?<=/)>|>())|/[^>]*+>()"""
     rb"""|!--.*?-->|!\[CDATA\[.*?\]\]>|\?.*?\?>|!DOCTYPE[^\[>]*+|![A-Z]++[^"'>]*+%(values)b>)|(<)"""
 ) % {b"values": rb"""(?:"[^"]*+"[^"'>]*+|'[^']*+'[^"'>]*+)*+"""}
 _JSON_SIGNS = b'"[]{}'
 _OTHERS = bytes(set(range(256)) - set(_JSON_SIGNS))
 _NESTED = {"jsonld": "objects and lists", "rdfxml": "elements"}  # and quoted triples in all others
-_ENTITY = re.compile(r'<!ENTITY([^<"]*)"([^<"]*)"')
+_ENTITY = re.compile(r'<!ENTITY([^<>"]*)"([^<"]*)"\s*>')  # no other form is known to the parser
 _REFERENCE = re.compile(r"&([^;&]*)")
 _PREDEFINED = {"amp": 1, "lt": 1, "gt": 1, "quot": 1, "apos": 1}
 
@@ -47,30 +44,29 @@ _PREDEFINED = {"amp": 1, "lt": 1, "gt": 1, "quot": 1, "apos": 1}
 class Nesting:
     """Follow the nesting and the entities of an RDF file, piece by piece, and refuse what is too deep or too long.
 
-    JSON is followed throughout. Of other files only the first piece is, unless something makes it necessary to go back
-    and follow all: the sign of a quoted triple, an entity, or a slow XML parser, as it is when elements nest deeply.
+    JSON and XML are followed throughout. Of other files only the first piece is, unless the sign of a quoted triple
+    makes it necessary to go back and follow all.
     """
 
     def __init__(self, path: Path, word: str) -> None:
         self.path, self.word = path, word
         self.pattern = re.compile(_XML if word == "rdfxml" else _TURTLE, re.DOTALL)
-        self.sign = b"<!ENTITY" if word == "rdfxml" else b"<<"
-        self.followed = word == "jsonld" or not path.is_file()  # a pipe cannot be read again
-        self.size, self.tail, self.start = 0, b"", time.thread_time()
+        self.followed = word in ("jsonld", "rdfxml") or not path.is_file()  # a pipe cannot be read again
+        self.size, self.tail = 0, b""
         self._reset()
 
     def _reset(self) -> None:
-        self.rest, self.line, self.depth, self.in_string = b"", 1, 0, False
+        self.rest, self.line, self.depth, self.in_string, self.text = b"", 1, 0, False, 0
         self.lengths: dict[str, int] = {}  # of expanded entities
         self.expanded = 0
 
     def __call__(self, piece: bytes) -> None:
         """Look at the next bytes."""
-        if not self.followed and (self._has_sign(self.tail + piece) or self._is_slow()):
+        if not self.followed and _has_quoted_triple(self.tail + piece):
             self.follow()
         if self.followed or not self.size:
             self._look(piece)
-        self.tail = piece[1 - len(self.sign) :]
+        self.tail = piece[-1:]
         self.size += len(piece)
 
     def follow(self) -> None:
@@ -84,25 +80,13 @@ class Nesting:
                 self._look(piece)
                 left -= len(piece)
 
-    def _has_sign(self, text: bytes) -> bool:
-        if len(self.sign) > 2:
-            return self.sign in text
-        pair = int.from_bytes(self.sign)  # compared two bytes at a time: a search halts at every single "<"
-        return any(
-            bool((np.frombuffer(text, dtype=np.uint16, count=(len(text) - k) // 2, offset=k) == pair).any())
-            for k in range(min(2, len(text)))
-        )
-
-    def _is_slow(self) -> bool:
-        spent = time.thread_time() - self.start
-        return self.word == "rdfxml" and spent > PATIENCE + self.size / SLOW
-
     def _look(self, piece: bytes) -> None:
         text = self.rest + piece
         if self.word == "rdfxml":
             self._expand(text, piece)
+            self.text = len(text) - text.rfind(b"<") if b"<" in text else self.text + len(piece)  # between two tags
         done = self._follow_json(text) if self.word == "jsonld" else self._follow(text)
-        if len(text) - done > LONGEST:
+        if max(len(text) - done, self.text) > LONGEST:
             self._refuse(text[:done], f"a term must be at most {LONGEST:,} bytes long, got more")
         self.line += text.count(b"\n", 0, done)
         self.rest = text[done:]
@@ -143,7 +127,14 @@ class Nesting:
     def _expand(self, text: bytes, piece: bytes) -> None:
         """Add up what entities expand to; a declaration counts wherever it stands, as it does for the parser."""
         if b"<!ENTITY" in text:
-            for head, value in _ENTITY.findall(text.decode(errors="replace")):
+            content = text.decode(errors="replace")
+            for place in re.finditer("<!ENTITY", content):
+                match = _ENTITY.match(content, place.start())
+                if match is None:
+                    if ">" in content[place.end() :]:
+                        self._refuse(b"", 'an entity must be declared as <!ENTITY name "value">')
+                    continue
+                head, value = match.groups()
                 names = _REFERENCE.findall(value)
                 longest = max(self.lengths.values(), default=1)
                 length = len(value) + sum(
@@ -161,3 +152,11 @@ class Nesting:
     def _refuse(self, before: bytes, reason: str) -> None:
         line = self.line + before.count(b"\n")
         raise UnreadableError(f"{self.path}, line {line}: {reason}")
+
+
+def _has_quoted_triple(text: bytes) -> bool:
+    pair = int.from_bytes(b"<<")  # compared two bytes at a time: a search halts at every single "<"
+    return any(
+        bool((np.frombuffer(text, dtype=np.uint16, count=(len(text) - k) // 2, offset=k) == pair).any())
+        for k in range(min(2, len(text)))
+    )

@@ -7,17 +7,19 @@ import inspect
 import tomllib
 from collections.abc import Mapping
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 from rgat.checks import check_count, check_word
 from rgat.data import GraphData, NodeData
+from rgat.data.files import read_whole
 from rgat.experiments.priors import check_kinds, priors_of
 from rgat.experiments.units import PER_LAYER, read_config
 from rgat.experiments.variants import VARIANTS
 from rgat.models import RGCN_OPTIONS, GraphClassifier, NodeClassifier
 from rgat.nn import RGATConv
 from rgat.training import Settings
+
+LARGEST_CONFIG = 1 << 20  # bytes of a TOML file
 
 Config = dict[str, Any]
 
@@ -119,8 +121,7 @@ def searchable(task: str, config: Config, given: Mapping[str, Any]) -> dict[str,
 def read_toml(path: str | PathLike[str]) -> Config:
     """The configuration in a TOML file: flat, or the table [config] of one that `rgat reproduce` wrote."""
     try:
-        with Path(path).open("rb") as file:
-            content = tomllib.load(file)
+        content = tomllib.loads(read_whole(path, LARGEST_CONFIG).decode())
     except OSError as error:
         raise ValueError(f"{path} must be a TOML file that can be read ({error.strerror}); check the path") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -213,8 +213,7 @@ class _Trainer:
         """By the validation part."""
         data, valid = self.data, self.data.valid
         if isinstance(data, GraphData):
-            with torch.no_grad():
-                logits = torch.stack([graph_logits(member, data.graphs, valid) for member in members]).mean(0)
+            logits = torch.stack([graph_logits(member, data.graphs, valid) for member in members]).mean(0)
             return calibrate_graphs(logits, data.labels[valid], balanced_class_weights(data.labels[data.train]))
         logits = torch.stack([_logits(member, data.x, data.graph) for member in members]).mean(0)
         return calibrate_nodes(logits[valid], data.labels[valid])

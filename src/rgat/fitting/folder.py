@@ -74,7 +74,8 @@ def load(folder: str | PathLike[str], device: torch.device | str = "cpu") -> Nod
                 raise ValueError(f"`{key}` must be a table, got {record[key]!r}")
         fitted = _node_model(tensors, record) if record["task"] == "node" else _graph_model(tensors, record)
     except (KeyError, TypeError, AttributeError, RuntimeError, ValueError) as error:
-        raise ValueError(f"{folder} must hold a whole fitted model, but its parts do not fit: {error}") from error
+        reason = str(error).strip().partition("\n")[0][:300]  # PyTorch adds where it noticed
+        raise ValueError(f"{folder} must hold a whole fitted model, but its parts do not fit: {reason}") from error
     fitted.to(device)
     return fitted
 

@@ -34,7 +34,7 @@ def forecast(
     is_compared = comparison and config["model"] != "RGCN"
     models = search * (len(folds) or 1) + len(folds) + ensemble + (is_compared * (len(folds) + 1))
     parts = [
-        f"{search} configurations to try" if search else "",
+        f"{search} configuration{'s' * (search > 1)} to try (larger ones take longer)" if search else "",
         f"cross-validation in {len(folds)} folds" if folds else "",
         "the model" if ensemble == 1 else f"{ensemble} models",
         "an RGCN to compare with" if is_compared else "",
@@ -42,7 +42,8 @@ def forecast(
     epochs = split_config(config)[1].max_epochs
     seconds = models * epochs * _seconds_per_epoch(folds[0] if folds else data, config, seed)
     spelt = timedelta(seconds=max(1, round(seconds)))
-    return f"time: at most about {spelt} (h:mm:ss) for {', '.join(filter(None, parts))}; up to {epochs} epochs each"
+    each = f"up to {epochs} epoch{'s' * (epochs > 1)} each"
+    return f"time: about {spelt} (h:mm:ss) for {', '.join(filter(None, parts))}; {each}"
 
 
 def _seconds_per_epoch(data: NodeData | GraphData, config: Config, seed: int) -> float:

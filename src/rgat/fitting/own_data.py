@@ -14,6 +14,7 @@ from rgat.checks import check_seed, check_word
 from rgat.data import GraphData, NodeData, from_rdf, from_smiles
 from rgat.data import load as load_data
 from rgat.data.download import sha256
+from rgat.data.files import open_lines
 from rgat.experiments.train import Trained
 from rgat.experiments.train import train as train_one
 from rgat.experiments.variants import VARIANTS
@@ -120,7 +121,8 @@ def read_nodes(named: Sequence[str], path: Path_ | None) -> list[str] | None:
     if path is None:
         return list(named) or None
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        with open_lines(Path(path)) as file:
+            lines = file.read().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: cannot be read: {error}") from error
     found = [*named, *(line.strip() for line in lines if line.strip())]

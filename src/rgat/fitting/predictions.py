@@ -19,11 +19,11 @@ from rgat.data.files import write_atomically
 Array = NDArray[np.float64]
 PREDICTED = "urn:rgat:predicted-class"  # predicate of the triples, unless another is given
 # Terms as N-Triples has them; what is written as such but is not valid becomes a plain literal.
-_IRI = r"""<[A-Za-z][A-Za-z0-9+.-]*:[^\x00-\x20<>"{}|^`\\]*>"""
+_IRI = r"""<[A-Za-z][A-Za-z0-9+.-]*:(?:[^\x00-\x20<>"{}|^`\\\[\]%]|%[0-9A-Fa-f]{2})*>"""
 _BLANK = r"_:[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_-])?"
-_STRING = r'''"(?:[^"\\\n\r]|\\[tbnrf"'\\]|\\u[0-9A-Fa-f]{4}|\\U[0-9A-Fa-f]{8})*"'''
+_STRING = r'''"(?:[^"\\\n\r]|\\[tbnrf"'\\]|\\u(?!D[89A-Fa-f])[0-9A-Fa-f]{4}|\\U000[0-9A-Fa-f]{5})*"'''
 _SUBJECT = re.compile(f"{_IRI}|{_BLANK}")
-_OBJECT = re.compile(rf"{_IRI}|{_STRING}(?:@[A-Za-z]+(?:-[A-Za-z0-9]+)*|\^\^{_IRI})?")
+_OBJECT = re.compile(rf"{_IRI}|{_STRING}(?:@[A-Za-z]{{1,8}}(?:-[A-Za-z0-9]{{1,8}})*|\^\^{_IRI})?")
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ import torch
 
 from rgat.checks import check_count
 from rgat.data.cells import csv_cell
-from rgat.data.files import kind_of, open_lines
+from rgat.data.files import LONGEST, kind_of, open_lines
 from rgat.data.labels import separator_hint
 from rgat.data.molecules import parse_smiles, store_molecules
 from rgat.fitting.fitted import GraphModel
@@ -192,6 +192,7 @@ def _resume(part: Path, header: Sequence[str], resume: bool) -> int:
 
 def _whole_rows(file: IO[bytes], part: Path) -> Iterator[tuple[list[str], int]]:
     """The rows of a table up to one that was cut off, each with the number of bytes up to its end."""
+    csv.field_size_limit(LONGEST)  # a molecule file may have as long a line
     end = 0
 
     def lines() -> Iterator[str]:

@@ -295,7 +295,7 @@ class RelationalConv(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         rows = state_dict.get(prefix + "rows")
-        if rows is not None and self.rows is not None and _digest(rows) != self.rows_digest:
+        if rows is not None and self.rows is not None and _digest(rows) != (self.rows_digest or _digest(self.rows)):
             error_msgs: list[str] = args[-1]
             error_msgs.append(
                 f"`{prefix}rows` must be the rows of the graph this layer was built with "

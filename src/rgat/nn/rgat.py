@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import leaky_relu
 
 from rgat import ops
-from rgat.checks import check_count, check_word
+from rgat.checks import check_count, check_number, check_word
 from rgat.graph import RelationalGraph, Rows, Structure
 from rgat.nn.kernels import BasisKernel, FullKernel, glorot_uniform_
 from rgat.nn.relational import RelationalConv, check_features
@@ -100,6 +100,7 @@ class RGATConv(RelationalConv):
         self.attention_channels = _attention_channels(attention_channels, score, out_channels)
         self.head_merge = head_merge
         self.edge_dim = edge_dim
+        check_number("negative_slope", negative_slope)
         self.negative_slope = negative_slope
 
         sizes = (num_relations, heads, 2 * out_channels, self.attention_channels)  # [Q; K] stacked, Q first

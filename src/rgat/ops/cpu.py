@@ -229,7 +229,7 @@ class _Call:
         parts = (self.queries, self.keys, self.edge_logits)
         query, key, edge = (float(loops.largest(part.reshape(-1))) for part in parts)
         score = query + key if self.score[1] else self.queries.shape[2] * query * key
-        return not score + edge < np.finfo(self.queries.dtype).max
+        return not score + edge < float(np.finfo(self.queries.dtype).max)
 
     def forward(self, x: Tensor, channels: int, sums: Tensor) -> tuple[Tensor, Tensor]:
         """Return the outputs ``[N, H, D]`` and the attention; fill the sums of aggregated relations."""

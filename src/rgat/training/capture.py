@@ -87,7 +87,14 @@ class Captured:
             return result
         if self.graph is None:
             self.graph = torch.cuda.CUDAGraph()
-            with _nothing_freed(), torch.cuda.graph(self.graph, stream=self.stream):
+            with (
+                _nothing_freed(),
+                torch.cuda.graph(
+                    self.graph,
+                    stream=self.stream,
+                    capture_error_mode="thread_local",  # others may take memory meanwhile
+                ),
+            ):
                 self.result = work()
         self.graph.replay()
         return self.result

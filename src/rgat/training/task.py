@@ -96,6 +96,7 @@ def _wide(logits: Tensor) -> Tensor:
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
+@torch.no_grad()
 def graph_logits(model: nn.Module, store: GraphStore, graphs: Tensor, constant_attention: bool = False) -> Tensor:
     """Return a model's logits of graphs, ``[G, tasks, classes]`` on the CPU, in batches of bounded memory."""
     device = next(model.parameters()).device
