@@ -244,6 +244,13 @@ class _Call:
         )  # fmt: skip
         return out, attention
 
+    def split_sign(self, attention: Tensor, grad_attention: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Keep the signs of additive scores; return the attention without them, and its gradient."""
+        self.signed = attention
+        if not self.attends or not self.score[1]:
+            return attention, grad_attention
+        return attention.abs(), None if grad_attention is None else grad_attention * attention.sign()
+
     def backward_by_target(
         self, x: Tensor, attention: Tensor, grad: Tensor, grad_sums: Tensor, grad_attention: Tensor | None
     ) -> tuple[Tensor, Tensor]:
@@ -256,8 +263,8 @@ class _Call:
         dlogits = torch.empty_like(attention)
         run(
             loops.backward_by_target, cut(self.target_ptr, 0, len(grad), grad.shape[1] * grad.shape[2]), *self.edges,
-            self.value_row, self.queries, self.keys, *self.score, *self.scopes, *self.edge_mask, self.aggregated,
-            self.values, self.share, self.width, _array(x), _array(attention), _flat(grad),
+            self.value_row, self.queries, self.keys, *self.score[1:], *self.scopes, *self.edge_mask, self.aggregated,
+            self.values, self.share, self.width, _array(x), _array(attention), _array(self.signed), _flat(grad),
             *(_array(t) for t in (grad_sums, grad_attention, dlogits, dqueries)),
         )  # fmt: skip
         return dlogits, dqueries
@@ -380,6 +387,7 @@ def attend_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of values, queries, keys and logits."""
     call = _attend_call(values, queries, keys, edge_logits, s, how, state)
+    attention, grad_attention = call.split_sign(attention, grad_attention)
     dvalues, dkeys = torch.empty_like(values), values.new_empty((0, 0, 0) if keys is None else keys.shape)
     no_sums = values.new_empty(0, values.shape[1], 0)
     dlogits, dqueries = call.backward_by_target(no_sums[:, 0], attention, grad, no_sums, grad_attention)
@@ -449,6 +457,7 @@ def attend_rows_backward(
     attends = query_kernel is not None
     scores = (queries if attends else None, keys if attends else None)
     call = _rows_call(table, *scores, edge_logits, places, s, how, state)
+    attention, grad_attention = call.split_sign(attention, grad_attention)
     source, source_back, target, _, _ = places
     no_sums = table.new_empty(0, table.shape[1], 0)
     dlogits, dqueries = call.backward_by_target(no_sums[:, 0], attention, grad, no_sums, grad_attention)
@@ -539,6 +548,7 @@ def convolve_backward(
     """Gradients of inputs (None if they need none), kernels, queries and logits."""
     call = _Call(s, None if query_weight is None else queries, edge_logits, how, state, x, aggregated)
     call.place_table(table, call.heads // weight.shape[1] * grad.shape[2])
+    attention, grad_attention = call.split_sign(attention, grad_attention)
     dsums = torch.empty_like(sums)
     dsums_weight = _sums_grad(dsums, grad, sums, weight, call, s) if any(aggregated) else None
     dlogits, dqueries = call.backward_by_target(x.flatten(1), attention, grad, dsums, grad_attention)
@@ -608,6 +618,7 @@ def sum_inputs_backward(
 ) -> tuple[Tensor | None, Tensor, Tensor, Tensor]:
     """Gradients of inputs (None if they need none), queries, keys and logits."""
     call = _sum_call(x, queries, keys, edge_logits, s, how, state)
+    attention, grad_attention = call.split_sign(attention, grad_attention)
     nothing, dx = x.new_empty(len(x), call.heads, 0), None
     dlogits, dqueries = call.backward_by_target(x, attention, nothing, grad, grad_attention)
     if with_x:

@@ -397,8 +397,10 @@ def forward(
 ):  # fmt: skip
     """Attention of the edges of the targets ``lo:hi``, and their outputs, or sums of inputs per target row.
 
-    Without ``singles`` no edge that is alone in its group has a score of NaN.
+    Without ``singles`` no edge that is alone in its group has a score of NaN. The attention of an additive score has
+    its sign, which backward needs, and which no cast loses.
     """
+    is_positive = np.empty(0, np.bool_)
     group, owner = np.empty(0, np.int64), np.empty(0, np.int64)
     for start in range(lo, hi, _BLOCK):
         end = min(start + _BLOCK, hi)
@@ -413,7 +415,10 @@ def forward(
                 flat[n] = 0
             _scores(groups, group_ptr, group_row, source_row, queries, keys, edge_logits, additive, attention)
             if additive:
+                if is_positive.shape[0] < flat.shape[0]:
+                    is_positive = np.empty(2 * flat.shape[0], np.bool_)
                 for n in range(flat.shape[0]):
+                    is_positive[n] = flat[n] > 0
                     flat[n] = flat[n] if flat[n] > 0 else flat[n] * slope
             _subtract_maximum(groups, group_ptr, within, attention)
             _subtract_maximum(targets, target_ptr, across, attention)
@@ -438,6 +443,10 @@ def forward(
                 start, end, group_ptr, node_ptr, group_row, group_relation, source_row, source_node,
                 aggregated, weights, x, sums,
             )  # fmt: skip
+        if additive and queries.shape[0]:
+            flat = attention[target_ptr[start] : target_ptr[end]].reshape(-1)
+            for n in range(flat.shape[0]):
+                flat[n] = flat[n] if is_positive[n] else -flat[n]
 
 
 @compiled
@@ -492,36 +501,22 @@ def _dot_inputs(groups, group_ptr, group_row, group_relation, source_row, source
 
 
 @compiled
-def _additive_query_grads(
-    groups, group_ptr, group_row, source_row, queries, keys, edge_logits, slope, dlogits, dqueries
-):
-    """Through LeakyReLU, and summed over the edges of some groups; added to zeros.
-
-    Scores are made again for their signs. They are sums of what was saved, so tensors that are kept in lower precision
-    between forward and backward cost no more here than elsewhere.
-    """
-    if groups.shape[0] == 0:
-        return
-    zero, one, ahead = dlogits.dtype.type(0), dlogits.dtype.type(1), np.uint64(AHEAD)
-    heads, final = np.uint64(dlogits.shape[1]), np.uint64(group_ptr[groups[-1] + 1] - 1)
-    has_edge_logits = edge_logits.shape[0] > 0
-    total = np.zeros(dlogits.shape[1])
+def _additive_query_grads(groups, group_ptr, group_row, slope, signed, dlogits, dqueries):
+    """Through LeakyReLU, and summed over the edges of some groups; added to zeros."""
+    one = dlogits.dtype.type(1)
+    num_heads = dlogits.shape[1]
+    total = np.zeros(num_heads)
     for v in groups:
-        row, begin, end = np.uint64(group_row[v]), np.uint64(group_ptr[v]), np.uint64(group_ptr[v + 1])
-        for first in range(begin, end, np.uint64(LONG)):
-            for e in range(first, min(first + np.uint64(LONG), end)):
-                _prefetch_number(keys, np.uint64(source_row[min(e + ahead, final)]) * heads)
-                u = np.uint64(source_row[e])
-                for h in range(heads):
-                    score = queries[row, h, 0] + keys[u, h, 0]
-                    if has_edge_logits:
-                        score += edge_logits[e, h]
-                    gradient = dlogits[e, h] * (one if score > zero else slope)
+        row = group_row[v]
+        for first in range(group_ptr[v], group_ptr[v + 1], LONG):
+            for e in range(first, min(first + LONG, group_ptr[v + 1])):
+                for h in range(num_heads):
+                    gradient = dlogits[e, h] * (one if signed[e, h] > 0 else slope)
                     dlogits[e, h] = gradient
                     dqueries[row, h, 0] += gradient
-            if end - begin > LONG:
+            if group_ptr[v + 1] - group_ptr[v] > LONG:
                 put_aside(total, dqueries, row)
-        if end - begin > LONG:
+        if group_ptr[v + 1] - group_ptr[v] > LONG:
             bring_back(total, dqueries, row)
 
 
@@ -574,9 +569,9 @@ def _times_attention(start, end, stream, below, scale, attention, grad_attention
 @compiled
 def backward_by_target(
     lo, hi, target_ptr, group_ptr, node_ptr, group_row, group_relation, source_row, source_node, value_row,
-    queries, keys, edge_logits, additive, slope, within, across,
+    queries, keys, additive, slope, within, across,
     stream, below, scale, aggregated, values, share, width, x,
-    attention, grad, grad_sums, grad_attention, dlogits, dqueries,
+    attention, signed, grad, grad_sums, grad_attention, dlogits, dqueries,
 ):  # fmt: skip
     """Gradients of the logits of the edges of the targets ``lo:hi``, and of their queries, which come as zeros."""
     # An edge alone in its group has no gradient, unless it shares its target's softmax, or is wanted for itself.
@@ -606,9 +601,7 @@ def backward_by_target(
         _subtract_share_of_sum(groups, group_ptr, within, attention, dlogits)
         _subtract_share_of_sum(targets, target_ptr, across, attention, dlogits)
         if additive:
-            _additive_query_grads(
-                groups, group_ptr, group_row, source_row, queries, keys, edge_logits, slope, dlogits, dqueries
-            )
+            _additive_query_grads(groups, group_ptr, group_row, slope, signed, dlogits, dqueries)
         else:
             _query_grads(groups, group_ptr, group_row, source_row, keys, dlogits, dqueries)
 
