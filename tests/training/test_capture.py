@@ -151,12 +151,15 @@ def test_a_training_may_train_another_model_in_its_course(gpus):
 def test_two_threads_may_train_on_one_gpu():
     data, settings = load("institute"), Settings(max_epochs=8)
 
-    def run(seed):
-        return fit(build_model(data, seed).to(GPU), data, settings)  # one takes memory while the other captures
+    def models():
+        return [build_model(data, seed) for seed in range(2)]
 
-    expected = [run(seed) for seed in range(2)]
+    def run(model):
+        return fit(model.to(GPU), data, settings)  # one takes memory while the other captures
+
+    expected = [run(model) for model in models()]
     with ThreadPoolExecutor(2) as pool:
-        found = list(pool.map(run, range(2)))
+        found = list(pool.map(run, models()))
     for result, other in zip(found, expected, strict=True):
         assert "captured in a CUDA graph" in result.how
         losses = [epoch.train_loss for epoch in result.curve]
