@@ -2,12 +2,13 @@ import dataclasses
 
 import pytest
 import torch
+from helpers import labelled_graph
 
 import rgat
 from rgat.data import from_rdf, from_smiles
 from rgat.fitting.configuration import configure, flat_config, read_option, read_toml, split_config
 from rgat.fitting.inspection import describe, find_leaks
-from rgat.fitting.quality import bootstrap, wilson
+from rgat.fitting.quality import _measure_nodes, bootstrap, wilson
 
 QUICK = {"max_epochs": 25, "patience": 10, "comparison": False}
 
@@ -199,3 +200,14 @@ def test_repeated_and_contradictory_molecules_are_counted(tmp_path):
     table.write_text("smiles,a\n" + "".join(f"{'C' * n}O,{n % 2}\n" for n in range(1, 30)) + "OCC,1\nOCCC,1\n")
     (said,) = [line for line in describe(from_smiles(table)) if line.startswith("repeated")]
     assert "2 molecules stand in several rows, 1 of them with labels that contradict" in said
+
+
+def test_test_nodes_without_a_label_are_neither_right_nor_wrong():
+    data = labelled_graph()
+    labels = data.labels.clone()
+    labels[data.test[:4]] = -1
+    report = _measure_nodes(torch.nn.functional.one_hot(data.labels).float(), dataclasses.replace(data, labels=labels))
+    assert (report["scores"]["test"], report["tested"], report["right"]) == (1.0, 6, 6)
+    labels[data.test] = -1
+    report = _measure_nodes(torch.nn.functional.one_hot(data.labels).float(), dataclasses.replace(data, labels=labels))
+    assert "tested" not in report

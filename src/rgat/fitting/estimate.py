@@ -87,9 +87,7 @@ def fit(
     fitted = _fitted(data, members, config, calibration)
     fitted.report.update(seed=seed, ensemble=ensemble, search=search, **measure(fitted, data))
     if comparison:
-        if keep is not None:
-            keep(fitted)
-        fitted.report["comparison"] = compare(data, config, seed, trainer.train_rival)
+        trainer.compare(fitted, config, keep)
     return fitted
 
 
@@ -108,9 +106,7 @@ def fit_trained(
     fitted = _fitted(trained.data, members, config, trainer.calibrate(members))
     fitted.report.update(seed=seed, ensemble=1, search=0, **measure(fitted, trained.data))
     if comparison:
-        if keep is not None:
-            keep(fitted)
-        fitted.report["comparison"] = compare(trained.data, config, seed, trainer.train_rival)
+        trainer.compare(fitted, config, keep)
     return fitted
 
 
@@ -201,6 +197,17 @@ class _Trainer:
         fixed = dataclasses.replace(settings, max_epochs=epochs, patience=None)
         members, _ = self.run(what, [self.data] * ensemble, config, fixed, seeds)
         return members, calibration
+
+    def compare(
+        self,
+        fitted: NodeModel | GraphModel,
+        config: Config,
+        keep: Callable[[NodeModel | GraphModel], None] | None,
+    ) -> None:
+        """Add what other systems reach to the model's report; first keep the model, whatever happens to them."""
+        if keep is not None:
+            keep(fitted)
+        fitted.report["comparison"] = compare(self.data, config, self.seed, self.train_rival)
 
     def train_rival(self, config: Config, what: str) -> Model:
         """One model to compare with, of which nothing but itself is of interest; raises if memory is short."""

@@ -40,10 +40,11 @@ def measure(fitted: NodeModel | GraphModel, data: NodeData | GraphData) -> dict[
 
 def _measure_nodes(logits: Tensor, data: NodeData) -> dict[str, Any]:
     parts = {part: getattr(data, part) for part in ("train", "test")}
-    scores = {part: accuracy(logits[ids], data.labels[ids]) for part, ids in parts.items() if len(ids)}
+    known = {part: ids[data.labels[ids] != MISSING] for part, ids in parts.items()}
+    scores = {part: accuracy(logits[ids], data.labels[ids]) for part, ids in known.items() if len(ids)}
     report: dict[str, Any] = {"metric": "accuracy", "scores": scores}
     if "test" in scores:
-        count = len(data.test)
+        count = len(known["test"])
         report |= {"tested": count, "right": round(scores["test"] * count), "interval": wilson(scores["test"], count)}
     return report
 

@@ -219,9 +219,8 @@ def _skip(rows: Iterator[str], done: int, part: Path) -> None:
     last = deque(itertools.islice(rows, done), maxlen=1)
     if not done:
         return
-    delimiter = _delimiter(part)
     with part.open(encoding="utf-8", newline="") as file:
-        written = deque(csv.reader(file, delimiter=delimiter), maxlen=1)[0][0]
+        written = deque(csv.reader(file, delimiter=_delimiter(part)), maxlen=1)[0][0]
     if not last or csv_cell(last[0]) != written:
         raise ValueError(f"{part} must be of the same file of molecules, but row {done} is another one; remove it")
 

@@ -22,8 +22,8 @@ _one_at_a_time = threading.RLock()  # reentrant: a callback of one training may 
 def training_on(device: torch.device) -> Iterator[None]:
     """Make a GPU the current device, and wait until no other thread of this process trains on any GPU.
 
-    Kernels and captures go to the current device, wherever the tensors are. A capture fails if another thread allocates
-    memory meanwhile, on whichever GPU. For the CPU this does nothing.
+    Kernels and captures go to the current device, wherever the tensors are, and two captures at once fail. For the CPU
+    this does nothing.
     """
     if device.type != "cuda":
         yield
