@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
-
-from rgat.checks import check_count
 
 INT32_LIMIT = 2**31  # derived index arrays are int32: half the memory traffic of int64
 
@@ -376,9 +375,14 @@ def _check_shapes(
     batch: Tensor | None,
     num_graphs: int | None,
 ) -> None:
-    for name, value in (("num_nodes", num_nodes), ("num_relations", num_relations), ("num_graphs", num_graphs)):
-        if value is not None or name != "num_graphs":
-            check_count(name, value, least=0)
+    counts = {
+        "num_nodes": num_nodes,
+        "num_relations": num_relations,
+        "num_graphs": 1 if num_graphs is None else num_graphs,
+    }
+    for name, value in counts.items():
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < 0:
+            raise ValueError(f"`{name}` must be an integer of at least 0, got {value!r}")
     for name, tensor in (("edge_index", edge_index), ("edge_type", edge_type), ("batch", batch)):
         if tensor is None:
             continue
