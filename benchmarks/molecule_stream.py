@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 import rgat
-from rgat.fitting.streaming import predict_file, read_smiles
+from rgat.predictor.streaming import predict_file, read_smiles
 
 
 def megabytes() -> int:

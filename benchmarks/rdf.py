@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 OURS = """
-from rgat.data.rdf import read_triples
+from rgat.data.rdf.reader import read_triples
 def read(path): return len(read_triples(path))
 """
 PEER = """

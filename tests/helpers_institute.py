@@ -1,4 +1,4 @@
-from rgat.data.institute import institute_triples
+from rgat.data.synthetic.institute import institute_triples
 
 PREFIX = "http://institute.example/"
 

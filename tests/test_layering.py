@@ -23,7 +23,7 @@ CHAIN = [
     "training",
     "baselines",
     "experiments",
-    "fitting",
+    "predictor",
     "report",
     "cli",
 ]

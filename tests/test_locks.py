@@ -14,8 +14,8 @@ from helpers_processes import wait_until
 
 import rgat
 from rgat import locks
-from rgat.fitting.own_data import held_folder
 from rgat.locks import locked
+from rgat.predictor.files import held_folder
 from rgat.training import checkpoint, load_checkpoint, save_checkpoint
 
 
@@ -62,7 +62,7 @@ def test_two_processes_never_train_into_one_folder(tmp_path):
     line = ["train", "--rdf", graph, "--labels", labels, "--out", tmp_path / "model", "--no-comparison", "--epochs"]
     lock = tmp_path / "model" / ".lock"
     assert_second_is_refused_until_first_is_dead(lock, [*line, 10**6, "--patience", 10**6], [*line, 2])
-    assert rgat.fitting.load(tmp_path / "model").report["seed"] == 0
+    assert rgat.predictor.load(tmp_path / "model").report["seed"] == 0
 
 
 def test_two_processes_never_resume_one_folder(tmp_path):

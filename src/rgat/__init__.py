@@ -17,5 +17,5 @@ def __getattr__(name: str) -> Any:
     if name in ("data", "training"):
         return importlib.import_module(f"rgat.{name}")
     if name in ("fit", "load"):
-        return getattr(importlib.import_module("rgat.fitting"), name)
+        return getattr(importlib.import_module("rgat.predictor"), name)
     raise AttributeError(f"module 'rgat' has no attribute {name!r}")

@@ -197,7 +197,7 @@ def train(
       rgat train aifb --out runs/aifb --hidden 16 --l2 0.0005 --resume
       torchrun --nproc-per-node 2 -m rgat train tox21 --out runs/tox21 --heads 4
     """
-    from rgat.fitting import own_data
+    from rgat.predictor import files as own_data
 
     given = own_data.given_options(
         config,
@@ -296,7 +296,7 @@ def _print_trained(trained: Any) -> None:
 
 
 def _print_fitted(fitted: Any, out: Path) -> None:
-    from rgat.fitting.wording import comparison_rows, performance
+    from rgat.predictor.text import comparison_rows, performance
 
     rows, notes = comparison_rows(fitted)
     _print_rows((f"{fitted.report['metric']}, %", "train", "test"), rows)
@@ -327,8 +327,8 @@ def predict(
       rgat predict model --rdf new.nt --out predictions.nt --predicate http://example.org/group
       rgat predict model --smiles library.smi --out predictions.csv --resume
     """
-    from rgat.fitting import own_data
-    from rgat.fitting.wording import prediction_rows
+    from rgat.predictor import files as own_data
+    from rgat.predictor.text import prediction_rows
 
     fitted = own_data.load(model)
     with _progress() as advance:
@@ -372,7 +372,7 @@ def explain(
     """
     import json
 
-    from rgat.fitting import own_data
+    from rgat.predictor import files as own_data
 
     fitted = own_data.load(model)
     found = own_data.explain(fitted, node=node, smiles=smiles, task=task, top=top, by=by, page=page)
@@ -395,7 +395,7 @@ app.add_typer(data_app, name="data")
 def data_list() -> None:
     """List the data sets that have a name, and whether their files are here."""
     from rgat.data import BENCHMARKS, REGISTRY
-    from rgat.data.benchmarks import locate
+    from rgat.data.benchmarks.registry import locate
 
     table = Table(box=box.SIMPLE, pad_edge=False)
     for column in ("name", "what", "files"):
@@ -458,7 +458,7 @@ def data_fetch(name: Annotated[str, typer.Argument(help="A benchmark, as `rgat d
       rgat data fetch mutag
     """
     from rgat.data import BENCHMARKS
-    from rgat.data.benchmarks import fetch
+    from rgat.data.benchmarks.registry import fetch
 
     columns = (BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(TextColumn(name), *columns, console=console, transient=True) as progress:
@@ -556,7 +556,7 @@ def reproduce(
     how = {"executor": executor, "workers": workers, "address": address, "device": device}
     records = _protocol(asked, config, out, propose, search_only=False, **how)
     if records and configs is not None:
-        from rgat.experiments.summary import write_configs
+        from rgat.experiments.overview import write_configs
 
         for path in write_configs(records, configs, shlex.join(["rgat", *sys.argv[1:]])):
             _say(f"{path}")
@@ -627,7 +627,7 @@ def _search_table(records: list[dict[str, Any]]) -> Table:
 
 
 def _result_table(records: list[dict[str, Any]]) -> Table:
-    from rgat.experiments.summary import summarise
+    from rgat.experiments.overview import summarise
 
     table = Table(box=box.SIMPLE, pad_edge=False)
     for column in ("model", "runs", "test", "constant", "paper"):

@@ -16,7 +16,7 @@ from rgat.baselines.multitask import Multitask
 from rgat.baselines.weave import BINS, Histogram, Weave, WeavePairs
 from rgat.baselines.weave import batch_molecules as batch_with_pairs
 from rgat.data import GraphData, load
-from rgat.data.molecules import parse_smiles, store_molecules
+from rgat.data.molecules.smiles import parse_smiles, store_molecules
 from rgat.data.splits import random_parts
 
 

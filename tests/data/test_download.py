@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from rgat.data import benchmarks
-from rgat.data.benchmarks import BENCHMARKS, Benchmark, fetch, load_benchmark
-from rgat.data.download import DownloadError, download, extract
+from rgat.data.benchmarks import registry as benchmarks
+from rgat.data.benchmarks.download import DownloadError, download, extract
+from rgat.data.benchmarks.registry import BENCHMARKS, Benchmark, fetch, load_benchmark
 
 BODY = random.Random(0).randbytes(300_000)
 SHA = hashlib.sha256(BODY).hexdigest()
@@ -147,7 +147,7 @@ def test_a_read_only_cache_folder_is_a_clear_error(server, tmp_path):
     folder.chmod(0o555)
     code = (
         "import os, sys\n"
-        "from rgat.data.download import download\n"
+        "from rgat.data.benchmarks.download import download\n"
         "from pathlib import Path\n"
         "if os.getuid() == 0: os.setuid(65534)\n"
         "try: download(sys.argv[1], Path(sys.argv[2]) / 'f', None, 10**6)\n"
@@ -165,7 +165,7 @@ def test_a_read_only_cache_folder_is_a_clear_error(server, tmp_path):
 
 def test_two_processes_at_once_fetch_one_file(server, tmp_path):
     code = (
-        "import sys; from rgat.data.download import download; from pathlib import Path;"
+        "import sys; from rgat.data.benchmarks.download import download; from pathlib import Path;"
         "download(sys.argv[1], Path(sys.argv[2]), sys.argv[3], 10**6)"
     )
     command = [sys.executable, "-c", code, f"{server.url}/file", tmp_path / "f", SHA]
@@ -269,7 +269,7 @@ def test_a_benchmark_is_fetched_verified_parsed_and_cached(toy, monkeypatch):
 
 def test_two_processes_at_once_fetch_one_archive(toy):
     code = (
-        "import sys; from rgat.data import benchmarks as b\n"
+        "import sys; from rgat.data.benchmarks import registry as b\n"
         "files = dict(zip(sys.argv[2::2], sys.argv[3::2]))\n"
         "b.BENCHMARKS['toy'] = b.Benchmark(sys.argv[1], files, {})\n"
         "b.fetch('toy')"

@@ -13,12 +13,14 @@ import pyoxigraph as ox
 import pytest
 import torch
 
-from rgat.data import files, from_rdf, nesting, rdf, read_ids
+from rgat.data import files, from_rdf, read_ids
 from rgat.data.files import LONGEST, UnreadableError
 from rgat.data.labels import read_table
-from rgat.data.nesting import Nesting
-from rgat.data.rdf import merge_literal, read_triples
-from rgat.fitting.streaming import read_smiles
+from rgat.data.rdf import limits as nesting
+from rgat.data.rdf import reader as rdf
+from rgat.data.rdf.limits import Nesting
+from rgat.data.rdf.reader import merge_literal, read_triples
+from rgat.predictor.streaming import read_smiles
 
 E = "http://e/"
 DEEP = 20_000
@@ -64,7 +66,7 @@ def test_a_dump_cannot_kill_the_interpreter(tmp_path):
     """In a process of its own, which a crash would end."""
     code = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))\n"
-        "from rgat.data.rdf import read_triples\n"
+        "from rgat.data.rdf.reader import read_triples\n"
         "for path in sys.argv[1:]:\n"
         "    try: print(path, len(read_triples(path)), flush=True)\n"
         "    except ValueError as error: print(error, flush=True)\n"
@@ -300,7 +302,7 @@ def test_deep_id_tables_are_refused(tmp_path):
 
 
 def test_a_molecule_too_long_for_the_stack_is_no_molecule():
-    code = "from rgat.data.molecules import parse_smiles; print(parse_smiles('C' * 200_000))"
+    code = "from rgat.data.molecules.smiles import parse_smiles; print(parse_smiles('C' * 200_000))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout) == (0, "None\n")
 

@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from rgat.data import from_smiles
-from rgat.data.molecule_table import distinct
-from rgat.data.molecules import NUM_BOND_FEATURES, parse_smiles, scaffold, store_molecules
+from rgat.data.molecules.smiles import NUM_BOND_FEATURES, parse_smiles, scaffold, store_molecules
+from rgat.data.molecules.table import distinct
 from rgat.nn import RGATConv
 
 CSV = "id,toxic,SMILES,active,dose\nm1,0,CCO,1,2.5\nm2,1.0,c1ccccc1O,,3\nm3,,CC(=O)N,0,4\n"

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rgat.data import MISSING, from_rdf, prune, read_ids, write_ids
-from rgat.data.rdf import FORMATS, SUFFIXES, merge_literal, read_triples, split_literal
+from rgat.data.rdf.reader import FORMATS, SUFFIXES, merge_literal, read_triples, split_literal
 from rgat.models import NodeClassifier
 
 EX = "http://example.org/"
@@ -204,7 +204,7 @@ def test_inverses_and_self_loops_are_options(tmp_path):
 def test_ids_do_not_depend_on_hash_order(tmp_path):
     path = write(tmp_path)
     code = (
-        "import sys; from rgat.data.rdf import read_triples; t = read_triples(sys.argv[1]);"
+        "import sys; from rgat.data.rdf.reader import read_triples; t = read_triples(sys.argv[1]);"
         "print(t.node_names, t.relation_names, t.edges.tolist())"
     )
     outputs = {

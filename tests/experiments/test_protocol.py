@@ -14,16 +14,16 @@ import torch
 from helpers import large_graphs
 
 from rgat.experiments import compare
+from rgat.experiments import jobs as unit_files
 from rgat.experiments import records as record_files
-from rgat.experiments import units as unit_files
 from rgat.experiments import work as worker
 from rgat.experiments.executors import open_executor
+from rgat.experiments.jobs import read_config, train_many
+from rgat.experiments.overview import PAPER, summarise, write_configs
 from rgat.experiments.plan import make_plan, read_plan
 from rgat.experiments.protocol import next_units, open_protocol, run_protocol, write_units
 from rgat.experiments.records import unpack_array, write_record
 from rgat.experiments.search import select
-from rgat.experiments.summary import PAPER, summarise, write_configs
-from rgat.experiments.units import read_config, train_many
 from rgat.experiments.variants import build_model
 from rgat.training import roc_auc_per_task
 
@@ -238,7 +238,7 @@ def test_a_failed_or_diverged_unit_is_recorded_and_the_others_go_on(node_run):
 
 def test_a_search_whose_trials_all_fail_ends_and_says_why(tmp_path, monkeypatch):
     experiment = open_protocol(NODES | {"models": ["RGCN"], "trials": 12}, tmp_path)
-    monkeypatch.setattr("rgat.experiments.units.build_model", None)
+    monkeypatch.setattr("rgat.experiments.jobs.build_model", None)
     with pytest.raises(ValueError, match="some trial of RGCN must end well to be selected, got 10 that failed"):
         run_protocol(experiment)
 

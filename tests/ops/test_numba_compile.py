@@ -9,48 +9,56 @@ from pathlib import Path
 import pytest
 
 from rgat import folders
-from rgat.ops import numba_compile
+from rgat.ops.numba import compile as numba_compile
 
 # Stand-ins for the loop files that compile in no time: one takes code from the other.
 KERNELS = """
-from rgat.ops.numba_compile import inline
+from rgat.ops.numba.compile import inline
 
 @inline
 def term(number):
     return number + 1
 """
 PRODUCTS = """
-from rgat.ops.numba_compile import compiled
-from rgat.ops.numba_kernels import term
+from rgat.ops.numba.compile import compiled
+from rgat.ops.numba.attention_loops import term
 
 @compiled
 def total(number):
     return term(number)
 """
 CALL = """
-from rgat.ops import numba_compile, numba_products
-numba_compile.announce()
-print(numba_products.total(1), sum(numba_products.total.stats.cache_hits.values()), numba_compile.FOLDER)
+from rgat.ops.numba import compile, product_loops
+compile.announce()
+print(product_loops.total(1), sum(product_loops.total.stats.cache_hits.values()), compile.FOLDER)
 """
 
 
 @pytest.fixture
 def package(tmp_path):
     """The folder of a package that compiles loops as this one does."""
-    ops = tmp_path / "rgat" / "ops"
-    ops.mkdir(parents=True)
-    files = {"../__init__": "", "__init__": "", "blas": "", "numba_kernels": KERNELS, "numba_products": PRODUCTS}
-    files["numba_compile"] = Path(numba_compile.__file__).read_text()
-    files["../folders"] = Path(folders.__file__).read_text()
+    folder = tmp_path / "rgat" / "ops" / "numba"
+    folder.mkdir(parents=True)
+    files = {
+        "../../__init__": "",
+        "../__init__": "",
+        "__init__": "",
+        "blas": "",
+        "attention_loops": KERNELS,
+        "product_loops": PRODUCTS,
+    }
+    files["product_loops"] = PRODUCTS
+    files["compile"] = Path(numba_compile.__file__).read_text()
+    files["../../folders"] = Path(folders.__file__).read_text()
     for name, source in files.items():
-        (ops / f"{name}.py").write_text(source)
-    return ops
+        (folder / f"{name}.py").write_text(source)
+    return folder
 
 
 def call(package, **environment):
     """The result, whether the loop came from the disk, its folder, and what was said."""
     variables = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
-    variables |= {"PYTHONPATH": str(package.parents[1]), "PYTHONDONTWRITEBYTECODE": "1", **environment}
+    variables |= {"PYTHONPATH": str(package.parents[2]), "PYTHONDONTWRITEBYTECODE": "1", **environment}
     done = subprocess.run([sys.executable, "-c", CALL], capture_output=True, text=True, timeout=300, env=variables)
     assert done.returncode == 0, done.stderr
     value, hits, folder = done.stdout.split()
@@ -62,7 +70,7 @@ def test_a_change_of_any_loop_file_makes_machine_code_anew(package):
     assert (value, from_disk) == (2, False)
     assert said == f"rgat: compiling the loops of the CPU backend, once; they are kept in {first}\n"
     assert call(package)[:3] == (2, True, first)
-    kernels = package / "numba_kernels.py"
+    kernels = package / "attention_loops.py"
     status = kernels.stat()
     kernels.write_text(KERNELS.replace("number + 1", "number - 1"))
     os.utime(kernels, ns=(status.st_atime_ns, status.st_mtime_ns))  # as an installer may leave it
@@ -77,14 +85,14 @@ def test_a_change_of_any_loop_file_makes_machine_code_anew(package):
 
 def test_every_file_that_loops_take_code_from_decides():
     names = {path.stem for path in numba_compile.loop_files()}
-    assert {"numba_kernels", "numba_products", "numba_bases", "numba_compile", "blas"} <= names
+    assert {"attention_loops", "product_loops", "basis_loops", "compile", "blas"} <= names
     visited = 0
     for path in numba_compile.loop_files():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rgat."):
                 if node.module == "rgat.folders":  # where the code is kept, no part of it
                     continue
-                assert node.module.removeprefix("rgat.ops.") in names, f"{path.name} imports {node.module}"
+                assert node.module.removeprefix("rgat.ops.numba.") in names, f"{path.name} imports {node.module}"
                 visited += 1
     assert visited >= 4
 

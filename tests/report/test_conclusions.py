@@ -6,9 +6,9 @@ import pytest
 
 from rgat.report.analysis import Analysis
 from rgat.report.claims import CLAIMS, HOLDS, OPEN, claims_table, judge
+from rgat.report.conclusions import listed, summarise
 from rgat.report.published import PUBLISHED
 from rgat.report.study import load_studies
-from rgat.report.summary import listed, summarise
 
 TOX21 = {
     "RGCN": (0.835, None, 0.004),

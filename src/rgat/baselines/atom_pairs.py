@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rgat.baselines.fingerprints import cached_of_molecules
 from rgat.data import GraphData
-from rgat.data.molecules import BONDS, bond_features, bond_relation, rdkit
+from rgat.data.molecules.smiles import BONDS, bond_features, bond_relation, rdkit
 
 MAX_DISTANCE = 7
 NUM_BONDED = len(BONDS) + 2  # features of bonded atoms

@@ -17,7 +17,7 @@ from rgat.baselines.fingerprints import NUM_BITS, RADIUS, fingerprints
 from rgat.baselines.outcome import Outcome
 from rgat.baselines.svm import sklearn_svm
 from rgat.data import MISSING, GraphData
-from rgat.data.records import PARTS
+from rgat.data.dataset import PARTS
 from rgat.training import mean_roc_auc
 
 Array = NDArray[np.float32]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rgat.data import GraphData
 from rgat.data.cache import Arrays, cached
-from rgat.data.molecules import parse_smiles
+from rgat.data.molecules.smiles import parse_smiles
 
 NUM_BITS, RADIUS = 1024, 2
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rgat.baselines.outcome import Outcome
 from rgat.data import GraphData
-from rgat.data.records import PARTS
+from rgat.data.dataset import PARTS
 from rgat.training import balanced_class_weights, multi_task_cross_entropy
 
 SELECTED_ON = "nothing: the settings and the number of epochs are those of MoleculeNet"

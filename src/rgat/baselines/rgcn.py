@@ -8,7 +8,7 @@ import torch
 
 from rgat.baselines.outcome import Outcome
 from rgat.data import NodeData
-from rgat.data.records import PARTS
+from rgat.data.dataset import PARTS
 from rgat.models import NodeClassifier
 from rgat.training import check_parts, l2_penalty, node_cross_entropy
 

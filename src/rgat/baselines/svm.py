@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rgat.baselines.outcome import Outcome
 from rgat.data import NodeData
-from rgat.data.records import PARTS
+from rgat.data.dataset import PARTS
 from rgat.data.splits import stratified_folds
 from rgat.training import check_parts
 

@@ -7,18 +7,18 @@ from functools import partial
 from typing import Any
 
 from rgat.checks import check_word
-from rgat.data.benchmarks import BENCHMARKS, fetch, load_benchmark
-from rgat.data.builtin import institute, molecules
-from rgat.data.knowledge_graph import from_rdf, prune, read_ids, write_ids
-from rgat.data.molecule_table import from_smiles
-from rgat.data.planted import KINDS, planted
-from rgat.data.records import MISSING, GraphData, GraphStore, NodeData
-from rgat.data.stats import statistics
+from rgat.data.benchmarks.registry import BENCHMARKS, fetch, load_benchmark
+from rgat.data.dataset import MISSING, GraphData, GraphStore, NodeData
+from rgat.data.molecules.table import from_smiles
+from rgat.data.rdf.knowledge_graph import from_rdf, prune, read_ids, write_ids
+from rgat.data.statistics import statistics
+from rgat.data.synthetic import registry as synthetic
+from rgat.data.synthetic.planted import KINDS, planted
 
 REGISTRY: dict[str, Callable[..., NodeData | GraphData]] = {
     **{name: partial(load_benchmark, name) for name in BENCHMARKS},
-    "institute": institute,
-    "molecules": molecules,
+    "institute": synthetic.institute,
+    "molecules": synthetic.molecules,
     **{f"planted-{kind}": partial(planted, kind) for kind in KINDS},
 }
 BUILT_IN = tuple(name for name in REGISTRY if name not in BENCHMARKS)

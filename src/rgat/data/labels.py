@@ -10,8 +10,8 @@ from os import PathLike
 from pathlib import Path
 
 from rgat.checks import check_word
+from rgat.data.dataset import PARTS
 from rgat.data.files import kind_of, open_lines
-from rgat.data.records import PARTS
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 from rgat.baselines import DETERMINISTIC, GRAPH_BASELINES, NODE_BASELINES, Outcome
 from rgat.checks import check_count, check_word
 from rgat.data import GraphData, NodeData, load
-from rgat.data.benchmarks import SPLIT_SEEDS
+from rgat.data.benchmarks.registry import SPLIT_SEEDS
 from rgat.experiments.records import (
     EXPERIMENT,
     SAME_DATA,

@@ -17,10 +17,10 @@ from typing import Any
 import torch
 
 from rgat.checks import check_count, check_word
-from rgat.experiments.division import Division
-from rgat.experiments.portable import decode, encode
+from rgat.experiments.folds import Division
+from rgat.experiments.jobs import Unit, together, train_many
 from rgat.experiments.records import Record, record_name
-from rgat.experiments.units import Unit, together, train_many
+from rgat.experiments.transfer import decode, encode
 from rgat.workers import WorkerPool
 
 EXECUTORS = ("local", "processes", "ray")

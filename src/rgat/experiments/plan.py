@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rgat.checks import check_count, check_word
-from rgat.experiments.division import NUM_FOLDS
+from rgat.experiments.folds import NUM_FOLDS
 from rgat.experiments.priors import Prior, check_kinds, priors_of
 from rgat.experiments.variants import ALL_VARIANTS, VARIANTS
 

@@ -16,10 +16,10 @@ from typing import Any
 
 from rgat.data import NodeData, load
 from rgat.data.files import read_whole, write_atomically
-from rgat.experiments.division import Division, divide
 from rgat.experiments.executors import open_executor
+from rgat.experiments.folds import Division, divide
+from rgat.experiments.jobs import Unit, read_config
 from rgat.experiments.plan import Plan, asked_for, complete_config, make_plan, searched, trial_config
-from rgat.experiments.portable import decode, encode
 from rgat.experiments.priors import draw_options
 from rgat.experiments.records import (
     Record,
@@ -30,7 +30,7 @@ from rgat.experiments.records import (
     write_record,
 )
 from rgat.experiments.search import FROM_PRIOR, ROUND, propose, retrain_epochs, select, write_studies
-from rgat.experiments.units import Unit, read_config
+from rgat.experiments.transfer import decode, encode
 from rgat.experiments.variants import build_model
 from rgat.training.task import GraphTask, NodeTask
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from rgat.graph import Rows
 from rgat.ops.dispatch import implementation
-from rgat.ops.operator import as_given, forbid_double_backward, operator, widen
+from rgat.ops.registration import as_given, forbid_double_backward, operator, widen
 
 
 def _node(rows: Rows, index: Tensor | None) -> Tensor:

@@ -15,8 +15,7 @@ from rgat.checks import check_word
 
 WORDS = ("auto", "reference", "torch", "numba", "triton")
 
-# The file of each backend, what it is made of, and where its tensors live.
-_MODULES = {"torch": "vectorised", "numba": "cpu", "triton": "gpu"}
+# Where the tensors of a compiled backend live.
 _DEVICES = {"numba": "cpu", "triton": "cuda"}
 
 _requested: str | None = None  # set by `backend`; applies to the whole process
@@ -30,10 +29,10 @@ def why_not(word: str) -> str | None:
     if word == "triton" and not torch.cuda.is_available():
         return "it needs a CUDA device, and PyTorch sees none"
     try:
-        importlib.import_module(f"rgat.ops.{_MODULES[word]}")
+        _module(word)
     except ImportError as error:
         return f"{error}; `pip install {word}` adds it"
-    if word == "numba" and not importlib.import_module("rgat.ops.blas").address(torch.float32):
+    if word == "numba" and not importlib.import_module("rgat.ops.numba.blas").address(torch.float32):
         return "this build of PyTorch does not let its BLAS be called"
     return None
 
@@ -69,12 +68,12 @@ def implementation(device: torch.device, word: str | None = None) -> ModuleType:
     name = active_backend(device, word)
     if name == "reference":  # a backward pass of what another backend began
         name = active_backend(device, "auto")
-    return _module(_MODULES[name])
+    return _module(name)
 
 
 @functools.cache  # the import system takes longer to find what is there
 def _module(name: str) -> ModuleType:
-    return importlib.import_module(f"rgat.ops.{name}")
+    return importlib.import_module(f"rgat.ops.{name}.backend")
 
 
 @contextmanager

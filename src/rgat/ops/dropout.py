@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.weak import WeakIdKeyDictionary
 
-from rgat.ops.operator import has_values
+from rgat.ops.registration import has_values
 
 FEATURES, EDGES = 0, 1  # the two kinds of mask draw from streams of their own
 

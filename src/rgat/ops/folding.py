@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from rgat.ops.dispatch import implementation
-from rgat.ops.operator import as_given, forbid_double_backward, operator, widen
+from rgat.ops.registration import as_given, forbid_double_backward, operator, widen
 
 
 def fold_heads(per_head: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ from rgat.graph import Rows, Structure
 from rgat.ops.attention import Attention
 from rgat.ops.dispatch import implementation
 from rgat.ops.folding import fold_kernels, fold_kernels_backward
-from rgat.ops.operator import as_given, forbid_double_backward, operator, wide, widen
+from rgat.ops.registration import as_given, forbid_double_backward, operator, wide, widen
 
 
 def _node(rows: Rows, index: Tensor | None, one_to_one: bool) -> Tensor | None:

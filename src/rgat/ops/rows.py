@@ -19,7 +19,7 @@ from torch import Tensor
 from rgat.graph import Structure
 from rgat.ops.attention import Attention
 from rgat.ops.dispatch import active_backend, implementation
-from rgat.ops.operator import forbid_double_backward, operator
+from rgat.ops.registration import forbid_double_backward, operator
 
 
 class Places(NamedTuple):

@@ -9,11 +9,11 @@ from itertools import pairwise
 import numpy as np
 
 from rgat.report.analysis import Analysis, Comparison
+from rgat.report.conclusions import MEMORISED, listed
 from rgat.report.published import PUBLISHED
 from rgat.report.results import TONES, number, p_text
 from rgat.report.statistics import SIGNIFICANT, mann_whitney
 from rgat.report.study import TITLES, Row, objectives
-from rgat.report.summary import MEMORISED, listed
 from rgat.report.tables import Cell, Column, Line, Table
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "cannot tell"

@@ -9,9 +9,9 @@ from rgat.report import results
 from rgat.report.analysis import Analysis
 from rgat.report.charts import draw
 from rgat.report.claims import claims_table
+from rgat.report.conclusions import summarise
 from rgat.report.drawing import Chart
 from rgat.report.provenance import provenance
-from rgat.report.summary import summarise
 from rgat.report.tables import Table
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rgat.data import GraphData, GraphStore, NodeData
-from rgat.data.records import PARTS
+from rgat.data.dataset import PARTS
 from rgat.graph import RelationalGraph
 from rgat.training.run import Settings
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rgat.data import GraphData, NodeData
-from rgat.data.records import PARTS
+from rgat.data.dataset import PARTS
 from rgat.models import Stack
 from rgat.nn.stacked import SHARED
 from rgat.training.adam import make_adam, select_members

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from rgat.checks import check_word
-from rgat.data.records import MISSING
+from rgat.data.dataset import MISSING
 
 
 def node_cross_entropy(logits: Tensor, labels: Tensor, nodes: Tensor, reduction: str = "mean") -> Tensor:

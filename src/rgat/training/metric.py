@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rgat.data.records import MISSING
+from rgat.data.dataset import MISSING
 
 
 def accuracy(logits: Tensor, labels: Tensor) -> float:

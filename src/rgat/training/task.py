@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from rgat.data import GraphData, NodeData
+from rgat.data.dataset import MISSING, PARTS
 from rgat.data.padding import Capacity, PaddedBatch
-from rgat.data.records import MISSING, PARTS
 from rgat.data.store import AT_ONCE, GraphStore
 from rgat.graph import RelationalGraph
 from rgat.models import NodeClassifier, Stack

@@ -1,0 +1,1 @@
+"""Benchmarks by name: where their files come from and what they contain."""

@@ -1,0 +1,1 @@
+"""Molecules: SMILES to graphs, tables of SMILES and tasks to data sets."""

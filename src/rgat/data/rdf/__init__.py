@@ -1,0 +1,1 @@
+"""Knowledge graphs: RDF files to graphs with labelled nodes."""

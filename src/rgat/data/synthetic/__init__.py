@@ -1,0 +1,1 @@
+"""Data sets made by our own generators."""

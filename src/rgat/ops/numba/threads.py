@@ -1,0 +1,106 @@
+"""Compiled loops on several threads: on those that PyTorch's own operations use.
+
+Two pools of threads would get into each other's way: OpenMP lets a thread that has finished its part spin for some
+milliseconds, on a core that the other pool then waits for. So the loops run as a parallel region of the OpenMP library
+that PyTorch has loaded, or, where that has no such entry, one after the other. Numba's pools are no choice: they
+survive neither a fork nor two Python threads at once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rgat.ops.numba.blas import find_function, use_threads
+from rgat.ops.numba.compile import announce
+
+ALONE = 1 << 14  # numbers to move below which a second thread costs more than it saves
+
+_Body = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+_is_forked = False  # OpenMP's threads do not survive a fork, and it waits for them
+
+
+def _note_fork() -> None:
+    global _is_forked
+    _is_forked = True
+    torch.set_num_threads(1)  # so that PyTorch's own operations do not wait for them either
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, where processes do not fork
+    os.register_at_fork(after_in_child=_note_fork)
+
+
+@functools.cache
+def _parallel() -> Callable[..., None] | None:
+    function: Callable[..., None] | None = find_function(("GOMP_parallel",))
+    return function
+
+
+def _num_threads() -> int:
+    return 1 if _is_forked or _parallel() is None else torch.get_num_threads()
+
+
+def _alone(tasks: Iterable[Callable[[], None]]) -> None:
+    """Call functions one after the other; products inside them are not divided any further."""
+    before = use_threads(1)
+    try:
+        for task in tasks:
+            task()
+    finally:
+        use_threads(before)
+
+
+def _side_by_side(tasks: list[Callable[[], None]]) -> None:
+    """Call functions that release Python's lock, each on some thread of a team."""
+    parallel = _parallel()
+    assert parallel is not None
+    waiting, errors = iter(tasks), []
+
+    def body(_: Any) -> None:
+        try:
+            _alone(waiting)
+        except BaseException as error:
+            errors.append(error)
+
+    parallel(_Body(body), None, ctypes.c_uint(len(tasks)), ctypes.c_uint(0))
+    if errors:
+        raise errors[0]
+
+
+def run(kernel: Callable[..., Any], bounds: list[int], *arguments: Any) -> None:
+    """Call ``kernel(lo, hi, ...)`` for each range between two neighbouring bounds, side by side; not for empty ones."""
+    announce()
+    tasks: list[Callable[[], None]] = [
+        functools.partial(kernel, lo, hi, *arguments) for lo, hi in itertools.pairwise(bounds) if lo < hi
+    ]
+    if len(tasks) > 1:
+        _side_by_side(tasks)
+    else:
+        _alone(tasks)
+
+
+def cut(ptr: NDArray[Any], lo: int, hi: int, width: int) -> list[int]:
+    """Cut ``lo:hi`` into as many ranges as there are threads, each with the same share of what ``ptr`` counts."""
+    threads = _num_threads()
+    total = int(ptr[hi] - ptr[lo]) + hi - lo
+    if threads == 1 or total * width < ALONE:
+        return [lo, hi]
+    marks = np.linspace(ptr[lo], ptr[hi], threads + 1)[1:-1]
+    return [lo, *(lo + np.searchsorted(ptr[lo : hi + 1], marks).clip(0, hi - lo)).tolist(), hi]
+
+
+def even(lo: int, hi: int, width: int) -> list[int]:
+    """Cut ``lo:hi`` into as many ranges as there are threads."""
+    threads = _num_threads()
+    if threads == 1 or (hi - lo) * width < ALONE:
+        return [lo, hi]
+    return [lo + (hi - lo) * k // threads for k in range(threads + 1)]

@@ -1,0 +1,1 @@
+"""The PyTorch backend: vectorised operations for any device."""

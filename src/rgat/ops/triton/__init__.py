@@ -1,0 +1,1 @@
+"""The Triton backend: kernels for CUDA devices."""

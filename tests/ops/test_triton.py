@@ -1,0 +1,335 @@
+"""The Triton backend on a device: sizes, degrees and modes that the covering table does not reach."""
+
+from unittest import mock
+
+import pytest
+import torch
+from helpers import assert_close, assert_matches_reference, pack_half, random_graph, unpack
+
+from rgat import RelationalGraph, ops
+from rgat.models import NodeClassifier
+from rgat.nn import RGATConv, RGCNConv
+from rgat.ops.torch import backend as vectorised
+from rgat.ops.triton import recording as tape
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("size", [1, 3, 17, 63, 100])
+@pytest.mark.parametrize("score", ["additive", "multiplicative"])
+def test_awkward_sizes(size, score):
+    graph = random_graph(40, 300, 5)
+    for F, D in ((size, 16), (16, size), (size, size)):
+        conv = RGATConv(F, D, 5, heads=3, scope=["within", "across", "within"], score=score)
+        assert_matches_reference(conv, torch.randn(40, F), graph, torch.float32, backend="triton", device="cuda")
+
+
+@pytest.mark.parametrize(("F", "D"), [(2048, 2048), (4096, 1024), (70_000, 2), (2, 9000)])
+@pytest.mark.parametrize("layer", [RGCNConv, RGATConv])
+def test_kernels_of_any_size_fit_the_grid(F, D, layer):
+    graph, conv = random_graph(12, 60, 2), layer(F, D, 2)
+    options = {"backend": "triton", "device": "cuda", "attention": False}
+    assert_matches_reference(conv, torch.randn(12, F), graph, torch.float32, **options)
+
+
+def test_attention_of_many_channels():
+    graph, conv = random_graph(12, 60, 2), RGATConv(4, 5000, 2, heads=2, score="multiplicative", num_bases=3)
+    with torch.no_grad():
+        conv.attention_kernel.weight /= 50  # logits of moderate size
+    assert_matches_reference(conv, torch.randn(12, 4), graph, torch.float32, backend="triton", device="cuda")
+
+
+@pytest.mark.parametrize("as_target", [True, False])
+@pytest.mark.parametrize("scope", ["within", "across"])
+def test_a_row_of_degree_a_million(scope, as_target):
+    degree, generator = 1_000_000, torch.Generator().manual_seed(3)
+    many = torch.randint(1, 50, (degree,), generator=generator)
+    edges = torch.stack([many, torch.zeros_like(many)] if as_target else [torch.zeros_like(many), many])
+    few = torch.randint(50, (2, 100), generator=generator)
+    relation = torch.cat([torch.ones(degree, dtype=torch.long), torch.randint(3, (100,), generator=generator)])
+    graph = RelationalGraph(torch.cat([edges, few], dim=1), relation, num_nodes=50, num_relations=3)
+    conv = RGATConv(6, 4, 3, heads=2, scope=scope)
+    # Sums of a million single-precision terms.
+    options = {"backend": "triton", "device": "cuda", "tolerance": 1e-4}
+    assert_matches_reference(conv, torch.randn(50, 6), graph, torch.float32, **options)
+    assert_matches_reference(conv, torch.randn(50, 6), graph, torch.float64, backend="triton", device="cuda")
+
+
+def test_no_edges_no_relations_no_nodes():
+    for N, R in ((5, 3), (5, 0), (0, 3)):
+        empty = torch.empty(2, 0, dtype=torch.long)
+        graph = RelationalGraph(empty, empty[0], num_nodes=N, num_relations=R).to("cuda")
+        for conv in (RGATConv(4, 3, R, heads=2), RGCNConv(4, 3, R), RGATConv(4, 3, R, num_bases=2)):
+            x = torch.randn(N, 4, device="cuda", requires_grad=True)
+            conv.cuda()(x, graph).sum().backward()
+            assert not x.grad.any()
+            assert all(not p.grad.any() for name, p in conv.named_parameters() if name != "bias")
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize(("heads", "bases", "channels"), [(1, 1, 1), (3, 5, 17), (4, 30, 4), (20, 10, 63)])
+def test_bases_are_those_of_the_plain_backend(heads, bases, channels, shared):
+    from rgat.ops.triton import basis_kernels as triton_bases
+
+    graph = random_graph(40, 3000, 7).to("cuda")
+    table = torch.randn(40, 1 if shared else heads, bases, channels, device="cuda", dtype=torch.float64)
+    coefficients = torch.randn(7, heads, bases, device="cuda", dtype=torch.float64)
+    rows = graph.structure.sources
+    values = torch.randn(len(rows.node), heads, channels, device="cuda", dtype=torch.float64)
+    for node in (rows.node, rows.node.flip(0)):
+        for name, arguments in (
+            ("spread", (table, coefficients, rows, node)),
+            ("pair", (table, values, rows, node)),
+            ("collect", (values, coefficients, rows, node, 40, table.shape[1])),
+        ):
+            expected = getattr(vectorised, name)(*arguments)
+            assert_close(getattr(triton_bases, name)(*arguments), expected, 1e-10)
+
+
+def step(conv, x, graph, x_is_given=False):
+    x = x.detach().clone().requires_grad_(not x_is_given)
+    conv.zero_grad()
+    out = conv(x, graph)
+    out.backward(torch.ones_like(out))
+    return [out.detach()] + [leaf.grad.clone() for leaf in (x, *conv.parameters()) if leaf.requires_grad]
+
+
+@pytest.mark.parametrize("options", [{"scope": "within"}, {"scope": "across", "score": "multiplicative"}])
+def test_twice_gives_the_same_bits(options):
+    graph = random_graph(3000, 40_000, 9).to("cuda")
+    conv, x = RGATConv(32, 16, 9, heads=4, **options).cuda(), torch.randn(3000, 32, device="cuda")
+    assert all(torch.equal(a, b) for a, b in zip(step(conv, x, graph), step(conv, x, graph), strict=True))
+
+
+def test_a_captured_step_repeats_the_eager_one():
+    graph = random_graph(3000, 40_000, 9).to("cuda").prepare()
+    conv = RGATConv(32, 16, 9, heads=4).cuda()
+    x = torch.randn(3000, 32, device="cuda", requires_grad=True)
+    inputs = [x, *conv.parameters()]
+
+    def run():
+        out = conv(x, graph)
+        return torch.autograd.grad(out, inputs, torch.ones_like(out))
+
+    expected = run()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        run()
+    torch.cuda.current_stream().wait_stream(side)
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured):
+        found = run()
+    captured.replay()
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")  # one that PyTorch itself captures to begin with
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_a_compiled_two_layer_model_agrees_with_eager(mode):
+    graph = random_graph(4000, 60_000, 9).to("cuda").prepare()
+    model = NodeClassifier(32, 8, 9, hidden_channels=64, heads=4).cuda()
+    x = torch.randn(4000, 32, device="cuda")
+    compiled = torch.compile(model, fullgraph=True, mode=mode)
+
+    def assert_agreement():
+        assert_close(compiled(x, graph).clone(), model(x, graph), 1e-4)
+
+    assert_agreement()
+    for _ in range(20):  # until launches are repeated
+        model.zero_grad()  # gradients are in memory that the next step overwrites
+        compiled(x, graph).square().sum().backward()
+    assert_agreement()
+
+
+@pytest.mark.parametrize("num_bases", [None, 2])
+def test_a_featureless_layer_is_built_on_the_default_device(num_bases):
+    graph = random_graph(40, 300, 5)
+    built = RGATConv(40, 8, 5, graph=graph, num_bases=num_bases)
+    with torch.device("cuda"):
+        conv = RGATConv(40, 8, 5, graph=graph, num_bases=num_bases)
+    conv.load_state_dict(built.state_dict())
+    assert_close(conv(None, graph.to("cuda")).cpu(), built(None, graph), 1e-5)
+
+
+def test_a_new_graph_costs_the_same_however_many_live():
+    from rgat.ops.triton import launch as triton_launch
+
+    conv, x = RGATConv(8, 4, 3).cuda(), torch.randn(20, 8, device="cuda")
+    triton_launch._made.clear()
+    graphs = [random_graph(20, 200, 3, seed=seed).to("cuda").prepare() for seed in range(60)]
+    looked_at = []
+    expired = triton_launch.StorageWeakRef.expired
+    with mock.patch.object(triton_launch.StorageWeakRef, "expired", lambda ref: looked_at.append(ref) or expired(ref)):
+        counts = []
+        for graph in graphs:
+            before = len(looked_at)
+            conv(x, graph)
+            counts.append(len(looked_at) - before)
+    assert counts[-1] <= counts[10]
+    live = len(triton_launch._made)
+    del graphs, graph
+    for seed in range(60):
+        conv(x, random_graph(20, 200, 3, seed=100 + seed).to("cuda"))
+    assert 0 < len(triton_launch._made) < live  # what is gone is forgotten
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e8, 1e-8])
+def test_a_feature_of_another_size_leaves_others_their_digits(scale):
+    graph, conv = random_graph(300, 4000, 3).to("cuda"), RGCNConv(64, 64, 3).cuda()
+    x = torch.randn(300, 64, device="cuda")
+    x[:, 0] *= scale
+    cotangent, found = torch.randn(300, 64, device="cuda"), []
+    for backend, dtype in (("reference", torch.float64), ("triton", torch.float32)):
+        conv = conv.to(dtype)
+        conv.zero_grad()
+        with ops.backend(backend):
+            conv(x.to(dtype), graph).backward(cotangent.to(dtype))
+        found.append(conv.kernel.weight.grad.double())
+    exact, ours = (grad[:2] for grad in found)  # the last relation has no edges
+    assert ((ours - exact).abs().amax(-1) <= 1e-5 * exact.abs().amax(-1)).all()  # for each feature
+
+
+def test_nan_is_found_once_per_input_and_not_in_what_was_computed():
+    graph, conv = random_graph(30, 100, 4).to("cuda"), RGATConv(8, 4, 4).cuda()
+    x = torch.randn(30, 8, device="cuda")
+    conv(x, graph)
+    x[3, 2] = torch.nan  # another version of the tensor
+    for _ in range(2):
+        with pytest.raises(ValueError, match="`x` must not contain NaN"):
+            conv(x, graph)
+    weight = torch.ones(8, device="cuda", requires_grad=True)
+    assert conv(x * weight, graph).isnan().any()
+
+
+def test_tables_kept_per_graph_change_no_bit():
+    graph = random_graph(500, 9000, 3)
+    hub = torch.stack([torch.randint(400, (700,)), torch.zeros(700, dtype=torch.long)])  # a long segment both ways
+    edges = torch.cat([graph.edge_index, hub, hub.flip(0)], dim=1)
+    relation = torch.cat([graph.edge_type, torch.zeros(1400, dtype=torch.long)])
+    graph = RelationalGraph(edges, relation, num_nodes=500, num_relations=3).to("cuda").prepare()
+    for options in ({}, {"scope": "across", "score": "multiplicative", "attention_channels": 1}):
+        conv, x = RGATConv(16, 8, 3, heads=2, **options).cuda(), torch.randn(500, 16, device="cuda")
+        first, *others = [step(conv, x, graph) for _ in range(14)]  # tables are made on the way
+        for other in others:
+            assert all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+@pytest.mark.parametrize("x_is_given", [False, True])
+@pytest.mark.parametrize(
+    ("options", "dtype", "tapes"),
+    [
+        ({}, torch.float32, 2),
+        ({}, torch.float64, 2),
+        ({}, torch.bfloat16, 0),  # kernels are folded in single precision: conversions are no launches of ours
+        ({"scope": ["within", "across"], "bias": False}, torch.float32, 2),
+        ({"scope": "across", "score": "multiplicative", "attention_channels": 1}, torch.float32, 2),
+        ({"scope": "across", "score": "multiplicative", "attention_channels": 5}, torch.float32, 0),  # kernels turned
+        ({"feature_dropout": 0.3, "edge_dropout": 0.3}, torch.float32, 2),
+        ({"head_merge": "mean", "edge_dim": 3}, torch.float32, 2),
+    ],
+)
+def test_repeated_launches_are_those_of_a_first_call(options, dtype, tapes, x_is_given, monkeypatch):
+    width = options.get("edge_dim")
+    graph = random_graph(300, 4000, 5, edge_dim=width)
+    hub = torch.stack([torch.randint(300, (700,)), torch.zeros(700, dtype=torch.long)])
+    edges, relation = torch.cat([graph.edge_index, hub], dim=1), torch.cat([graph.edge_type, hub[1]])
+    attributes = None if width is None else torch.randn(4700, width, dtype=dtype)
+    graph = RelationalGraph(edges, relation, num_nodes=300, num_relations=5, edge_attr=attributes).to("cuda").prepare()
+    conv = RGATConv(16, 8, 5, heads=2, **options).to("cuda", dtype)
+    inputs = [torch.randn(300, 16, device="cuda", dtype=dtype) for _ in range(20)]
+
+    def run(patience):
+        monkeypatch.setattr(tape, "_PATIENCE", patience)
+        tape._kept.clear()
+        if "feature_dropout" in options:
+            conv.dropout_state.zero_()
+        return [step(conv, x, graph, x_is_given) for x in inputs]
+
+    for expected, found in zip(run(10**9), run(16), strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
+    assert sum(kept.tape is not None for kept in tape._kept.values()) == tapes
+
+
+@pytest.mark.parametrize("how", ["inference", "compiled"])
+@pytest.mark.parametrize("options", [{"score": "multiplicative"}, {"constant": True}])
+def test_parameters_that_change_between_calls_are_read(how, options):
+    graph = random_graph(300, 4000, 5).to("cuda").prepare()
+    constant = options.get("constant", False)
+    conv = RGATConv(16, 8, 5, heads=2, score=options.get("score", "additive")).cuda()
+    x = torch.randn(300, 16, device="cuda")
+    called = torch.compile(conv, fullgraph=True) if how == "compiled" else conv
+    for _ in range(20):
+        with torch.no_grad():
+            for parameter in conv.parameters():
+                parameter.copy_(torch.randn_like(parameter))
+        with torch.inference_mode(how == "inference"):
+            found = called(x, graph, constant_attention=constant)
+        with ops.backend("torch"), torch.no_grad():
+            assert_close(found, conv(x, graph, constant_attention=constant), 1e-4)
+
+
+def test_a_new_graph_in_old_memory_is_not_taken_for_the_old_one(monkeypatch):
+    monkeypatch.setattr(tape, "_PATIENCE", 2)
+    conv, x = RGATConv(16, 8, 3, heads=2).cuda(), torch.randn(50, 16, device="cuda")
+    for seed in range(6):
+        graph = random_graph(50, 300, 3, seed=seed).to("cuda")
+        found = [step(conv, x, graph) for _ in range(4)]
+        for other in found[1:]:
+            assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+
+
+@pytest.mark.parametrize("score", ["additive", "multiplicative"])
+@pytest.mark.parametrize("scope", ["within", "across"])
+def test_a_nan_logit_makes_the_attention_of_its_group_nan(scope, score):
+    graph = random_graph(40, 500, 5, validate=False)
+    conv, x = RGATConv(6, 4, 5, heads=2, scope=scope, score=score), torch.randn(40, 6)
+    x[3] = torch.nan
+    with torch.no_grad():
+        with ops.backend("reference"):
+            _, (_, expected) = conv(x, graph, return_attention_weights=True)
+        _, (_, found) = conv.cuda()(x.cuda(), graph.to("cuda"), return_attention_weights=True)
+    assert 0 < expected.isnan().sum() < expected.numel()
+    assert torch.equal(found.isnan().cpu(), expected.isnan())
+
+
+@pytest.mark.parametrize("options", [{}, {"edge_dim": 3}, {"graph": True}])
+def test_saved_tensors_in_half_precision_cost_no_more_than_their_rounding(options):
+    graph = random_graph(300, 6000, 5, edge_dim=options.get("edge_dim"))
+    if graph.edge_attr is not None:
+        graph.edge_attr = graph.edge_attr.float()
+    if "graph" in options:
+        conv, x = RGATConv(300, 6, 5, heads=3, scope=["within", "across", "within"], graph=graph), None
+    else:
+        conv, x = RGATConv(8, 6, 5, heads=3, scope=["within", "across", "within"], **options), torch.randn(300, 8)
+    cotangent = torch.randn(300, 18)
+    with ops.backend("reference"):
+        conv(x, graph).backward(cotangent)
+    expected = {name: parameter.grad.clone() for name, parameter in conv.named_parameters()}
+    conv = conv.cuda()
+    conv.zero_grad()
+    with torch.autograd.graph.saved_tensors_hooks(pack_half, unpack):
+        out = conv(None if x is None else x.cuda(), graph.to("cuda"))
+    out.backward(cotangent.cuda())
+    for name, parameter in conv.named_parameters():
+        assert_close(parameter.grad.cpu(), expected[name], 0.05, f"gradient of {name}")
+
+
+def test_misaligned_inputs():
+    graph = random_graph(40, 300, 5).to("cuda")
+    conv = RGATConv(16, 16, 5, heads=4).cuda()
+    flat = torch.randn(40 * 16 + 1, device="cuda")
+    for memory in (flat[1:], flat[:-1]):  # not a multiple of 16 bytes, and one; both after the other was compiled
+        x = memory.view(40, 16)
+        for _ in range(18):  # and when launches are repeated
+            assert_close(conv(x, graph), conv(x.clone(), graph), 1e-6)
+
+
+def test_half_precision_layers():
+    graph = random_graph(300, 4000, 5).to("cuda")
+    for dtype in (torch.bfloat16, torch.float16):
+        conv = RGATConv(32, 16, 5, heads=4).cuda()
+        x = torch.randn(300, 32, device="cuda")
+        exact = conv(x, graph)
+        with ops.backend("triton"):
+            assert_close(conv.to(dtype)(x.to(dtype), graph).float(), exact, 3e-2)

@@ -1,0 +1,148 @@
+import shutil
+
+import pytest
+import torch
+
+import rgat
+from rgat.data import NodeData
+from rgat.predictor import explorer
+from rgat.predictor.explorer import write_explorer
+
+PERSON = "http://institute.example/person/3"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+browser_test = pytest.mark.skipif(
+    CHROMIUM is None or shutil.which("chromedriver") is None, reason="no Chromium with chromedriver on this machine"
+)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for word in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--window-size=1280,800",
+    ):
+        options.add_argument(word)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options, webdriver.ChromeService(shutil.which("chromedriver")))
+    yield driver
+    driver.quit()
+
+
+def find(browser, selector):
+    return browser.find_elements("css selector", selector)
+
+
+def opened(browser, path):
+    browser.get("about:blank")
+    browser.get(path.as_uri())
+    assert browser.get_log("browser") == []
+    return browser
+
+
+@browser_test
+def test_the_page_opens_from_a_file_and_a_click_walks_on(tmp_path, browser, node_model):
+    path = tmp_path / "e.html"
+    write_explorer(node_model, path, PERSON)
+    opened(browser, path)
+    assert find(browser, "h1")[0].text == "person/3"
+    assert PERSON in find(browser, ".full")[0].text
+    graph, node = node_model.data.graph, node_model.find(PERSON)
+    source, target = graph.edge_index
+    heard = int(((target == node) & (source != node)).sum())
+    assert len(find(browser, "line")) == min(heard, 24)
+    widths = [float(line.get_attribute("stroke-width")) for line in find(browser, "line")]
+    assert max(widths) == pytest.approx(10)
+    other = next(g for g in find(browser, "g.node:not(.centre)") if "topic/" in g.get_attribute("aria-label"))
+    name = other.get_attribute("aria-label")
+    other.click()
+    assert find(browser, ".full")[0].text == name
+    find(browser, "#back")[0].click()
+    assert PERSON in find(browser, ".full")[0].text
+    search = find(browser, "#search")[0]
+    search.send_keys("topic/glass")
+    search.send_keys("\ue007")  # Enter
+    assert find(browser, "h1")[0].text == "glass"
+    assert browser.get_log("browser") == []
+
+
+@browser_test
+def test_a_relation_can_be_hidden(tmp_path, browser, node_model):
+    path = tmp_path / "e.html"
+    write_explorer(node_model, path, PERSON)
+    opened(browser, path)
+    before = len(find(browser, "line"))
+    find(browser, "button.row")[0].click()
+    assert len(find(browser, "line")) < before
+    assert len(find(browser, "button.row.off")) == 1
+    find(browser, "button.row.off")[0].click()
+    assert len(find(browser, "line")) == before
+
+
+@pytest.fixture(scope="module")
+def hub_model():
+    """A node with 5,000 neighbours."""
+    count = 5000
+    leaves = torch.arange(1, count + 1)
+    edge_index = torch.stack([leaves, torch.zeros_like(leaves)])
+    graph = rgat.RelationalGraph(edge_index, leaves % 3, num_nodes=count + 1, num_relations=3)
+    labels = torch.full((count + 1,), -1)
+    labels[:40] = torch.arange(40) % 2
+    data = NodeData(
+        name="hub",
+        graph=graph.with_inverses(),
+        x=None,
+        labels=labels,
+        classes=("even", "odd </script>"),
+        train=torch.arange(20),
+        valid=torch.arange(20, 40),
+        test=torch.arange(0),
+        node_names=tuple(f"leaf {i} <b>&" for i in range(count + 1)),
+        relation_names=tuple(f"{prefix}r{i}" for prefix in ("", "inverse of ") for i in range(3)),
+    )
+    return rgat.fit(data, max_epochs=1, comparison=False)
+
+
+@browser_test
+def test_a_node_with_5000_neighbours_stays_usable(tmp_path, browser, hub_model):
+    path = tmp_path / "hub.html"
+    write_explorer(hub_model, path)
+    opened(browser, path)
+    assert find(browser, "#shown")[0].text == "1 to 24 of 5,000 edges, most attention first"
+    assert len(find(browser, "g.node")) == 25
+    find(browser, "#next")[0].click()
+    assert find(browser, "#shown")[0].text == "25 to 48 of 5,000 edges, most attention first"
+    assert len(find(browser, "svg *")) < 200  # what is drawn does not grow with the neighbourhood
+    find(browser, "g.node:not(.centre)")[3].click()
+    assert "leaf" in find(browser, "h1")[0].text
+    assert "odd </script>" in find(browser, "aside")[0].text
+    assert browser.get_log("browser") == []
+
+
+def test_of_a_large_graph_the_nearest_edges_are_taken(monkeypatch, tmp_path, node_model):
+    monkeypatch.setattr(explorer, "MAX_EDGES", 50)
+    node = node_model.find(PERSON)
+    edges = explorer._nearest(node_model.data.graph.edge_index, node, 50)
+    source, target = node_model.data.graph.edge_index[:, edges]
+    assert len(edges) == 50
+    assert node in target.tolist()
+    assert (source != target).all()
+    line = torch.tensor([[0, 1, 2], [1, 2, 3]])  # nothing leads on to 0
+    assert explorer._nearest(line, 1, 2).tolist() == [0]
+    write_explorer(node_model, tmp_path / "e.html", PERSON)
+    with pytest.raises(ValueError, match=r"must go to a file that ends in \.html"):
+        write_explorer(node_model, tmp_path / "e.pdf", PERSON)
+
+
+@browser_test
+def test_the_page_of_a_molecule_opens(tmp_path, browser, graph_model):
+    path = tmp_path / "m.html"
+    graph_model.explain("c1ccccc1C(=O)NC").save(path)
+    opened(browser, path)
+    assert len(find(browser, "figure svg")) == 2
+    assert len(find(browser, "tbody tr")) == 20

@@ -1,0 +1,213 @@
+import dataclasses
+
+import pytest
+import torch
+from helpers import labelled_graph
+
+import rgat
+from rgat.data import from_rdf, from_smiles
+from rgat.predictor.configuration import configure, flat_config, read_option, read_toml, split_config
+from rgat.predictor.inspection import describe, find_leaks
+from rgat.predictor.quality import _measure_nodes, bootstrap, wilson
+
+QUICK = {"max_epochs": 25, "patience": 10, "comparison": False}
+
+
+def test_a_fit_of_plain_files_beats_the_majority_and_says_how_sure_it_is(node_data, node_model):
+    report = node_model.report
+    low, high = report["interval"]
+    assert report["metric"] == "accuracy"
+    assert low < report["scores"]["test"] < high
+    assert report["right"] == round(report["scores"]["test"] * 12)
+    assert report["scores"]["test"] > 0.5
+    assert (len(node_model.members), len(node_data.valid)) == (2, 0)
+
+
+def test_test_labels_change_nothing_but_the_report(node_data, node_model):
+    labels = node_data.labels.clone()
+    labels[node_data.test] = (labels[node_data.test] + 1) % 4
+    again = rgat.fit(dataclasses.replace(node_data, labels=labels), ensemble=2, **QUICK)
+    assert torch.equal(again.logits, node_model.logits)
+    assert torch.equal(again.calibration.slope, node_model.calibration.slope)
+    assert again.report["scores"]["test"] != node_model.report["scores"]["test"]
+
+
+def test_members_differ_and_their_spread_is_reported(node_model):
+    predictions = node_model.predict()
+    assert not torch.equal(*node_model.logits)
+    assert (predictions.spread > 0).all()
+    assert predictions.probabilities.sum(1) == pytest.approx(1)
+    alone = dataclasses.replace(node_model, members=node_model.members[:1]).predict()
+    assert (alone.spread == 0).all()
+
+
+def test_by_default_the_unlabelled_nodes_of_the_labelled_ones_type_are_judged(node_model):
+    assert node_model.shared_type() == "<http://institute.example/Person>"
+    predictions = node_model.predict()
+    assert len(predictions) == 12
+    assert all("/person/" in name for name in predictions.names)
+    assert len(node_model.predict(type="http://institute.example/Topic")) == 32
+    assert node_model.predict(["http://institute.example/person/59"]).names == (predictions.names[-1],)
+    assert node_model.predict_proba(["http://institute.example/person/59"]).shape == (1, 4)
+    assert set(predictions.labels) <= set(node_model.data.classes)
+    for question, message in (
+        ({"nodes": ["http://x/y"]}, "http://x/y must be a node of the graph"),
+        ({"type": "http://institute.example/person/1"}, "must be the type of some node"),
+        ({"nodes": []}, "must be nodes without a label to judge, got none"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            node_model.predict(**question)
+
+
+def test_a_search_takes_the_best_by_validation(node_data):
+    fitted = rgat.fit(node_data, search=2, max_epochs=4, patience=4, model="RGCN", comparison=False)
+    assert fitted.report["search"] == 2
+    assert (fitted.config["model"], fitted.config["max_epochs"]) == ("RGCN", 4)
+
+
+def test_a_fit_is_compared_with_what_is_simpler(node_data):
+    fitted = rgat.fit(node_data, max_epochs=15, patience=15)
+    rows = {row["name"]: row for row in fitted.report["comparison"]}
+    assert list(rows) == ["majority vote", "FEAT", "RGCN"]
+    assert rows["majority vote"]["scores"]["train"] < 0.5
+    assert "attention is unlikely to help" in rows["RGCN"]["note"]
+    assert rows["RGCN"]["scores"]["train"] >= 0.99
+
+
+def test_molecules_are_compared_too_and_calibrated(graph_model):
+    report = graph_model.report
+    assert report["metric"] == "mean ROC-AUC"
+    assert 0.5 < report["interval"][0] < report["scores"]["test"] < report["interval"][1] <= 1
+    assert report["positives"] < report["pr_auc"] <= 1
+    assert set(report["tasks"]) == set(graph_model.tasks)
+    predictions = graph_model.predict(["c1ccccc1C(=O)NC", "C(C", "CCO"])
+    assert predictions.labels[1].tolist() == [-1] * 6
+    amide = graph_model.tasks.index("amide")
+    assert predictions.probabilities[0, amide] > predictions.probabilities[2, amide]
+    assert graph_model.predict_proba("CCO").shape == (1, 6)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ({}, "some nodes must have labels to learn from, got none"),
+        (dict.fromkeys("abcd", "red"), 'two classes or more, got one only, "red"'),
+        ({"a": "red", "b": "red", "c": "blue", "d": "red"}, "2 labelled nodes or more to learn from, got 1"),
+    ],
+)
+def test_labels_that_teach_nothing_are_refused(tmp_path, labels, message):
+    graph, table = tmp_path / "g.nt", tmp_path / "l.tsv"
+    graph.write_text("".join(f"<http://x/{node}> <http://x/p> <http://x/o> .\n" for node in "abcd"))
+    table.write_text("node\tclass\n" + "".join(f"http://x/{node}\t{name}\n" for node, name in labels.items()))
+    with pytest.raises(ValueError, match=message):
+        rgat.fit(from_rdf(graph, train=table))
+
+
+def test_an_empty_graph_and_tasks_without_labels_are_refused(node_data):
+    graph = rgat.RelationalGraph(
+        torch.zeros(2, 0, dtype=torch.long),
+        torch.zeros(0, dtype=torch.long),
+        num_nodes=node_data.graph.num_nodes,
+        num_relations=43,
+    )
+    with pytest.raises(ValueError, match="the graph must have edges"):
+        rgat.fit(dataclasses.replace(node_data, graph=graph))
+    data = rgat.data.load("molecules")
+    missing, one = data.labels.clone(), data.labels.clone()
+    missing[:, 1], one[:, 2] = -1, 0
+    none = data.graphs.select(torch.arange(0))
+    for labels, message in ((missing, "task acid .* got no label at all"), (one, "task aryl-halide .* got only 0")):
+        with pytest.raises(ValueError, match=message):
+            rgat.fit(dataclasses.replace(data, labels=labels))
+    with pytest.raises(ValueError, match="must have rows"):
+        rgat.fit(dataclasses.replace(data, graphs=none))
+
+
+def test_a_training_that_diverges_says_what_to_do(node_data):
+    with pytest.raises(ValueError, match="diverged; lower `learning_rate`"):
+        rgat.fit(node_data, learning_rate=1e38, max_epochs=3, comparison=False)
+
+
+def test_wrong_options_are_named(tmp_path, node_data):
+    for options, message in (
+        ({"head": 2}, 'did you mean "heads"'),
+        ({"model": "WIRGAT"}, '`model` must be "RGCN"'),
+        ({"model": "RGCN", "heads": 2}, "`heads` must not be given for RGCN"),
+        ({"ensemble": 0}, "`ensemble` must be"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            rgat.fit(node_data, **options)
+    bad = tmp_path / "bad.toml"
+    bad.write_text("heads = ")
+    for path, message in ((bad, "must be TOML"), (tmp_path / "none.toml", "can be read")):
+        with pytest.raises(ValueError, match=message):
+            read_toml(path)
+    with pytest.raises(ValueError, match='NAME=VALUE, got "heads"'):
+        read_option("heads")
+
+
+def test_a_configuration_comes_from_a_file_or_from_words(tmp_path):
+    path = tmp_path / "c.toml"
+    path.write_text('model = "RGCN"\n[config]\nscope = "within"\nhidden_channels = 8\nkernel_l2_1 = 0.1\n')
+    given = read_toml(path)
+    assert given == {"model": "RGCN", "hidden_channels": 8, "kernel_l2_1": 0.1}
+    options, settings = split_config(configure("node", given))
+    assert (options["hidden_channels"], options["layer"], settings.kernel_l2) == (8, "rgcn", (0.1, 5e-4))
+    path.write_text("heads = 2\n")
+    assert read_toml(path) == {"heads": 2}
+    assert [read_option(text)[1] for text in ("a=2", "a=true", "a=additive ARGAT")] == [2, True, "additive ARGAT"]
+    config = configure("graph", {})
+    assert split_config(flat_config(config["model"], *split_config(config))) == split_config(config)
+
+
+def test_a_relation_that_states_the_class_is_a_leak_and_an_identifier_is_not(tmp_path, files, node_data):
+    assert find_leaks(node_data) == []
+    rows = [line.split("\t") for line in files[1].read_text().splitlines()[1:]]
+    said = "".join(f"<{node}> <http://x/in> <http://x/{name}> .\n" for node, name in rows)
+    more = "".join(f'<{node}> <http://x/number> "{place}" .\n' for place, (node, _) in enumerate(rows))
+    graph = tmp_path / "leak.nt"
+    graph.write_text(files[0].read_text() + said + more)
+    leaks = find_leaks(from_rdf(graph, files[1]))
+    assert [leak.relation for leak in leaks] == ["<http://x/in>"]
+    assert "tells the class of 100% of the labelled nodes" in str(leaks[0])
+
+
+def test_the_description_says_what_was_understood(tmp_path, node_data):
+    lines = describe(node_data)
+    assert lines[0].startswith("graph: ")
+    assert "48 nodes of 4 classes: climate (" in lines[1]
+    assert lines[2] == "split: 36 train, 12 test"
+    table = tmp_path / "m.csv"
+    table.write_text("smiles,t,note\nCC,1,a\nCCC,0,b\nC(C,1,c\nCN,,d\n")
+    lines = describe(rgat.data.from_smiles(table, skip_invalid=True))
+    assert "skipped: 1 rows that are no SMILES (lines 4)" in lines
+    assert "task t: 1 positive, 1 negative, 1 missing" in lines
+    assert "columns left aside: note" in lines
+
+
+def test_intervals_hold_the_truth_and_shrink_with_more_examples():
+    low, high = wilson(0.9, 36)
+    assert (round(low, 3), round(high, 3)) == (0.761, 0.962)  # by hand: 0.8614 and 0.1008 to either side
+    assert wilson(1.0, 10)[1] == pytest.approx(1.0)
+    values = torch.arange(400.0)
+    low, high = bootstrap(lambda rows: float(values[rows].mean()), 400)
+    assert 185 < low < 199.5 < high < 214
+    assert bootstrap(lambda rows: float("nan"), 3) == [0.0, 1.0]
+
+
+def test_repeated_and_contradictory_molecules_are_counted(tmp_path):
+    table = tmp_path / "m.csv"
+    table.write_text("smiles,a\n" + "".join(f"{'C' * n}O,{n % 2}\n" for n in range(1, 30)) + "OCC,1\nOCCC,1\n")
+    (said,) = [line for line in describe(from_smiles(table)) if line.startswith("repeated")]
+    assert "2 molecules stand in several rows, 1 of them with labels that contradict" in said
+
+
+def test_test_nodes_without_a_label_are_neither_right_nor_wrong():
+    data = labelled_graph()
+    labels = data.labels.clone()
+    labels[data.test[:4]] = -1
+    report = _measure_nodes(torch.nn.functional.one_hot(data.labels).float(), dataclasses.replace(data, labels=labels))
+    assert (report["scores"]["test"], report["tested"], report["right"]) == (1.0, 6, 6)
+    labels[data.test] = -1
+    report = _measure_nodes(torch.nn.functional.one_hot(data.labels).float(), dataclasses.replace(data, labels=labels))
+    assert "tested" not in report
