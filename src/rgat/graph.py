@@ -89,8 +89,7 @@ class RelationalGraph:
     Attributes:
         counted: in a batch that was filled up to a size, 1 for each of its nodes and 0 for those that fill it up; batch
             statistics leave these out.
-        plans: what eager calls of layers found out about this graph: how layers of some sizes are best computed on it,
-            and where its rows stand in compact ones.
+        plans: how layers of some sizes are best computed on this graph, as eager calls found out.
     """
 
     def __init__(
@@ -113,7 +112,6 @@ class RelationalGraph:
         self.edge_attr = edge_attr
         self.validate = validate
         self._structure: Structure | None = None
-        self._complete: Structure | None = None
         self.counted: Tensor | None = None
         self.plans: dict[Any, Any] = {}
         self._num_nodes = num_nodes
@@ -188,15 +186,6 @@ class RelationalGraph:
             with outside():
                 self._structure = _derive(self)
         return self._structure
-
-    @property
-    def complete_structure(self) -> Structure:
-        """The structure with a row for every relation and node, used or not, computed on first use."""
-        structure = self.structure
-        if self._complete is None:
-            with outside():
-                self._complete = _completed(structure)
-        return self._complete
 
     def prepare(self) -> RelationalGraph:
         """Compute the derived structure now, once, and return the graph."""
@@ -357,7 +346,7 @@ class RelationalGraph:
         new.validate = self.validate
         new._num_nodes, new._num_relations = self.num_nodes, self.num_relations
         new._num_graphs = self.num_graphs
-        new._structure = new._complete = None
+        new._structure = None
         new.counted = None if self.counted is None else function(self.counted)
         new.plans = {}
         if self._structure is not None:
@@ -446,24 +435,6 @@ def _derive(graph: RelationalGraph) -> Structure:
     )
 
 
-def _completed(s: Structure) -> Structure:
-    num_nodes, num_relations = s.target_ptr.shape[0] - 1, s.sources.relation_ptr.shape[0] - 1
-    size = num_nodes * num_relations
-    if size >= INT32_LIMIT:
-        raise ValueError(f"a structure with all rows must have fewer than 2^31, got {num_nodes} * {num_relations}")
-    rows = _rows(torch.arange(size, device=s.target.device), num_nodes, num_relations)
-    source_row = s.sources.keys(num_nodes)[s.source_row]
-    group = s.target.long() * num_relations + s.targets.relation[s.targets.by_node][s.group]
-    return s._replace(
-        group=group.int(),
-        source_row=source_row.int(),
-        group_ptr=pointers(group.bincount(minlength=size)),
-        source_ptr=pointers(source_row.bincount(minlength=size)),
-        sources=rows,
-        targets=rows,
-    )
-
-
 def _sorted_edges(
     source: Tensor, target: Tensor, relation: Tensor, num_relations: int, edge_attr: Tensor | None
 ) -> Tensor:
@@ -527,7 +498,7 @@ def _unflatten(leaves: Any, present: tuple[str, ...]) -> RelationalGraph:
     for name in (*_FIXED, *present):
         setattr(graph, name, leaves.pop(0))
     graph._structure = Structure.from_leaves(leaves)
-    graph._complete, graph.plans = None, {}
+    graph.plans = {}
     graph._num_nodes = graph._num_relations = graph._num_graphs = -1  # unused: sizes come from shapes
     graph.validate, graph._sealed = False, None
     return graph

@@ -13,7 +13,7 @@ from rgat.checks import check_count, check_word
 from rgat.graph import RelationalGraph
 from rgat.nn import GraphGather, RGATConv, RGCNConv
 from rgat.nn.normalisation import normalise
-from rgat.nn.stacked import SHARED, Stacked, StackedConv, member_tensors, stack_layers
+from rgat.nn.stacked import SHARED, Stacked, member_tensors, stack_layers
 
 LAYERS = ("rgat", "rgcn")
 Graphs = RelationalGraph | tuple[RelationalGraph, RelationalGraph]  # of both layers, or one for each
@@ -51,13 +51,6 @@ def _units_per_head(hidden_channels: int, heads: int) -> int:
 
 def _normalisation(channels: int, batch_norm: bool) -> nn.Module:
     return nn.BatchNorm1d(channels) if batch_norm else nn.Identity()
-
-
-def _convolve(conv: nn.Module, x: Tensor | None, graph: RelationalGraph, constant_attention: bool) -> Tensor:
-    """Call either family; the attention of an RGCN is constant anyway."""
-    options = {"constant_attention": True} if constant_attention and isinstance(conv, RGATConv | StackedConv) else {}
-    out: Tensor = conv(x, graph, **options)
-    return out
 
 
 class NodeClassifier(nn.Module):
@@ -111,9 +104,10 @@ class NodeClassifier(nn.Module):
             constant_attention: give all edges of a softmax group the same attention.
         """
         first, second = graph if isinstance(graph, tuple) else (graph, graph)
-        x = _convolve(self.conv1, x, first, constant_attention)
+        x = self.conv1(x, first, constant_attention=constant_attention)
         x = torch.relu(normalise(self.norm1, x, first.counted))
-        return _convolve(self.conv2, x, second, constant_attention)
+        logits: Tensor = self.conv2(x, second, constant_attention=constant_attention)
+        return logits
 
     @property
     def depends_on_edges_alone(self) -> bool:
@@ -124,9 +118,7 @@ class NodeClassifier(nn.Module):
 
 def _dropout_rates(conv: nn.Module) -> list[tuple[float, float]]:
     """Of features and edges, for each member of a stack."""
-    if isinstance(conv, RGATConv | RGCNConv):
-        return [(conv.feature_dropout, conv.edge_dropout)]
-    rates: list[tuple[float, float]] = conv.dropout  # type: ignore[assignment]
+    rates: list[tuple[float, float]] = getattr(conv, "dropout", [(conv.feature_dropout, conv.edge_dropout)])
     return rates
 
 
@@ -185,9 +177,9 @@ class GraphClassifier(nn.Module):
 
     def forward(self, x: Tensor | None, graph: RelationalGraph, constant_attention: bool = False) -> Tensor:
         """Return class logits ``[G, num_tasks, num_classes]``."""
-        h = _convolve(self.conv1, x, graph, constant_attention)
+        h = self.conv1(x, graph, constant_attention=constant_attention)
         h = torch.relu(normalise(self.norm1, h, graph.counted))
-        h = _convolve(self.conv2, h, graph, constant_attention)
+        h = self.conv2(h, graph, constant_attention=constant_attention)
         h = torch.relu(normalise(self.norm2, h, graph.counted))
         z = torch.tanh(self.gather(h, graph))
         logits: Tensor = self.dense2(torch.relu(self.dense1(z)))

@@ -91,16 +91,6 @@ def test_an_unprepared_graph_is_refused_by_compiled_code():
         torch.compile(conv, fullgraph=True, backend="aot_eager")(torch.randn(9, F), random_graph(9, 60, R))
 
 
-@pytest.mark.usefixtures("_ordinary_memory")
-def test_the_dense_plan_of_another_graph_compiles():
-    torch._dynamo.reset()
-    conv, (x, graph) = LAYERS["within-additive"](), inputs("", 9, 60)
-    plan = conv.plan(graph, "dense")
-    other = graph.to("cpu")  # without the completed structure, which compiled code then makes
-    found = torch.compile(lambda t: conv(t, other, plan=plan), fullgraph=True, backend="aot_eager")(x)
-    torch.testing.assert_close(found, conv(x, graph, plan=plan))
-
-
 def dynamic(x, graph):
     """Every axis of every tensor; `torch.export` wants the leaves of a registered class as a list."""
     shapes = [[Dim.AUTO] * leaf.dim() for leaf in (x, *pytree.tree_leaves(graph))]

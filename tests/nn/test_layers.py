@@ -210,13 +210,13 @@ def test_only_the_dynamic_score_lets_each_node_prefer_a_neighbour_of_its_own():
     assert first.argmax() == second.argmax()
 
 
-def test_a_dynamic_layer_refuses_plans_that_fold(graph, x):
+def test_a_dynamic_layer_refuses_plans_that_aggregate(graph, x):
     conv = RGATConv(F, D, R, score="dynamic").double()
-    assert conv.plan(graph).alternative == "unfolded"
-    with pytest.raises(ValueError, match='`alternative` must be "unfolded", got "project"'):
-        conv.plan(graph, "project")
-    with pytest.raises(ValueError, match='`alternative` must be "unfolded", got "project"'):
-        conv(x, graph, plan=RGATConv(F, D, R).plan(graph, "project"))
+    assert conv.plan(graph).alternative == "project"
+    with pytest.raises(ValueError, match='the plan "aggregate" is not possible here'):
+        conv.plan(graph, "aggregate")
+    with pytest.raises(ValueError, match='the plan "aggregate" must not be used with the dynamic score'):
+        conv(x, graph, plan=RGATConv(F, D, R).plan(graph, "aggregate"))
     torch.testing.assert_close(conv(x, graph, plan=conv.plan(graph)), conv(x, graph))
 
 

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from rgat import ops
 from rgat.nn import RGATConv
-from rgat.nn.stacked import StackedConv
+from rgat.nn.stacked import stack_layers
 from rgat.ops.dropout import EDGES, FEATURES, count_call, keep_mask, member_rates, scaled_mask
 
 
@@ -123,7 +123,7 @@ def test_a_recomputed_call_draws_the_masks_of_the_first_one(kind, mode, backend)
 def test_a_recomputed_stack_draws_the_masks_of_the_first_call():
     graph, x = random_graph(9, 60, 4), torch.randn(9, 8)
     layers = [RGATConv(8, 8, 4, feature_dropout=rate) for rate in (0.5, 0.0)]
-    together = StackedConv(layers)
+    together = stack_layers(layers)
     expected = gradients(together, x, graph, lambda model, *inputs: model(*inputs))
     together.zero_grad()
     found = gradients(together, x, graph, lambda model, *inputs: checkpoint(model, *inputs, use_reentrant=False))

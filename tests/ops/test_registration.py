@@ -13,8 +13,9 @@ from rgat.ops import registration as operator
 LAYERS = {
     "dense": (RGATConv(8, 4, 4, heads=2), None),
     "featureless": (RGATConv(9, 4, 4, heads=2), None),
-    "bases": (RGCNConv(8, 4, 4, num_bases=2), "basis"),
-    "bases, sums first": (RGATConv(8, 4, 4, num_bases=2), "basis aggregate"),
+    "featureless, bases": (RGCNConv(9, 4, 4, num_bases=2), None),
+    "featureless, rows of a graph": (RGATConv(9, 4, 4, heads=2, graph=random_graph(9, 60, 4)), None),
+    "featureless, dynamic": (RGATConv(9, 4, 4, score="dynamic", graph=random_graph(9, 60, 4)), None),
 }
 CASES = [(name, torch.float32, "cpu") for name in LAYERS]
 CASES += [("dense", torch.bfloat16, "cpu")]
@@ -25,17 +26,21 @@ CASES += [pytest.param("dense", dtype, "cuda", marks=pytest.mark.gpu) for dtype 
 def test_operators_pass_the_checks_of_torch_library(name, dtype, device, monkeypatch):
     graph, (conv, plan) = random_graph(9, 60, 4).to(device), LAYERS[name]
     conv = copy.deepcopy(conv).to(device, dtype)
-    called, usual = {}, operator.Operator.__call__
+    called, usual = {}, operator.Operator.call_flat
 
     def watch(self, *arguments):
         key = self.name, str(arguments[-1])  # the gradients with and without those of the inputs
         called.setdefault(key, (self, arguments))
         return usual(self, *arguments)
 
-    monkeypatch.setattr(operator.Operator, "__call__", watch)
+    monkeypatch.setattr(operator.Operator, "call_flat", watch)
     forward = set()
     for needs_grad in (True, False):
-        x = None if name == "featureless" else torch.randn(9, 8, device=device, dtype=dtype, requires_grad=needs_grad)
+        x = (
+            None
+            if name.startswith("featureless")
+            else torch.randn(9, 8, device=device, dtype=dtype, requires_grad=needs_grad)
+        )
         out = conv(x, graph, plan=plan and conv.plan(graph, plan))
         forward |= {one for one, _ in called} if needs_grad else set()
         (out * torch.randn_like(out)).sum().backward()

@@ -4,7 +4,7 @@ from helpers import random_graph
 
 from rgat import ops
 from rgat.nn import RGATConv
-from rgat.nn.relational import find_rows
+from rgat.nn.kernels import find_rows
 
 
 @pytest.mark.parametrize("backend", ["numba", "torch"])
@@ -78,4 +78,3 @@ def test_rows_that_are_attended_to_in_place_are_those_that_are_copied(threads, s
         assert (fast is None) == (plain is None)
         if fast is not None:
             torch.testing.assert_close(fast, plain)
-    assert ops.can_attend_rows(conv.kernel.weight, conv._attention)

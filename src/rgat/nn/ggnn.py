@@ -14,7 +14,7 @@ from rgat.nn.rgcn import RGCNConv
 class _SumConv(RGCNConv):
     """``sum over r, j of h_j W[r]``: the mean over all edges of a node, times their number."""
 
-    _scope = "across"
+    scope = ("across",)
 
     def forward(self, x: Tensor, graph: RelationalGraph) -> Tensor:  # type: ignore[override]
         num_edges = graph.structure.target_ptr.diff().unsqueeze(1)

@@ -1,7 +1,7 @@
 r"""Where a layer's kernels come from: full, decomposed into bases (equation 12), or only the rows that edges use.
 
-Every scheme turns inputs into values :math:`g = h W` in two ways: ``project`` for dense features, ``look_up`` for
-one-hot ones, where a value is a row of :math:`W`.
+The parameters of a stack of layers have one more axis in front, that of the members ``S``. The kernels that come out
+have the heads of all members side by side, ``S * H`` of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from rgat import ops
-from rgat.graph import Rows
+from rgat.graph import RelationalGraph, Rows
+from rgat.ops import cache
 
 
 def glorot_uniform_(parameter: Tensor, fan: int) -> None:
@@ -21,8 +22,16 @@ def glorot_uniform_(parameter: Tensor, fan: int) -> None:
     nn.init.uniform_(parameter, -bound, bound)
 
 
+def join_members(parameter: Tensor, dims: int) -> Tensor:
+    """Lay the heads of all members side by side: ``[S, R, H, ...] -> [R, S * H, ...]``.
+
+    A parameter of a single layer, with ``dims`` axes, is returned as it is.
+    """
+    return parameter if parameter.dim() == dims else parameter.transpose(0, 1).flatten(1, 2)
+
+
 class Kernel(nn.Module):
-    """Kernels ``[R, H, F, D]``, one per relation and head, and how values are made with them."""
+    """Kernels ``[R, H, F, D]``, one per relation and head."""
 
     def __init__(self, num_relations: int, heads: int, in_channels: int, out_channels: int) -> None:
         super().__init__()
@@ -31,18 +40,9 @@ class Kernel(nn.Module):
         self.in_channels = in_channels
         self.out_channels = out_channels
 
-    def compose(self) -> Tensor:
-        """The kernels ``[R, H, F, D]``, differentiable."""
-        raise NotImplementedError
-
-    def look_up(self, index: Tensor | None, rows: Rows) -> Tensor:
-        """Values ``[U, H, D]`` of one-hot inputs: ``index[u]`` is the position of the one in row ``u``'s input."""
-        raise NotImplementedError
-
-    def project(self, x: Tensor, rows: Rows) -> Tensor:
-        """Values ``[U, H, D]`` of the features ``[N, F]``."""
-        weight = ops.fold_heads(self.compose()).to(x.dtype)
-        return ops.project(x.unsqueeze(1), weight, rows).view(-1, self.heads, self.out_channels)
+    def held_rows(self, with_targets: bool) -> tuple[Tensor, list[Tensor]] | None:
+        """Return None: only a compact kernel holds rows of its own."""
+        return None
 
 
 class FullKernel(Kernel):
@@ -56,11 +56,17 @@ class FullKernel(Kernel):
         glorot_uniform_(self.weight, fan)
 
     def compose(self) -> Tensor:
-        return self.weight
+        """Return the kernels, ``[R, H, F, D]``."""
+        return join_members(self.weight, 4)
 
-    def look_up(self, index: Tensor | None, rows: Rows) -> Tensor:
-        table = self.weight.transpose(1, 2).flatten(0, 1)  # [R * F, H, D]
-        return table.index_select(0, rows.relation.long() * self.in_channels + (rows.node if index is None else index))
+    def look_up(self, index: Tensor | None, *ends: Rows) -> tuple[Tensor, ...]:
+        """Return the values ``[U, H, D]`` of one-hot inputs, for the rows of each end of the edges."""
+        table = self.compose().transpose(1, 2).flatten(0, 1)  # [R * F, H, D]
+        positions = (rows.node if index is None else index.index_select(0, rows.node) for rows in ends)
+        return tuple(
+            table.index_select(0, rows.relation.long() * self.in_channels + position)
+            for rows, position in zip(ends, positions, strict=True)
+        )
 
 
 class BasisKernel(Kernel):
@@ -78,11 +84,22 @@ class BasisKernel(Kernel):
         nn.init.uniform_(self.coefficients, -bound, bound)
 
     def compose(self) -> Tensor:
-        return torch.einsum("rkb,bfd->rkfd", self.coefficients, self.bases)
+        """Return the kernels, ``[R, H, F, D]``."""
+        if self.bases.dim() == 3:
+            return torch.einsum("rkb,bfd->rkfd", self.coefficients, self.bases)
+        return torch.einsum("srkb,sbfd->rskfd", self.coefficients, self.bases).flatten(1, 2)
 
-    def look_up(self, index: Tensor | None, rows: Rows) -> Tensor:
-        table = self.bases.transpose(0, 1).unsqueeze(1)  # [F, 1, B, D]; composed kernels would be one per relation too
-        return ops.spread(table, self.coefficients, rows, index)
+    def look_up(self, index: Tensor | None, *ends: Rows) -> tuple[Tensor, ...]:
+        """Return the values ``[U, H, D]`` of one-hot inputs, for the rows of each end of the edges."""
+        if self.bases.dim() == 3:
+            table = self.bases.transpose(0, 1).unsqueeze(1)  # [F, 1, B, D], shared by the heads
+        else:
+            table = self.bases.permute(2, 0, 1, 3).repeat_interleave(self.heads, 1)  # [F, S * H, B, D]
+        coefficients = join_members(self.coefficients, 3)
+        positions = (None if index is None else index.index_select(0, rows.node) for rows in ends)
+        return tuple(
+            ops.spread(table, coefficients, rows, position) for rows, position in zip(ends, positions, strict=True)
+        )
 
 
 class RowKernel(Kernel):
@@ -96,7 +113,85 @@ class RowKernel(Kernel):
         glorot_uniform_(self.weight, fan)
 
     def compose_rows(self, keys: Tensor) -> Tensor:
-        """The kernels ``[R, H, F, D]`` with the held rows, ``keys = r * F + node``, in their places."""
-        dense = self.weight.new_zeros(self.num_relations * self.in_channels, self.heads, self.out_channels)
-        dense = dense.index_copy(0, keys, self.weight)
-        return dense.view(self.num_relations, self.in_channels, self.heads, self.out_channels).transpose(1, 2)
+        """Return the kernels ``[R, H, F, D]`` with the held rows, ``keys = r * F + node``, in their places."""
+        table = join_members(self.weight, 3)
+        dense = table.new_zeros(self.num_relations * self.in_channels, *table.shape[1:]).index_copy(0, keys, table)
+        return dense.view(self.num_relations, self.in_channels, *table.shape[1:]).transpose(1, 2)
+
+
+class RowsOfGraph:
+    """The rows of a compact kernel as the edges of one graph read them."""
+
+    def __init__(self, kernel: RowKernel, keys: Tensor, graph: RelationalGraph, ends: tuple[str, ...]) -> None:
+        """Look up where the rows stand; ``keys`` are those that the kernel holds, sorted ``r * N + node``.
+
+        A graph with other rows at one of the ``ends`` is refused, also where a call does not read them.
+        """
+        self.kernel, self.keys, self.graph = kernel, keys, graph
+        self._places = {end: find_rows(keys, getattr(graph.structure, end), graph) for end in ends}
+
+    def compose(self) -> Tensor:
+        """Return the kernels, ``[R, H, F, D]``."""
+        return self.kernel.compose_rows(self.keys)
+
+    def look_up(self, index: Tensor | None, *ends: Rows) -> tuple[Tensor, ...]:
+        """Return the values ``[U, H, D]`` of the rows of each end of the edges."""
+        places = (find_rows(self.keys, rows, self.graph) for rows in ends)
+        return ops.look_up(join_members(self.kernel.weight, 3), *places)
+
+    def held_rows(self, with_targets: bool) -> tuple[Tensor, list[Tensor]]:
+        """Return the rows held, ``[T, H, D]``, and the places of the graph's rows among them."""
+        s, sources = self.graph.structure, self._places["sources"]
+        targets = self._places["targets"] if with_targets else sources
+        if torch.compiler.is_compiling():
+            of_edges = sources.place.index_select(0, s.source_row)
+        else:
+            kept = cache.kept_with(sources.place)
+            if "of edges" not in kept:
+                with torch.inference_mode(False):
+                    kept["of edges"] = sources.place.index_select(0, s.source_row)
+            of_edges = kept["of edges"]
+        return join_members(self.kernel.weight, 3), [*sources, *targets, of_edges]
+
+
+def find_rows(held: Tensor, rows: Rows, graph: RelationalGraph) -> ops.Places:
+    """Return where rows of the graph stand among those that a compact layer holds; an error if one is missing."""
+    if torch.compiler.is_compiling():
+        return ops.Places(*_find_rows(held, rows.keys(graph.num_nodes)))
+    kept = cache.kept_with(rows.node)
+    layer, places = kept.get("places", (None, None))
+    if layer is not held:
+        with torch.inference_mode(False):  # a graph first used in inference may be trained on later
+            places = ops.Places(*_find_rows(held, rows.keys(graph.num_nodes)))
+        kept["places"] = (held, places)
+    found: ops.Places = places
+    return found
+
+
+@torch.library.custom_op("rgat::find_rows", mutates_args=())
+def _find_rows(held: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the places of ``keys`` among the sorted ``held``, and back; an operator, to check in compiled code too."""
+    places = torch.searchsorted(held, keys)
+    if may_read_values():
+        missing = len(keys)
+        if len(held):
+            missing = int((held[places.clamp(max=len(held) - 1)] != keys).sum())
+        if missing:
+            raise ValueError(
+                "the graph must use only rows (relation, node) of the graph this layer was built with, "
+                f"got {missing} others; build the layer with this graph, or without `graph=`"
+            )
+    number = torch.arange(len(keys), dtype=torch.int32, device=keys.device)
+    return places.int(), number.new_full(held.shape, -1).index_copy_(0, places, number)
+
+
+@_find_rows.register_fake
+def _(held: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+    return keys.new_empty(keys.shape, dtype=torch.int32), held.new_empty(held.shape, dtype=torch.int32)
+
+
+def may_read_values() -> bool:
+    """Whether Python may branch on the contents of a tensor: not while tracing or capturing."""
+    return not torch.compiler.is_compiling() and not (
+        torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+    )

@@ -38,7 +38,6 @@ def normalise_counted(
     ``total`` adds up what several processes have; None: there is one.
     """
     total = total or (lambda own: own)
-    like: Any = norm.like if isinstance(norm, StackedBatchNorm) else norm
     own: Any = norm
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     weight = counted.to(wide.dtype).view(-1, *[1] * (x.dim() - 1))
@@ -49,9 +48,9 @@ def normalise_counted(
     variance = total((centred.square() * weight).sum(0)) / at_least_one
     with torch.no_grad():
         own.num_batches_tracked += has_variance
-        rate = has_variance.to(own.running_mean.dtype) * like.momentum
+        rate = has_variance.to(own.running_mean.dtype) * own.momentum
         unbiased = variance * (number / (number - 1).clamp(min=1))
         own.running_mean.lerp_(mean.to(rate.dtype), rate)
         own.running_var.lerp_(unbiased.to(rate.dtype), rate)
-    out: Tensor = centred * torch.rsqrt(variance + like.eps) * own.weight + own.bias
+    out: Tensor = centred * torch.rsqrt(variance + own.eps) * own.weight + own.bias
     return out.to(x.dtype)

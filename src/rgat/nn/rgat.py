@@ -7,17 +7,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import leaky_relu
 
 from rgat import ops
 from rgat.checks import check_count, check_number, check_word
-from rgat.graph import RelationalGraph, Rows, Structure
-from rgat.nn.kernels import BasisKernel, FullKernel, glorot_uniform_
+from rgat.graph import RelationalGraph
+from rgat.nn.kernels import BasisKernel, FullKernel, glorot_uniform_, join_members
 from rgat.nn.relational import RelationalConv, check_features
 
 SCOPES = ("within", "across")
 SCORES = ("additive", "multiplicative", "dynamic")
-DYNAMIC_PLANS = ("unfolded",)  # the logit is not linear in queries and keys: neither can be folded into W
 HEAD_MERGES = ("concat", "mean", "sum", "projection")
 
 
@@ -90,9 +88,8 @@ class RGATConv(RelationalConv):
         bias: bool = True,
         graph: RelationalGraph | None = None,
     ) -> None:
-        super().__init__(
-            in_channels, out_channels, num_relations, heads, num_bases, feature_dropout, edge_dropout, graph
-        )
+        channels, dropout = (in_channels, out_channels), (feature_dropout, edge_dropout)
+        super().__init__(channels, num_relations, heads, num_bases, dropout, graph)
         check_word("score", score, SCORES)
         check_word("head_merge", head_merge, HEAD_MERGES)
         self.scope = _scope_per_head(scope, heads)
@@ -134,21 +131,19 @@ class RGATConv(RelationalConv):
         ):
             if parameter is not None:
                 glorot_uniform_(parameter, fan)
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
         super().reset_parameters()
 
     def kernels(self) -> Tensor:
-        """The kernels ``W``, ``[R, H, F, D]``, composed from the bases where there are any; rows not held are zero."""
+        """Return the kernels ``W``, ``[R, H, F, D]``, composed from bases if there are any; rows not held are zero."""
         return self._kernels()
 
     def attention_kernels(self) -> tuple[Tensor, Tensor]:
-        """The query and key kernels, ``[R, H, D, A]`` each."""
+        """Return the query and key kernels, ``[R, H, D, A]`` each."""
         query, key = torch.split(self.attention_kernel.compose(), self.out_channels, dim=2)
         return query, key
 
     def edge_kernels(self) -> Tensor:
-        """The kernels ``u`` of the edge features, ``[R, H, edge_dim]``."""
+        """Return the kernels ``u`` of the edge features, ``[R, H, edge_dim]``."""
         if self.edge_kernel is None:
             raise ValueError(
                 "a layer has edge kernels only with `edge_dim`, got None; pass `edge_dim=` when you build it"
@@ -178,134 +173,42 @@ class RGATConv(RelationalConv):
             constant_attention: give all edges of a softmax group the same attention.
             plan: how to compute the layer, from ``conv.plan(graph, ...)``; by default the cheapest way.
         """
-        graph = self._as_graph(x, edge_index, edge_type, edge_attr)
+        graph = self._check_graph(x, edge_index, edge_type, edge_attr)
         edge_attr = self._check_edge_attr(graph.edge_attr if edge_attr is None else edge_attr, graph)
-        x, index = self._split_input(x, graph)
-        state = self._next_dropout_state()
-        bias = self.bias
-        if ops.requested_backend() == "reference":
-            self._check_rows(graph)
-            with torch.autocast(graph.device.type, enabled=False):
-                out, attention = ops.relational_attention(
-                    self._dense(x, index),
-                    self.kernels(),
-                    None if constant_attention else self.attention_kernels(),
-                    graph,
-                    scope=self.scope,
-                    negative_slope=None if self.score == "multiplicative" else self.negative_slope,
-                    score_kernels=self.score_kernel,
-                    edge_attr=edge_attr,
-                    edge_kernels=self.edge_kernel,
-                    dropout_state=state,
-                    feature_dropout=self.feature_dropout,
-                    edge_dropout=self.edge_dropout,
-                )
-        else:
-            if x is not None:
-                plan = plan or self._plan(graph, constant_attention)
-                if self.score == "dynamic" and not constant_attention:
-                    check_word("alternative", plan.alternative, DYNAMIC_PLANS)
-            if x is not None and plan is not None and plan.alternative != "unfolded":
-                attention_kernels = edge_logits = None
-                if not constant_attention:
-                    attention_kernels = self.attention_kernel.compose()
-                    edge_logits = project_edges(edge_attr, self.edge_kernel, graph.structure)
-                inner, bias = (bias, None) if self.head_merge == "concat" else (None, bias)
-                out, attention = self._convolve(
-                    x, attention_kernels, edge_logits, graph, plan, self._attention, state, inner
-                )
-            else:
-                out, attention = self._attend(x, index, edge_attr, graph, constant_attention, state)
-            if return_attention_weights:
-                order = graph.structure.order.long()
-                attention = torch.zeros_like(attention).index_copy(0, order, attention.abs()).to(out.dtype)
-        out = self._merge(out, bias)
-        return (out, (graph.edge_index, attention)) if return_attention_weights else out
+        scores = None if constant_attention else self._scores(edge_attr)
+        out, attention = self._compute(self._check_input(x, graph), scores, graph, plan)
+        if not return_attention_weights:
+            return out
+        order = graph.structure.order.long()
+        attention = torch.zeros_like(attention).index_copy(0, order, attention.abs()).to(out.dtype)
+        return out, (graph.edge_index, attention)
 
-    def _attend(
-        self,
-        x: Tensor | None,
-        index: Tensor | None,
-        edge_attr: Tensor | None,
-        graph: RelationalGraph,
-        constant_attention: bool,
-        state: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        """Outputs and attention from the values of sources and targets; queries and keys are made from these."""
-        s, how = graph.structure, self._attention
-        queries = keys = edge_logits = None
-        if self.rows is not None and self.score_kernel is None:
-            kernels = None if constant_attention else self.attention_kernels()
-            logits = None if constant_attention else project_edges(edge_attr, self.edge_kernel, s)
-            if (found := self._attend_rows(kernels, logits, graph, how, state)) is not None:
-                return found
-        if constant_attention:
-            self._check_rows(graph)
-            g = self._values(x, index, s.sources, graph)
-        else:
-            g, targets = self._both_values(x, index, graph)
-            # Logits go through an exponential and cost little: they stay in the parameters' precision under autocast.
-            with torch.autocast(g.device.type, enabled=False):
-                query_kernel, key_kernel = self.attention_kernels()
-                queries = ops.project(targets.to(self._dtype), query_kernel, s.targets, one_to_one=True)
-                keys = ops.project(g.to(self._dtype), key_kernel, s.sources, one_to_one=True)
-                edge_logits = project_edges(edge_attr, self.edge_kernel, s)
-                if self.score_kernel is not None:
-                    edge_logits = self._dynamic_logits(queries, keys, edge_logits, s)
-                    queries, keys = (torch.zeros_like(rows[..., :1]) for rows in (queries, keys))
-        return ops.attend(g, queries, keys, edge_logits, s, how, state)
+    def _scores(self, edge_attr: Tensor | None) -> ops.Scores:
+        """Return what logits are made of; the heads of a stack's members side by side."""
+        slope = None if self.score == "multiplicative" else self.negative_slope
+        edge_kernels = None if self.edge_kernel is None else join_members(self.edge_kernel, 3)
+        return ops.Scores(self.attention_kernel.compose(), self.score_kernel, slope, edge_attr, edge_kernels)
 
     def combine(self, x: Tensor | None, graph: RelationalGraph, attention: Tensor) -> Tensor:
-        """The output with a given attention ``[E, H]``, in the caller's order of edges; without dropout."""
+        """Return the output with a given attention ``[E, H]``, in the caller's order of edges; without dropout."""
         s = graph.structure
-        x, index = self._split_input(x, graph)
-        order = s.order.long()
-        messages = self._values(x, index, s.sources, graph).index_select(0, s.source_row)
-        messages = messages * attention.index_select(0, order).unsqueeze(-1)
+        (values,) = ops.row_values(self._call(self._check_input(x, graph), None, graph), s.sources)
+        messages = values.index_select(0, s.source_row)
+        messages = messages * attention.index_select(0, s.order.long()).unsqueeze(-1)
         out = messages.new_zeros(graph.num_nodes, *messages.shape[1:]).index_add_(0, s.target, messages)
-        return self._merge(out, self.bias)
-
-    def _dynamic_logits(self, queries: Tensor, keys: Tensor, edge_logits: Tensor | None, s: Structure) -> Tensor:
-        """``a[r, k] . LeakyReLU(q_i + k_j)`` of the sorted edges, plus what edge features add, ``[E, H]``."""
-        assert self.score_kernel is not None
-        query = queries.index_select(0, s.targets.by_node).index_select(0, s.group)  # [E, H, A]
-        hidden = leaky_relu(query + keys.index_select(0, s.source_row), self.negative_slope)
-        relation = s.sources.relation.index_select(0, s.source_row)
-        logits = (hidden * self.score_kernel.index_select(0, relation)).sum(-1)
-        return logits if edge_logits is None else logits + edge_logits
-
-    def _plan(self, graph: RelationalGraph, constant_attention: bool, alternative: str | None = None) -> ops.Plan:
-        if self.score == "dynamic" and not constant_attention:
-            check_word("alternative", alternative or "unfolded", DYNAMIC_PLANS)
-            return ops.Plan("unfolded", reason=", the one way to compute the dynamic score")
-        return super()._plan(graph, constant_attention, alternative)
+        merged = self._merge(out)
+        return merged if self.bias is None or self.head_merge != "concat" else merged + self.bias.to(merged.dtype)
 
     @property
     def _attention_width(self) -> int:  # type: ignore[override]
         return self.attention_channels
 
     @property
-    def _slope(self) -> float | None:
-        return self.negative_slope if self.score == "additive" else None
-
-    @property
-    def _attention(self) -> ops.Attention:
-        across = [word == "across" for word in self.scope]
-        return ops.Attention(across, self._slope, self.feature_dropout, self.edge_dropout, ops.requested_backend())
-
-    def _merge(self, out: Tensor, bias: Tensor | None) -> Tensor:
-        if self.head_merge == "mean":
-            out = out.mean(1)
-        elif self.head_merge == "sum":
-            out = out.sum(1)
-        else:
-            out = out.flatten(1)
-        if self.projection is not None:
-            out = out @ self.projection
-        return out if bias is None else out + bias.to(out.dtype)
+    def _is_dynamic(self) -> bool:  # type: ignore[override]
+        return self.score == "dynamic"
 
     def _check_edge_attr(self, edge_attr: Tensor | None, graph: RelationalGraph) -> Tensor | None:
-        """The edge features in the layer's dtype, if it wants any."""
+        """Return the edge features in the layer's dtype, if it takes any."""
         if edge_attr is None:
             if self.edge_dim is None:
                 return None
@@ -325,20 +228,6 @@ class RGATConv(RelationalConv):
         scope = self.scope[0] if len(set(self.scope)) == 1 else self.scope
         text = f"{self.in_channels}, {self.out_channels}, num_relations={self.num_relations}, heads={self.heads}"
         return f"{text}, scope={scope!r}, score={self.score!r}, head_merge={self.head_merge!r}{self._shown_dropout}"
-
-
-def project_edges(edge_attr: Tensor | None, kernels: Tensor | None, s: Structure) -> Tensor | None:
-    """``e . u[r, k]`` of the sorted edges, ``[E, H]``, from features and kernels ``[R, H, edge_dim]``, if any."""
-    if edge_attr is None or kernels is None:
-        return None
-    # In the order of their source rows, edges are sorted by relation.
-    edge = s.order.index_select(0, s.by_source)
-    relation = s.sources.relation.index_select(0, s.source_row).index_select(0, s.by_source)
-    relation_ptr = s.source_ptr.index_select(0, s.sources.relation_ptr)
-    rows = Rows(relation, relation, relation_ptr, relation, relation_ptr)  # read at `index`: only relations count
-    weight = kernels.transpose(1, 2).unsqueeze(1)  # [R, 1, edge_dim, H]
-    by_relation = ops.project(edge_attr.unsqueeze(1), weight, rows, index=edge).squeeze(1)
-    return torch.zeros_like(by_relation).index_copy(0, s.by_source.long(), by_relation)
 
 
 def _scope_per_head(scope: str | Sequence[str], heads: int) -> tuple[str, ...]:

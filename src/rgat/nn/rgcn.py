@@ -32,7 +32,7 @@ class RGCNConv(RelationalConv):
     """
 
     row_ends = ("sources",)
-    _scope = "within"
+    projection = None
 
     def __init__(
         self,
@@ -45,17 +45,13 @@ class RGCNConv(RelationalConv):
         bias: bool = True,
         graph: RelationalGraph | None = None,
     ) -> None:
-        super().__init__(in_channels, out_channels, num_relations, 1, num_bases, feature_dropout, edge_dropout, graph)
+        channels, dropout = (in_channels, out_channels), (feature_dropout, edge_dropout)
+        super().__init__(channels, num_relations, 1, num_bases, dropout, graph)
         self.bias = nn.Parameter(torch.empty(out_channels)) if bias else None
         self.reset_parameters()
 
-    def reset_parameters(self) -> None:
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
-        super().reset_parameters()
-
     def kernels(self) -> Tensor:
-        """The kernels ``W``, ``[R, F, D]``, composed from the bases where there are any; rows not held are zero."""
+        """Return the kernels ``W``, ``[R, F, D]``, composed from bases where there are any; rows not held are zero."""
         return self._kernels().squeeze(1)
 
     def forward(
@@ -63,41 +59,12 @@ class RGCNConv(RelationalConv):
         x: Tensor | None,
         edge_index: RelationalGraph | Tensor,
         edge_type: Tensor | None = None,
+        constant_attention: bool = True,
         plan: ops.Plan | None = None,
     ) -> Tensor:
-        """Return the output ``[N, D]`` for the inputs that :class:`RGATConv` takes."""
-        graph = self._as_graph(x, edge_index, edge_type, None)
-        x, index = self._split_input(x, graph)
-        state = self._next_dropout_state()
-        bias = self.bias
-        if ops.requested_backend() == "reference":
-            self._check_rows(graph)
-            with torch.autocast(graph.device.type, enabled=False):
-                out, _ = ops.relational_attention(
-                    self._dense(x, index),
-                    self._kernels(),
-                    None,
-                    graph,
-                    scope=(self._scope,),
-                    dropout_state=state,
-                    feature_dropout=self.feature_dropout,
-                    edge_dropout=self.edge_dropout,
-                )
-        else:
-            across = [self._scope == "across"]
-            how = ops.Attention(across, None, self.feature_dropout, self.edge_dropout, ops.requested_backend())
-            if x is None:
-                found = self._attend_rows(None, None, graph, how, state)
-                if found is None:
-                    g = self._values(x, index, graph.structure.sources, graph)
-                    found = ops.attend(g, None, None, None, graph.structure, how, state)
-                out = found[0]
-            else:
-                plan = plan or self._plan(graph, constant_attention=True)
-                out, _ = self._convolve(x, None, None, graph, plan, how, state, bias)
-                bias = None
-        out = out.squeeze(1)
-        return out if bias is None else out + bias.to(out.dtype)
+        """Return the output ``[N, D]`` for the inputs that :class:`RGATConv` takes; attention is constant anyway."""
+        graph = self._check_graph(x, edge_index, edge_type, None)
+        return self._compute(self._check_input(x, graph), None, graph, plan)[0]
 
     def extra_repr(self) -> str:
         return f"{self.in_channels}, {self.out_channels}, num_relations={self.num_relations}{self._shown_dropout}"

@@ -1,37 +1,37 @@
-"""Pure functions on tensors: the operations of a relational layer, and the reference they are checked against."""
+"""Pure functions on tensors: the operators of a relational layer, and the reference they are checked against."""
 
-from rgat.ops.attention import Attention
-from rgat.ops.bases import collect, spread
+from rgat.ops.attention import attend, convolve
+from rgat.ops.backend import Attention, Call, Inputs, LayerCall, Scores
+from rgat.ops.bases import spread
 from rgat.ops.dispatch import active_backend, backend, requested_backend, why_not
 from rgat.ops.dropout import count_call, member_rates
-from rgat.ops.folding import fold, fold_heads
-from rgat.ops.operators import attend, convolve, project, sum_inputs
+from rgat.ops.layer import compute_layer, row_values
 from rgat.ops.planner import Plan, Sizes, make_plan
+from rgat.ops.projection import Places, look_up, project
 from rgat.ops.reference import relational_attention
-from rgat.ops.rows import Places, attend_rows, can_attend_rows, look_up
 
 __all__ = [
     "Attention",
+    "Call",
+    "Inputs",
+    "LayerCall",
     "Places",
     "Plan",
+    "Scores",
     "Sizes",
     "active_backend",
     "attend",
-    "attend_rows",
     "backend",
-    "can_attend_rows",
-    "collect",
+    "compute_layer",
     "convolve",
     "count_call",
-    "fold",
-    "fold_heads",
     "look_up",
     "make_plan",
     "member_rates",
     "project",
     "relational_attention",
     "requested_backend",
+    "row_values",
     "spread",
-    "sum_inputs",
     "why_not",
 ]

@@ -1,15 +1,358 @@
-"""How a layer attends: everything about the operations that is not a tensor."""
+"""Attention over the edges of each target, as operators.
+
+``attend``: logits, softmax and weighted sum over the edges of each target. With ``a`` the attention, ``m`` the scaled
+dropout masks, per edge and head, backward is::
+
+    da        = m_edge * (dout[target] . (m_feature * value[source row])) + dattention
+    dlogit    = a * (da - sum of a * da over the edge's softmax group)     (times LeakyReLU' where there is one)
+    dvalue    = m_feature * sum over the row's edges: a * m_edge * dout[target]
+    additive: dquery = sum over the group's edges: dlogit;       dkey = sum over the row's edges: dlogit
+    multiplicative: dquery = sum ...: dlogit * key[source row];  dkey = sum ...: dlogit * query[group]
+
+The values may also be rows of a table, the compact kernel of a featureless layer; queries and keys are then projections
+of these rows.
+
+``convolve``: ``attend`` to values that are projections of ``x``, as one operation from the layer's kernels to its
+output, so that a backend may choose for each relation whether it multiplies the inputs or their weighted sums by the
+kernel, and need not keep gradients of values.
+
+No implementation forms a weight per edge, a tensor of edges times channels per head on a compiled backend, or one of
+all nodes times all relations.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rgat.ops.backend import Call, KernelSet, Operands, Saved
+from rgat.ops.dispatch import kernel_set
+from rgat.ops.projection import fold_kernels, fold_kernels_backward
+from rgat.ops.registration import fake_grads, like_inputs, operator, wide, widen, without_autocast
 
 
-class Attention(NamedTuple):
-    """The settings of one call."""
+def _kernels(tensor: Tensor, call: Call) -> KernelSet:
+    return kernel_set(tensor.device, call.attention.backend)
 
-    across: list[bool]  # per head: softmax over all edges of a target, not only those of one relation
-    negative_slope: float | None  # of the additive score; None: the multiplicative score
-    feature_dropout: float = 0.0
-    edge_dropout: float = 0.0
-    backend: str = "auto"  # backward runs on the backend of forward: each keeps what it likes
+
+def _num_nodes(call: Call) -> int:
+    return call.structure.target_ptr.shape[0] - 1
+
+
+@operator("rgat::attention")
+def _attend(
+    values: Tensor,
+    queries: Tensor | None,
+    keys: Tensor | None,
+    edge_logits: Tensor | None,
+    places: list[Tensor],
+    call: Call,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return outputs, attention and, of a table, the queries and keys that were made of its rows."""
+    kernels = _kernels(values, call)
+    with without_autocast(values):
+        table, query_rows, key_rows, logits = widen((values, queries, keys, edge_logits), kernels)
+        if places:
+            inputs = (table, query_rows, key_rows, logits, places, call)
+            out, attention, made_queries, made_keys = _attend_table(kernels, *inputs)
+        else:
+            out, attention = kernels.attend(table, query_rows, key_rows, logits, call)
+            made_queries, made_keys = attention.new_empty(0), attention.new_empty(0)
+    return out.to(values.dtype), attention, made_queries, made_keys
+
+
+@_attend.register_fake
+def _(
+    values: Tensor,
+    queries: Tensor | None,
+    keys: Tensor | None,
+    edge_logits: Tensor | None,
+    places: list[Tensor],
+    call: Call,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    heads = values.shape[1]
+    out = values.new_empty(_num_nodes(call), heads, values.shape[2])
+    attention = values.new_empty(call.structure.target.shape[0], heads, dtype=wide(values.dtype))
+    made_queries, made_keys = attention.new_empty(0), attention.new_empty(0)
+    if places and queries is not None:
+        dtype = values.dtype if _kernels(values, call).TAKES_HALF else attention.dtype
+        made_queries, made_keys = (
+            attention.new_empty(places[end].shape[0], heads, queries.shape[3], dtype=dtype) for end in (2, 0)
+        )
+    return out, attention, made_queries, made_keys
+
+
+@operator("rgat::attention_backward")
+def _attend_backward(
+    grad: Tensor,
+    grad_attention: Tensor | None,
+    attention: Tensor,
+    made_queries: Tensor,
+    made_keys: Tensor,
+    values: Tensor,
+    queries: Tensor | None,
+    keys: Tensor | None,
+    edge_logits: Tensor | None,
+    places: list[Tensor],
+    call: Call,
+    needs: list[bool],
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    kernels, inputs = _kernels(values, call), (values, queries, keys, edge_logits)
+    with without_autocast(values):
+        grads = widen((grad, grad_attention), kernels)
+        saved = widen((attention, made_queries, made_keys), kernels)
+        operands = widen(inputs, kernels)
+        if places:
+            found = _attend_table_backward(kernels, grads, saved, operands, places, call)
+        else:
+            tensors: tuple[Any, Any, Any, Any, Any, Any, Any] = (*grads, saved[0], *operands)
+            found = kernels.attend_backward(*tensors, call)
+    dvalues, dqueries, dkeys, dlogits = like_inputs(found, inputs, needs, grad)
+    return dvalues, dqueries, dkeys, dlogits
+
+
+@_attend_backward.register_fake
+def _(
+    grad: Tensor,
+    grad_attention: Tensor | None,
+    attention: Tensor,
+    made_queries: Tensor,
+    made_keys: Tensor,
+    values: Tensor,
+    queries: Tensor | None,
+    keys: Tensor | None,
+    edge_logits: Tensor | None,
+    places: list[Tensor],
+    call: Call,
+    needs: list[bool],
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    dvalues, dqueries, dkeys, dlogits = fake_grads((values, queries, keys, edge_logits), needs, grad)
+    return dvalues, dqueries, dkeys, dlogits
+
+
+_attend.register_backward(_attend_backward, differentiable=4, grads=2, saves_outputs=True)
+
+
+def _attend_table(
+    kernels: KernelSet,
+    table: Tensor,
+    query_kernel: Tensor | None,
+    key_kernel: Tensor | None,
+    edge_logits: Tensor | None,
+    places: list[Tensor],
+    call: Call,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Attend to rows of a table; gather them first where the backend cannot read them where they are."""
+    read = getattr(kernels, "attend_table", None)
+    if read is not None:
+        found: tuple[Tensor, Tensor, Tensor, Tensor] = read(table, query_kernel, key_kernel, edge_logits, places, call)
+        return found
+    s, queries, keys = call.structure, None, None
+    values = table.index_select(0, places[0])
+    if query_kernel is not None and key_kernel is not None:
+        queries = kernels.project(table.index_select(0, places[2]), query_kernel, s.targets, None)
+        keys = kernels.project(values, key_kernel, s.sources, None)
+    out, attention = kernels.attend(values, queries, keys, edge_logits, call)
+    if queries is None or keys is None:
+        queries, keys = attention.new_empty(0), attention.new_empty(0)
+    return out, attention, queries, keys
+
+
+def _attend_table_backward(
+    kernels: KernelSet,
+    grads: list[Any],
+    saved: list[Tensor],
+    inputs: list[Any],
+    places: list[Tensor],
+    call: Call,
+) -> tuple[Tensor | None, ...]:
+    """Return the gradients of the table, both kernels and the edge logits."""
+    read = getattr(kernels, "attend_table_backward", None)
+    if read is not None:
+        found: tuple[Tensor | None, ...] = read(*grads, tuple(saved), tuple(inputs), places, call)
+        return found
+    (attention, queries, keys), (table, query_kernel, key_kernel, edge_logits), s = saved, inputs, call.structure
+    values = table.index_select(0, places[0])
+    grad, grad_attention = grads
+    made_queries, made_keys = (None, None) if query_kernel is None else (queries, keys)
+    tensors = (grad, grad_attention, attention, values, made_queries, made_keys, edge_logits)
+    dvalues, dqueries, dkeys, dlogits = kernels.attend_backward(*tensors, call)
+    assert dvalues is not None
+    if query_kernel is None or dqueries is None or dkeys is None:
+        return kernels.gather_back([dvalues], places[1:2]), None, None, dlogits
+    targets = table.index_select(0, places[2])
+    dquery_kernel = kernels.project_weight_grad(dqueries, targets, s.targets, None)
+    dkey_kernel = kernels.project_weight_grad(dkeys, values, s.sources, None)
+    dvalues = dvalues + kernels.project_input_grad(dkeys, key_kernel, s.sources, None, len(values))
+    dtargets = kernels.project_input_grad(dqueries, query_kernel, s.targets, None, len(targets))
+    return kernels.gather_back([dvalues, dtargets], [places[1], places[3]]), dquery_kernel, dkey_kernel, dlogits
+
+
+def attend(
+    values: Tensor,
+    queries: Tensor | None,
+    keys: Tensor | None,
+    edge_logits: Tensor | None,
+    call: Call,
+    places: list[Tensor] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return the heads' outputs ``[N, H, D]`` and the attention of the sorted edges ``[E, H]``.
+
+    A backend may give the attention the sign of its score, which backward needs; its absolute value is the attention.
+
+    Args:
+        values: ``[U, H, D]``, one per source row; with ``places`` a table ``[T, H, D]`` of rows.
+        queries: ``[V, H, A]``, one per target row; with ``places`` the kernels ``[R, H, D, A]`` that make queries of
+            rows of the table. None: constant attention.
+        keys: ``[U, H, A]``, or their kernels likewise.
+        edge_logits: ``[E, H]`` of the sorted edges, if any.
+        call: the graph, the settings and the dropout state.
+        places: in the table, of the source rows and of the target rows (`Places`, flat), and of each edge's source row.
+    """
+    out, attention, _, _ = _attend(values, queries, keys, edge_logits, places or [], call)
+    return out, attention
+
+
+def _operands(
+    kernels: KernelSet, x: Tensor, weight: Tensor, query_weight: Tensor | None, edge_logits: Tensor | None
+) -> Operands:
+    return Operands(*widen((x if x.dim() == 3 else x.unsqueeze(1), weight, query_weight, edge_logits), kernels))
+
+
+@operator("rgat::convolve_graph", record=True)
+def _convolve(
+    x: Tensor,
+    kernels: Tensor,
+    attention_kernels: Tensor | None,
+    edge_logits: Tensor | None,
+    bias: Tensor | None,
+    call: Call,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return the outputs, the fields of `Saved`, and the folded kernels."""
+    kernel_set = _kernels(x, call)
+    with without_autocast(x):
+        batch = x.shape[1] if x.dim() == 3 else 1
+        weight, query_weight = fold_kernels(kernel_set, kernels, attention_kernels, x.dtype, batch)
+        operands = _operands(kernel_set, x, weight, query_weight, edge_logits)
+        (wide_bias,) = widen((bias,), kernel_set)
+        out, saved = kernel_set.convolve(operands, wide_bias, call)
+    if query_weight is None:  # then the folded kernels may be the kernels themselves, which an operator must not return
+        weight, query_weight = x.new_empty(0), x.new_empty(0)
+    return out.to(x.dtype), *saved, weight, query_weight
+
+
+@_convolve.register_fake
+def _(
+    x: Tensor,
+    kernels: Tensor,
+    attention_kernels: Tensor | None,
+    edge_logits: Tensor | None,
+    bias: Tensor | None,
+    call: Call,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    s, kernel_set = call.structure, _kernels(x, call)
+    relations, heads, inputs, channels = kernels.shape
+    width = 0 if attention_kernels is None else attention_kernels.shape[3]
+    dtype = x.dtype if kernel_set.TAKES_HALF else wide(x.dtype)
+    sources, targets = s.sources.node.shape[0], s.targets.node.shape[0]
+    batch = x.shape[1] if x.dim() == 3 else 1
+    share = heads // batch
+    value_columns = share * (channels + width if kernel_set.KEYS_BEHIND_VALUES else channels)
+    saved = Saved(
+        attention=x.new_empty(s.target.shape[0], heads, dtype=wide(x.dtype)),
+        queries=x.new_empty(targets if width else 0, heads, width, dtype=dtype),
+        values=x.new_empty(sources, batch, value_columns, dtype=dtype),
+        keys=x.new_empty(sources, batch, share * width, dtype=dtype),
+        sums=x.new_empty(targets if any(call.aggregated) else 0, heads, inputs, dtype=dtype),
+    )
+    folded = (x.new_empty(0), x.new_empty(0))
+    if width:
+        sizes = (relations, batch, inputs)
+        folded = (x.new_empty(*sizes, share * (channels + width)), x.new_empty(*sizes, share * width))
+    return x.new_empty(_num_nodes(call), heads, channels), *saved, *folded
+
+
+@operator("rgat::convolve_graph_backward", record=True)
+def _convolve_backward(
+    grad: Tensor,
+    grad_attention: Tensor | None,
+    saved: Saved,
+    weight: Tensor,
+    query_weight: Tensor,
+    x: Tensor,
+    kernels: Tensor,
+    attention_kernels: Tensor | None,
+    edge_logits: Tensor | None,
+    bias: Tensor | None,
+    call: Call,
+    needs: list[bool],
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    kernel_set = _kernels(x, call)
+    with without_autocast(x):
+        folded: tuple[Tensor, Tensor | None] = (weight, query_weight)
+        if attention_kernels is None:
+            folded = fold_kernels(kernel_set, kernels, None, x.dtype, x.shape[1] if x.dim() == 3 else 1)
+        wide_grad, wide_grad_attention = widen((grad, grad_attention), kernel_set)
+        wide_saved = Saved(*widen(saved, kernel_set))
+        operands = _operands(kernel_set, x, *folded, edge_logits)
+        dbias = kernel_set.sum_rows(wide_grad.flatten(1)) if needs[4] else None
+        dx, dweight, dquery_weight, dlogits = kernel_set.convolve_backward(
+            wide_grad, wide_grad_attention, wide_saved, operands, call, needs[0]
+        )
+        assert dweight is not None
+        dkernels, dattention = fold_kernels_backward(kernel_set, dweight, dquery_weight, kernels, attention_kernels)
+    grads = (None if dx is None else dx.view(x.shape), dkernels, dattention, dlogits, dbias)
+    inputs = (x, kernels, attention_kernels, edge_logits, bias)
+    dx, dkernels, dattention, dlogits, dbias = like_inputs(grads, inputs, needs, grad)
+    return dx, dkernels, dattention, dlogits, dbias
+
+
+@_convolve_backward.register_fake
+def _(
+    grad: Tensor,
+    grad_attention: Tensor | None,
+    saved: Saved,
+    weight: Tensor,
+    query_weight: Tensor,
+    x: Tensor,
+    kernels: Tensor,
+    attention_kernels: Tensor | None,
+    edge_logits: Tensor | None,
+    bias: Tensor | None,
+    call: Call,
+    needs: list[bool],
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    dx, dkernels, dattention, dlogits, dbias = fake_grads(
+        (x, kernels, attention_kernels, edge_logits, bias), needs, grad
+    )
+    return dx, dkernels, dattention, dlogits, dbias
+
+
+_convolve.register_backward(_convolve_backward, differentiable=5, grads=2, saves_outputs=True)
+
+
+def convolve(
+    x: Tensor,  # [N, F], or [N, P, F]: a batch, each entry with its own share of the heads
+    kernels: Tensor,  # [R, H, F, D], of the values
+    attention_kernels: Tensor | None,  # [R, H, 2 D, A], of queries and then keys, from values; None: constant attention
+    edge_logits: Tensor | None,  # [E, H], sorted edges
+    call: Call,
+    bias: Tensor | None = None,  # [H * D], added to each node's outputs
+) -> tuple[Tensor, Tensor]:
+    """Attend to projections of ``x``; relations are not aggregated first in a batch."""
+    out, attention, *_ = _convolve(x, kernels, attention_kernels, edge_logits, bias, call)
+    return out, attention
+
+
+def dynamic_logits(
+    queries: Tensor, keys: Tensor, score_kernels: Tensor, negative_slope: float, edge_logits: Tensor | None, call: Call
+) -> Tensor:
+    """Return ``a[r, k] . LeakyReLU(q_i + k_j)`` of the sorted edges, plus what edge features add, ``[E, H]``."""
+    s = call.structure
+    query = queries.index_select(0, s.targets.by_node).index_select(0, s.group)  # [E, H, A]
+    hidden = torch.nn.functional.leaky_relu(query + keys.index_select(0, s.source_row), negative_slope)
+    relation = s.sources.relation.index_select(0, s.source_row)
+    logits = (hidden * score_kernels.index_select(0, relation)).sum(-1)
+    return logits if edge_logits is None else logits + edge_logits

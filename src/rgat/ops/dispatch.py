@@ -1,4 +1,4 @@
-"""Which implementation of the operations runs: `RGAT_BACKEND`, `rgat.ops.backend(...)`, or what is best here."""
+"""Choose the backend: `RGAT_BACKEND`, `rgat.ops.backend(...)`, or the best one for the device."""
 
 from __future__ import annotations
 
@@ -7,34 +7,35 @@ import importlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import ModuleType
 
 import torch
 
 from rgat.checks import check_word
+from rgat.ops.backend import KernelSet
 
 WORDS = ("auto", "reference", "torch", "numba", "triton")
-
-# Where the tensors of a compiled backend live.
-_DEVICES = {"numba": "cpu", "triton": "cuda"}
+_DEVICES = {"numba": "cpu", "triton": "cuda"}  # of the compiled backends
 
 _requested: str | None = None  # set by `backend`; applies to the whole process
 
 
+@functools.cache  # the import system takes longer to find a module that is loaded
+def _load(name: str) -> KernelSet:
+    module: KernelSet = importlib.import_module(f"rgat.ops.{name}.backend")
+    return module
+
+
 @functools.cache
 def why_not(word: str) -> str | None:
-    """Why a backend cannot be used on this machine; None if it can."""
+    """Say why a backend cannot be used on this machine; None if it can."""
     if word not in _DEVICES:
         return None
     if word == "triton" and not torch.cuda.is_available():
         return "it needs a CUDA device, and PyTorch sees none"
     try:
-        _module(word)
+        return _load(word).why_not()
     except ImportError as error:
         return f"{error}; `pip install {word}` adds it"
-    if word == "numba" and not importlib.import_module("rgat.ops.numba.blas").address(torch.float32):
-        return "this build of PyTorch does not let its BLAS be called"
-    return None
 
 
 def _check(word: str, name: str) -> str:
@@ -46,12 +47,12 @@ def _check(word: str, name: str) -> str:
 
 
 def requested_backend() -> str:
-    """The word that was asked for; without looking at what is installed, so that it can be traced."""
+    """Return the requested word as it is, without looking at what is installed, so that it can be traced."""
     return _requested or os.environ.get("RGAT_BACKEND") or "auto"
 
 
 def active_backend(device: torch.device | str = "cpu", word: str | None = None) -> str:
-    """The backend that a layer called now, with tensors on ``device``, would use; or one called with ``word``."""
+    """Return the name of the backend for tensors on ``device``, by default the one that was requested."""
     word = word or _requested or _check(os.environ.get("RGAT_BACKEND") or "auto", "RGAT_BACKEND")
     kind = (torch.device(device) if isinstance(device, str) else device).type
     if word == "auto":
@@ -63,17 +64,11 @@ def active_backend(device: torch.device | str = "cpu", word: str | None = None) 
     return word
 
 
-def implementation(device: torch.device, word: str | None = None) -> ModuleType:
-    """The module whose functions carry out the operations on ``device``."""
+def kernel_set(device: torch.device, word: str | None = None) -> KernelSet:
+    """Return the kernels for tensors on ``device``."""
     name = active_backend(device, word)
-    if name == "reference":  # a backward pass of what another backend began
-        name = active_backend(device, "auto")
-    return _module(name)
-
-
-@functools.cache  # the import system takes longer to find what is there
-def _module(name: str) -> ModuleType:
-    return importlib.import_module(f"rgat.ops.{name}.backend")
+    # The reference has no kernels: this is the backward pass of what another backend began.
+    return _load(active_backend(device, "auto") if name == "reference" else name)
 
 
 @contextmanager

@@ -13,11 +13,12 @@ from torch import Tensor
 from torch.nn.functional import leaky_relu
 
 from rgat.graph import RelationalGraph
-from rgat.ops.dropout import EDGES, FEATURES, keep_mask
+from rgat.ops.backend import LayerCall
+from rgat.ops.dropout import EDGES, FEATURES, scaled_mask
 
 
 def relational_attention(
-    x: Tensor,  # H in the paper: [N, F]
+    x: Tensor,  # H in the paper: [N, F]; or [N, S, F], each input with its own share of the heads
     kernels: Tensor,  # W: [R, H, F, D]
     attention_kernels: tuple[Tensor, Tensor] | None,  # Q, K: [R, H, D, A] each; None: constant attention
     graph: RelationalGraph,
@@ -36,7 +37,8 @@ def relational_attention(
     relation = graph.edge_type
     num_heads, channels = kernels.shape[1], kernels.shape[3]
 
-    g = torch.einsum("nf,rkfd->rnkd", x, kernels)  # G^(r) = H W^(r)
+    per_head = x.unsqueeze(1) if x.dim() == 2 else x.repeat_interleave(num_heads // x.shape[1], 1)
+    g = torch.einsum("nkf,rkfd->rnkd", per_head.expand(-1, num_heads, -1), kernels)  # G^(r) = H W^(r)
     if attention_kernels is None:
         logits = x.new_zeros(graph.num_edges, num_heads)
     else:
@@ -65,11 +67,11 @@ def relational_attention(
         number = torch.empty_like(relation).scatter_(
             0, graph.structure.order.long(), torch.arange(graph.num_edges, device=x.device)
         )
-        weight = weight * keep_mask(dropout_state, EDGES, number, num_heads, edge_dropout) / (1 - edge_dropout)
+        weight = weight * scaled_mask(dropout_state, EDGES, number, num_heads, edge_dropout, weight.dtype)
     if dropout_state is not None and feature_dropout > 0:
         row = relation * graph.num_nodes + source
-        keep = keep_mask(dropout_state, FEATURES, row, num_heads * channels, feature_dropout)
-        value = value * keep.view_as(value) / (1 - feature_dropout)
+        mask = scaled_mask(dropout_state, FEATURES, row, num_heads * channels, feature_dropout, value.dtype)
+        value = value * mask.view_as(value)
 
     out = x.new_zeros(graph.num_nodes, num_heads, channels)
     return out.index_add(0, target, weight.unsqueeze(-1) * value), attention
@@ -82,3 +84,34 @@ def _softmax(logits: Tensor, group: Tensor) -> Tensor:
     maximum = logits.detach().new_full(groups.shape, -torch.inf).scatter_reduce(0, group, logits.detach(), "amax")
     numerator = (logits - maximum[group]).exp()
     return numerator / numerator.new_zeros(groups.shape).index_add(0, group, numerator)[group]
+
+
+def _halves(stacked: Tensor) -> tuple[Tensor, Tensor]:
+    query, key = stacked.chunk(2, dim=2)
+    return query, key
+
+
+def compute(call: LayerCall) -> tuple[Tensor, Tensor]:
+    """Compute a layer by the equations, as `rgat.ops.backend.Backend` asks; one-hot inputs become dense matrices."""
+    scores, graph, x = call.scores, call.graph, call.inputs.x
+    with torch.autocast(graph.device.type, enabled=False):
+        kernels = call.kernel.compose()
+        if x is None:
+            x = torch.eye(kernels.shape[2], dtype=kernels.dtype, device=kernels.device)
+            x = x if call.inputs.position is None else x[call.inputs.position]
+        out, attention = relational_attention(
+            x.to(kernels.dtype),
+            kernels,
+            None if scores is None else _halves(scores.kernels.to(kernels.dtype)),
+            graph,
+            scope=["across" if across else "within" for across in call.attention.across],
+            negative_slope=None if scores is None else scores.negative_slope,
+            score_kernels=None if scores is None else scores.score_kernels,
+            edge_attr=None if scores is None else scores.edge_attr,
+            edge_kernels=None if scores is None else scores.edge_kernels,
+            dropout_state=call.state,
+            feature_dropout=call.attention.feature_dropout,
+            edge_dropout=call.attention.edge_dropout,
+        )
+        attention = attention.index_select(0, graph.structure.order)
+        return out if call.bias is None else out + call.bias.view(out.shape[1:]), attention

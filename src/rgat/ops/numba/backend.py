@@ -1,4 +1,4 @@
-"""The operations of a relational layer on the CPU: compiled loops with BLAS inside, on threads of our own.
+"""Kernels for the CPU: compiled loops with BLAS inside, on the threads of PyTorch.
 
 Gradients of values live only in a buffer of a few thousand rows: the loop over source rows fills it, and the gradients
 of inputs and kernels are taken from it at once, while it is in the cache. Attention ``[E, H]`` is the only thing kept
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import math
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rgat.graph import Rows, Structure, pointers
-from rgat.ops.attention import Attention
+from rgat.ops import cache
+from rgat.ops.backend import Call, Operands, Saved
 from rgat.ops.dropout import EDGES, FEATURES, drop_below, mask_stream
 from rgat.ops.numba import attention_loops as loops
 from rgat.ops.numba import basis_loops as bases_loops
@@ -34,7 +34,13 @@ _NO_INDEX = np.empty(0, np.int32)
 _NO_MARKS = np.empty(0, np.bool_)
 _NUMBERS = {torch.float32: np.float32, torch.float64: np.float64}
 
-_indices: dict[int, tuple[Array, int, weakref.ref[Tensor]]] = {}  # of tensors that live
+TAKES_HALF = False
+KEYS_BEHIND_VALUES = True
+
+
+def why_not() -> str | None:
+    """Say why these kernels cannot be used on this machine; None if they can."""
+    return None if blas.address(torch.float32) else "this build of PyTorch does not let its BLAS be called"
 
 
 def _array(tensor: Tensor) -> Array:
@@ -49,14 +55,13 @@ def _flat(tensor: Tensor) -> Array:
 
 
 def _fixed(tensor: Tensor) -> Array:
-    """Indices of a graph, which every call reads, as an array that is made once."""
-    number = id(tensor)
-    found = _indices.get(number)
-    if found is None or found[1] != tensor.data_ptr():  # memory moves when it is shared with other processes
+    """Return the indices of a graph, which every call reads, as an array that is made once."""
+    values = cache.derived(tensor)
+    array: Array | None = values.get("array")
+    if array is None:
         # The array of a tensor keeps it alive, that of its alias does not.
-        ref = weakref.ref(tensor, lambda _: _indices.pop(number, None))
-        found = _indices[number] = (tensor.detach().numpy(), tensor.data_ptr(), ref)
-    return found[0]
+        array = values["array"] = tensor.detach().numpy()
+    return array
 
 
 @functools.cache
@@ -80,22 +85,21 @@ def _routine(like: Tensor) -> Any:
 
 
 def project(
-    x: Tensor, weight: Tensor, rows: Rows, node: Tensor | None, partly: Sequence[bool] = (), first: int = 0
+    x: Tensor, weight: Tensor, rows: Rows, node: Tensor | None, partly: Array = _NO_MARKS, first: int = 0
 ) -> Tensor:
-    """Multiply the rows ``x[node]`` (or ``x`` itself) by the kernels of their relations; see ``operators.project``.
+    """Multiply the rows ``x[node]`` (or ``x`` itself) by the kernels of their relations.
 
     Of the relations that are marked in ``partly`` only the columns from ``first`` on; the others stay undefined.
     """
     out = x.new_empty(rows.relation.shape[0], weight.shape[1], weight.shape[3])
     arrays = (_flat(x), _array(weight), _array(out))
-    marks = np.array(partly, dtype=np.bool_) if partly else _NO_MARKS
     run(
         products.project,
         _row_bounds(rows, weight.shape[1:]),
         _routine(x),
         _index(node),
         _fixed(rows.relation_ptr),
-        marks,
+        partly,
         first,
         *arrays,
     )
@@ -162,30 +166,21 @@ def _add_shared(dweight: Tensor, shared: Tensor, bounds: list[int], rows: Rows) 
             dweight[r] += shared[part]
 
 
-class _Call:
-    """What the loops of one call read, as arrays."""
+class _Loops:
+    """The arrays that the loops of one call read, and the loops over edges."""
 
-    def __init__(
-        self,
-        s: Structure,
-        queries: Tensor | None,
-        edge_logits: Tensor | None,
-        how: Attention,
-        state: Tensor | None,
-        like: Tensor,
-        aggregated: Sequence[bool] = (),
-    ) -> None:
-        number = _NUMBERS[like.dtype]
+    def __init__(self, call: Call, queries: Tensor | None, edge_logits: Tensor | None, like: Tensor) -> None:
+        number, s, settings = _NUMBERS[like.dtype], call.structure, call.attention
         self.s = s
-        self.heads = len(how.across)
+        self.heads = len(settings.across)
         self.attends = queries is not None
         self.queries = _nothing(like.dtype, 0, 0, 0) if queries is None else _array(queries)
         self.edge_logits = _nothing(like.dtype, 0, 0) if edge_logits is None else _array(edge_logits)
-        self.score = (self.edge_logits, how.negative_slope is not None, number(how.negative_slope or 0))
-        self.scopes = _heads_by_scope(tuple(how.across))
-        self.aggregated = np.array(aggregated, dtype=np.bool_) if aggregated else _NO_MARKS
-        self.edge_mask = _mask(state, EDGES, how.edge_dropout, number)
-        self.feature_mask = _mask(state, FEATURES, how.feature_dropout, number)
+        self.score = (self.edge_logits, settings.negative_slope is not None, number(settings.negative_slope or 0))
+        self.scopes = _heads_by_scope(tuple(settings.across))
+        self.aggregated = np.array(call.aggregated, dtype=np.bool_) if any(call.aggregated) else _NO_MARKS
+        self.edge_mask = _mask(call.state, EDGES, settings.edge_dropout, number)
+        self.feature_mask = _mask(call.state, FEATURES, settings.feature_dropout, number)
         self.target_ptr, self.source_ptr, self.group_row, self.value_row = (
             _fixed(t) for t in (s.target_ptr, s.source_ptr, s.targets.by_node, s.source_row)
         )
@@ -196,24 +191,18 @@ class _Call:
         self.by_source = (_fixed(s.by_source), self.source_ptr)
         self.row_id = _array(s.sources.keys(len(self.target_ptr) - 1)) if len(self.feature_mask[1]) else _NO_INDEX
 
-    def place(self, values: Tensor, keys: Tensor | None) -> None:
-        """Say where the values ``[U, H * D]`` and keys ``[U, H, A]`` of the source rows are."""
-        self.values = _array(values)
-        self.keys = _nothing(values.dtype, 0, 0, 0) if keys is None else _array(keys)
-        self.share, self.width = self.heads, values.shape[1]
-        self.key_layout = (self.heads, self.heads * self.keys.shape[2], 0)
+    def read(self, values: Tensor, keys: Tensor | None) -> None:
+        """Read the values and keys of the source rows from here.
 
-    def place_table(self, table: Tensor, first_key: int) -> None:
-        """Say that values and keys are in one table ``[U, P, M]``.
-
-        Each entry of the batch axis has a share of the heads: first their values, then, from column ``first_key``,
-        their keys. Keys are read much more often than values, and packed for that.
+        ``values`` are ``[U, P, M]``: each entry of the batch axis has a share of the heads, columns behind their values
+        are skipped. ``keys`` are packed, ``[U, ...]``, for they are read much more often.
         """
-        batch, self.width = table.shape[1:]
+        batch, self.width = values.shape[1:]
         self.share = self.heads // batch
-        keys = table[:, :, first_key:].contiguous().view(len(table), self.heads, self.queries.shape[2])
-        self.values, self.keys = _flat(table), _array(keys)
-        self.key_layout = (self.share, self.width, first_key)
+        self.values = _flat(values)
+        self.keys = _nothing(values.dtype, 0, 0, 0)
+        if keys is not None:
+            self.keys = _array(keys).reshape(len(keys), self.heads, self.queries.shape[2])
 
     def mask_features(self, rows: Tensor, channels: int, place: Tensor | None = None) -> None:
         """Apply feature dropout in place to the source rows, or to those of a table where they stand."""
@@ -278,6 +267,22 @@ class _Call:
         run(loops.drop_edges, bounds, *self.edge_mask, _array(attention), _array(weights))
         return weights
 
+    def backward_by_edge(
+        self,
+        attention: Tensor,
+        grad: Tensor,
+        grad_attention: Tensor | None,
+        dvalues: Tensor,
+        dkeys: Tensor,
+        place: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Fill the gradients of values and keys; return those of the logits and of the queries."""
+        attention, grad_attention = self.split_sign(attention, grad_attention)
+        no_sums = grad.new_empty(0, self.heads, 0)
+        dlogits, dqueries = self.backward_by_target(no_sums[:, 0], attention, grad, no_sums, grad_attention)
+        self.by_source_rows(self.dropped(attention), grad, dlogits, dvalues, dkeys, place)
+        return dlogits, dqueries
+
     def by_source_rows(
         self, weights: Tensor, grad: Tensor, dlogits: Tensor, dvalues: Tensor, dkeys: Tensor, place: Tensor | None
     ) -> None:
@@ -297,9 +302,17 @@ class _Call:
         """Fill the gradients of the keys of all source rows."""
         if self.attends:
             bounds = cut(self.source_ptr, 0, len(dkeys), self.heads * self.queries.shape[2])
-            keys = _flat(dkeys)
-            arrays = (_fixed(self.s.group), self.group_row, self.queries, self.score[1], _array(dlogits), keys)
-            run(loops.keys_by_source, bounds, 0, *self.by_source, *arrays, *self.key_layout)
+            arrays = (_fixed(self.s.group), self.group_row, self.queries, self.score[1], _array(dlogits), _flat(dkeys))
+            run(
+                loops.keys_by_source,
+                bounds,
+                0,
+                *self.by_source,
+                *arrays,
+                self.heads,
+                self.heads * self.queries.shape[2],
+                0,
+            )
 
     def table_backward(
         self, x: Tensor, weight: Tensor, attention: Tensor, grad: Tensor, dlogits: Tensor, dsums: Tensor, with_x: bool
@@ -307,17 +320,16 @@ class _Call:
         """The gradients of the inputs, to which more can be added, and of the kernels of source rows."""
         _, batch, inputs, columns = weight.shape
         dweight, rows, weights = weight.new_zeros(weight.shape), self.s.sources, self.dropped(attention)
-        queries = self.queries if columns else self.queries[:0]  # no columns: the keys are not a product
 
         def divide(lo: int, hi: int) -> list[int]:
-            return cut(self.source_ptr, lo, hi, inputs * max(columns, 1))
+            return cut(self.source_ptr, lo, hi, inputs * columns)
 
         def make(bounds: list[int], into: Array, out: Tensor) -> None:
             shared = _shared_grads(dweight, bounds)
             run(
                 products.table_backward, bounds, np.array(bounds), _routine(x), _fixed(rows.node), into,
                 _fixed(rows.relation_ptr), *self.by_source, _fixed(self.s.target), _fixed(self.s.group), self.group_row,
-                _array(weights), _flat(grad), _array(dlogits), queries, self.score[1],
+                _array(weights), _flat(grad), _array(dlogits), self.queries, self.score[1],
                 self.share, grad.shape[2], self.aggregated, _array(dsums), self.row_id, *self.feature_mask,
                 _flat(x), *(_array(t) for t in (weight, out, dweight, shared)),
             )  # fmt: skip
@@ -341,36 +353,24 @@ def _mask(state: Tensor | None, kind: int, rate: float, number: Any) -> tuple[Ar
 
 
 def attend(
-    values: Tensor,
-    queries: Tensor | None,
-    keys: Tensor | None,
-    edge_logits: Tensor | None,
-    s: Structure,
-    how: Attention,
-    state: Tensor | None,
+    values: Tensor, queries: Tensor | None, keys: Tensor | None, edge_logits: Tensor | None, call: Call
 ) -> tuple[Tensor, Tensor]:
-    """Return outputs ``[N, H, D]`` and attention ``[E, H]``; see ``operators.attend``."""
-    call = _attend_call(values, queries, keys, edge_logits, s, how, state)
-    return call.forward(values.new_empty(0, 0), values.shape[2], values.new_empty(0, values.shape[1], 0))
+    """Return the outputs ``[N, H, D]`` and the attention ``[E, H]``."""
+    edge_loops = _attend_loops(values, queries, keys, edge_logits, call)
+    return edge_loops.forward(values.new_empty(0, 0), values.shape[2], values.new_empty(0, values.shape[1], 0))
 
 
-def _attend_call(
-    values: Tensor,
-    queries: Tensor | None,
-    keys: Tensor | None,
-    edge_logits: Tensor | None,
-    s: Structure,
-    how: Attention,
-    state: Tensor | None,
-) -> _Call:
-    call = _Call(s, queries, edge_logits, how, state, values)
-    flat = values.flatten(1)
-    call.place(flat, keys)
-    if len(call.feature_mask[1]):
-        flat = flat.clone()
-        call.mask_features(flat, values.shape[2])
-        call.place(flat, keys)
-    return call
+def _attend_loops(
+    values: Tensor, queries: Tensor | None, keys: Tensor | None, edge_logits: Tensor | None, call: Call
+) -> _Loops:
+    edge_loops = _Loops(call, queries, edge_logits, values)
+    rows = values.flatten(1).unsqueeze(1)
+    edge_loops.read(rows, keys)
+    if len(edge_loops.feature_mask[1]):
+        rows = rows.clone()
+        edge_loops.mask_features(rows[:, 0], values.shape[2])
+        edge_loops.read(rows, keys)
+    return edge_loops
 
 
 def attend_backward(
@@ -381,90 +381,72 @@ def attend_backward(
     queries: Tensor | None,
     keys: Tensor | None,
     edge_logits: Tensor | None,
-    s: Structure,
-    how: Attention,
-    state: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of values, queries, keys and logits."""
-    call = _attend_call(values, queries, keys, edge_logits, s, how, state)
-    attention, grad_attention = call.split_sign(attention, grad_attention)
+    call: Call,
+) -> tuple[Tensor | None, ...]:
+    """Return the gradients of values, queries, keys and edge logits."""
+    edge_loops = _attend_loops(values, queries, keys, edge_logits, call)
     dvalues, dkeys = torch.empty_like(values), values.new_empty((0, 0, 0) if keys is None else keys.shape)
-    no_sums = values.new_empty(0, values.shape[1], 0)
-    dlogits, dqueries = call.backward_by_target(no_sums[:, 0], attention, grad, no_sums, grad_attention)
-    call.by_source_rows(call.dropped(attention), grad, dlogits, dvalues.flatten(1), dkeys, None)
+    dlogits, dqueries = edge_loops.backward_by_edge(attention, grad, grad_attention, dvalues.flatten(1), dkeys, None)
     return dvalues, dqueries, dkeys, dlogits
 
 
-def attend_rows(
+def attend_table(
     table: Tensor,
     query_kernel: Tensor | None,
     key_kernel: Tensor | None,
     edge_logits: Tensor | None,
     places: list[Tensor],
-    s: Structure,
-    how: Attention,
-    state: Tensor | None,
+    call: Call,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return outputs, attention, queries and keys; see ``rows.attend_rows``."""
-    source, _, target, _, _ = places
+    """Attend to rows of a table where they are; return also the queries and keys made of them."""
+    (source, _, target, _, _), s = places, call.structure
     queries = keys = None
     if query_kernel is not None and key_kernel is not None:
         queries = project(table, query_kernel, s.targets, target)
         keys = project(table, key_kernel, s.sources, source)
-    call = _rows_call(table, queries, keys, edge_logits, places, s, how, state)
-    out, attention = call.forward(table.new_empty(0, 0), table.shape[2], table.new_empty(0, table.shape[1], 0))
-    none = table.new_empty(0, 0, 0)
-    return out, attention, none if queries is None else queries, none if keys is None else keys
+    edge_loops = _table_loops(table, queries, keys, edge_logits, places, call)
+    out, attention = edge_loops.forward(table.new_empty(0, 0), table.shape[2], table.new_empty(0, table.shape[1], 0))
+    if queries is None or keys is None:
+        queries, keys = table.new_empty(0), table.new_empty(0)
+    return out, attention, queries, keys
 
 
-def _rows_call(
+def _table_loops(
     table: Tensor,
     queries: Tensor | None,
     keys: Tensor | None,
     edge_logits: Tensor | None,
     places: list[Tensor],
-    s: Structure,
-    how: Attention,
-    state: Tensor | None,
-) -> _Call:
-    call = _Call(s, queries, edge_logits, how, state, table)
-    if len(call.feature_mask[1]):
+    call: Call,
+) -> _Loops:
+    edge_loops = _Loops(call, queries, edge_logits, table)
+    if len(edge_loops.feature_mask[1]):
         values = table.index_select(0, places[0]).flatten(1)
-        call.place(values, keys)
-        call.mask_features(values, table.shape[2])
+        edge_loops.read(values.unsqueeze(1), keys)
+        edge_loops.mask_features(values, table.shape[2])
     else:
-        call.place(table.flatten(1), keys)
-        call.value_row = _fixed(places[4])
-    return call
+        edge_loops.read(table.flatten(1).unsqueeze(1), keys)
+        edge_loops.value_row = _fixed(places[4])
+    return edge_loops
 
 
-def attend_rows_backward(
+def attend_table_backward(
     grad: Tensor,
     grad_attention: Tensor | None,
-    attention: Tensor,
-    queries: Tensor,
-    keys: Tensor,
-    table: Tensor,
-    query_kernel: Tensor | None,
-    key_kernel: Tensor | None,
-    edge_logits: Tensor | None,
+    saved: tuple[Tensor, Tensor, Tensor],
+    inputs: tuple[Tensor, Tensor | None, Tensor | None, Tensor | None],
     places: list[Tensor],
-    s: Structure,
-    how: Attention,
-    state: Tensor | None,
+    call: Call,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of the table, of both kernels and of the logits."""
-    attends = query_kernel is not None
-    scores = (queries if attends else None, keys if attends else None)
-    call = _rows_call(table, *scores, edge_logits, places, s, how, state)
-    attention, grad_attention = call.split_sign(attention, grad_attention)
+    """Return the gradients of the table, both kernels and the edge logits."""
+    (attention, queries, keys), (table, query_kernel, key_kernel, edge_logits) = saved, inputs
+    query_rows, key_rows = (None, None) if query_kernel is None else (queries, keys)
+    edge_loops, s = _table_loops(table, query_rows, key_rows, edge_logits, places, call), call.structure
     source, source_back, target, _, _ = places
-    no_sums = table.new_empty(0, table.shape[1], 0)
-    dlogits, dqueries = call.backward_by_target(no_sums[:, 0], attention, grad, no_sums, grad_attention)
-    dtable, dkeys = torch.empty_like(table), torch.empty_like(keys)
+    dtable, dkeys = torch.empty_like(table), torch.empty_like(keys if query_kernel is not None else keys.view(0, 0, 0))
     flat = dtable.flatten(1)
     run(loops.clear_rows, even(0, len(flat), flat.shape[1]), _fixed(source_back), _array(flat))
-    call.by_source_rows(call.dropped(attention), grad, dlogits, flat, dkeys, source)
+    dlogits, dqueries = edge_loops.backward_by_edge(attention, grad, grad_attention, flat, dkeys, source)
     dquery_kernel = dkey_kernel = table.new_empty(0)
     if query_kernel is not None and key_kernel is not None:
         dquery_kernel = _scores_backward(table, query_kernel, dqueries, s.targets, target, flat)
@@ -482,156 +464,86 @@ def _scores_backward(x: Tensor, weight: Tensor, dscores: Tensor, rows: Rows, pla
     return dweight
 
 
-def convolve(
-    x: Tensor,
-    weight: Tensor,
-    query_weight: Tensor | None,
-    edge_logits: Tensor | None,
-    aggregated: list[bool],
-    s: Structure,
-    how: Attention,
-    state: Tensor | None,
-) -> tuple[Tensor, ...]:
-    """Return outputs, attention, and for backward the table (dropped out) and the sums; see ``operators.convolve``."""
-    queries = None
+def convolve(operands: Operands, bias: Tensor | None, call: Call) -> tuple[Tensor, Saved]:
+    """Return the outputs ``[N, H, D]``, and what the backward pass needs; feature dropout is applied to the values."""
+    (x, weight, query_weight, edge_logits), s = operands, call.structure
+    heads, (_, batch, _, columns), queries = len(call.attention.across), weight.shape, None
     if query_weight is not None:
         queries = project(x, query_weight, s.targets, s.targets.node)
-        queries = queries.view(len(queries), len(how.across), queries.shape[1] * queries.shape[2] // len(how.across))
-    call = _Call(s, queries, edge_logits, how, state, x, aggregated)
-    heads, (_, batch, _, columns) = call.heads, weight.shape
-    channels = batch * columns // heads - call.queries.shape[2]
+        queries = queries.view(len(queries), heads, batch * query_weight.shape[3] // heads)
+    edge_loops = _Loops(call, queries, edge_logits, x)
+    channels = batch * columns // heads - edge_loops.queries.shape[2]
     first_key = heads // batch * channels
-    table = project(x, weight, s.sources, s.sources.node, aggregated, first_key)
-    sums = x.new_empty(len(s.targets.node) if any(aggregated) else 0, heads, x.shape[2])
-    call.place_table(table, first_key)
-    call.mask_features(table.flatten(1), channels)
-    out, attention = call.forward(x.flatten(1), channels, sums)
-    if any(aggregated):
-        out += _project_sums(sums, weight, call, s, channels).view(out.shape)
-    return out, attention, x.new_empty(0, heads, 0) if queries is None else queries, table, sums
+    values = project(x, weight, s.sources, s.sources.node, edge_loops.aggregated, first_key)
+    keys = values[:, :, first_key:].contiguous() if queries is not None else values.new_empty(len(values), batch, 0)
+    sums = x.new_empty(len(s.targets.node) if any(call.aggregated) else 0, heads, x.shape[2])
+    edge_loops.read(values, keys)
+    edge_loops.mask_features(values.flatten(1), channels)
+    out, attention = edge_loops.forward(x.flatten(1), channels, sums)
+    if any(call.aggregated):
+        out += _project_sums(sums, weight, edge_loops, s, channels).view(out.shape)
+    if bias is not None:
+        out += bias.view(out.shape[1:])
+    return out, Saved(attention, x.new_empty(0, heads, 0) if queries is None else queries, values, keys, sums)
 
 
-def _project_sums(sums: Tensor, weight: Tensor, call: _Call, s: Structure, channels: int) -> Tensor:
+def _project_sums(sums: Tensor, weight: Tensor, edge_loops: _Loops, s: Structure, channels: int) -> Tensor:
     """The sums of inputs times the kernels of values, summed by target."""
 
     def divide(lo: int, hi: int) -> list[int]:
-        return even(lo, hi, sums.shape[2] * call.heads * channels)
+        return even(lo, hi, sums.shape[2] * edge_loops.heads * channels)
 
     def make(bounds: list[int], into: Array, out: Tensor) -> None:
-        arrays = (call.aggregated, *(_array(t) for t in (sums, weight, out)))
+        arrays = (edge_loops.aggregated, *(_array(t) for t in (sums, weight, out)))
         where = (_routine(sums), into, _fixed(s.targets.relation_ptr))
         run(products.project_sums, bounds, np.array(bounds), *where, *arrays)
 
     ranges = len(divide(0, len(sums))) - 1
-    out = NodeSums(sums, len(s.target_ptr) - 1, call.heads * channels, ranges)
+    out = NodeSums(sums, len(s.target_ptr) - 1, edge_loops.heads * channels, ranges)
     out.add(_fixed(s.targets.node), divide, make)
     return out.total()
 
 
 def convolve_backward(
-    grad: Tensor,
-    grad_attention: Tensor | None,
-    attention: Tensor,
-    queries: Tensor,
-    table: Tensor,
-    sums: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    query_weight: Tensor | None,
-    edge_logits: Tensor | None,
-    aggregated: list[bool],
-    s: Structure,
-    how: Attention,
-    state: Tensor | None,
-    with_x: bool,
+    grad: Tensor, grad_attention: Tensor | None, saved: Saved, operands: Operands, call: Call, with_x: bool
 ) -> tuple[Tensor | None, ...]:
-    """Gradients of inputs (None if they need none), kernels, queries and logits."""
-    call = _Call(s, None if query_weight is None else queries, edge_logits, how, state, x, aggregated)
-    call.place_table(table, call.heads // weight.shape[1] * grad.shape[2])
-    attention, grad_attention = call.split_sign(attention, grad_attention)
+    """Return the gradients of the operands; None for ``x`` unless ``with_x``."""
+    (x, weight, query_weight, edge_logits), s, sums = operands, call.structure, saved.sums
+    edge_loops = _Loops(call, None if query_weight is None else saved.queries, edge_logits, x)
+    edge_loops.read(saved.values, saved.keys)
+    attention, grad_attention = edge_loops.split_sign(saved.attention, grad_attention)
     dsums = torch.empty_like(sums)
-    dsums_weight = _sums_grad(dsums, grad, sums, weight, call, s) if any(aggregated) else None
-    dlogits, dqueries = call.backward_by_target(x.flatten(1), attention, grad, dsums, grad_attention)
-    dx, dweight = call.table_backward(x, weight, attention, grad, dlogits, dsums, with_x)
+    dsums_weight = _sums_grad(dsums, grad, sums, weight, edge_loops, s) if any(call.aggregated) else None
+    dlogits, dqueries = edge_loops.backward_by_target(x.flatten(1), attention, grad, dsums, grad_attention)
+    dx, dweight = edge_loops.table_backward(x, weight, attention, grad, dlogits, dsums, with_x)
     if dsums_weight is not None:
         dweight += dsums_weight
+    dquery_weight = None
     if query_weight is not None:
-        rows = dqueries.view(len(dqueries), query_weight.shape[1], query_weight.shape[3])
-        dqueries = _project_backward(rows, x, query_weight, s.targets, s.targets.node, dx)
-    return dx.total() if with_x else None, dweight, dqueries, dlogits
+        drows = dqueries.view(len(dqueries), query_weight.shape[1], query_weight.shape[3])
+        dquery_weight = _project_backward(drows, x, query_weight, s.targets, s.targets.node, dx)
+    return dx.total() if with_x else None, dweight, dquery_weight, dlogits
 
 
-def _sums_grad(dsums: Tensor, grad: Tensor, sums: Tensor, weight: Tensor, call: _Call, s: Structure) -> Tensor:
+def sum_rows(rows: Tensor) -> Tensor:
+    """Add up the rows of a matrix."""
+    return rows.sum(0)
+
+
+def _sums_grad(dsums: Tensor, grad: Tensor, sums: Tensor, weight: Tensor, edge_loops: _Loops, s: Structure) -> Tensor:
     """Fill the gradient of the sums of inputs; return that of their kernels."""
     bounds = even(0, len(sums), sums.shape[2] * grad.shape[1] * grad.shape[2])
     dweight = weight.new_zeros(weight.shape)
     shared = _shared_grads(dweight, bounds)
     arrays = (_flat(grad), *(_array(t) for t in (sums, weight, dsums, dweight, shared)))
-    where = (_routine(grad), _fixed(s.targets.node), _fixed(s.targets.relation_ptr), call.aggregated)
+    where = (_routine(grad), _fixed(s.targets.node), _fixed(s.targets.relation_ptr), edge_loops.aggregated)
     run(products.project_sums_backward, bounds, np.array(bounds), *where, *arrays)
     _add_shared(dweight, shared, bounds, s.targets)
     return dweight
 
 
-def sum_inputs(
-    x: Tensor,
-    queries: Tensor | None,
-    keys: Tensor | None,
-    edge_logits: Tensor | None,
-    s: Structure,
-    how: Attention,
-    state: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    """Return the weighted sums of inputs ``[V, H, F]`` per target row, and the attention; see ``operators``."""
-    call = _sum_call(x, queries, keys, edge_logits, s, how, state)
-    sums = x.new_empty(len(s.targets.node), call.heads, x.shape[1])
-    _, attention = call.forward(x, 0, sums)
-    return sums, attention
-
-
-def _sum_call(
-    x: Tensor,
-    queries: Tensor | None,
-    keys: Tensor | None,
-    edge_logits: Tensor | None,
-    s: Structure,
-    how: Attention,
-    state: Tensor | None,
-) -> _Call:
-    call = _Call(s, queries, edge_logits, how, state, x, [True] * (len(s.sources.relation_ptr) - 1))
-    call.place(x.new_empty(0, 0), keys)
-    return call
-
-
-def sum_inputs_backward(
-    grad: Tensor,
-    grad_attention: Tensor | None,
-    attention: Tensor,
-    x: Tensor,
-    queries: Tensor | None,
-    keys: Tensor | None,
-    edge_logits: Tensor | None,
-    s: Structure,
-    how: Attention,
-    state: Tensor | None,
-    with_x: bool,
-) -> tuple[Tensor | None, Tensor, Tensor, Tensor]:
-    """Gradients of inputs (None if they need none), queries, keys and logits."""
-    call = _sum_call(x, queries, keys, edge_logits, s, how, state)
-    attention, grad_attention = call.split_sign(attention, grad_attention)
-    nothing, dx = x.new_empty(len(x), call.heads, 0), None
-    dlogits, dqueries = call.backward_by_target(x, attention, nothing, grad, grad_attention)
-    if with_x:
-        no_kernels = x.new_empty(len(s.sources.relation_ptr) - 1, 1, x.shape[1], 0)
-        dx = call.table_backward(x, no_kernels, attention, nothing, dlogits, grad, with_x)[0].total()
-    dkeys = x.new_empty(() if keys is None else keys.shape)
-    if keys is not None:
-        call.keys_by_source(dlogits, dkeys)
-    return dx, dqueries, dkeys, dlogits
-
-
 def spread(table: Tensor, coefficients: Tensor, rows: Rows, node: Tensor) -> Tensor:
-    """Combine the bases ``table`` ``[N, G, B, D]`` for each row; see ``bases.spread``."""
+    """Combine the bases ``table`` ``[N, G, B, D]`` for each row; see `rgat.ops.bases`."""
     (_, _, bases, channels), heads = table.shape, coefficients.shape[1]
     out = table.new_empty(len(rows.relation), heads, channels)
     arrays = (_array(t) for t in (node, rows.relation, table, coefficients, out))
@@ -662,7 +574,7 @@ def pair(table: Tensor, values: Tensor, rows: Rows, node: Tensor) -> Tensor:
 
 
 def fold(kernels: Tensor, attention: Tensor) -> tuple[Tensor, Tensor]:
-    """The matrices of source and target rows; see ``folding``."""
+    """Return the folded kernels of source and target rows."""
     (relations, heads, inputs, channels), width = kernels.shape, attention.shape[2] // 2
     weight = kernels.new_empty(relations, 1, inputs, heads * (channels + width))
     query = kernels.new_empty(relations, 1, inputs, heads * width)
@@ -672,7 +584,7 @@ def fold(kernels: Tensor, attention: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def fold_backward(dweight: Tensor, dquery: Tensor, kernels: Tensor, attention: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradients of kernels and attention kernels."""
+    """Return the gradients of kernels and attention kernels."""
     dkernels, dattention = torch.empty_like(kernels), torch.empty_like(attention)
     arrays = (_array(t) for t in (dweight[:, 0], dquery[:, 0], kernels, attention, dkernels, dattention))
     run(bases_loops.fold_backward, even(0, len(kernels), kernels[0].numel() if len(kernels) else 0), *arrays)
@@ -680,7 +592,7 @@ def fold_backward(dweight: Tensor, dquery: Tensor, kernels: Tensor, attention: T
 
 
 def gather_back(grads: list[Tensor], backs: list[Tensor]) -> Tensor:
-    """The gradient of the table of ``rows.look_up``."""
+    """Return the gradient of a table whose rows were looked up at one or two ends."""
     out = grads[0].new_empty(len(backs[0]), *grads[0].shape[1:])
     flat = [_array(t).reshape(len(t), out[0].numel() if len(out) else 0) for t in (out, grads[0], grads[-1])]
     bounds = even(0, len(out), 3 * flat[0].shape[1])

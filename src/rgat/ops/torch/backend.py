@@ -1,6 +1,7 @@
-"""The operations of a relational layer in vectorised PyTorch, for any device: the fallback of the compiled backends.
+"""Kernels in vectorised PyTorch, for any device: the fallback of the compiled backends.
 
-The formulas are in ``operators.py``. All sums run over contiguous segments, so they are deterministic on every device.
+The formulas are in `rgat.ops.attention` and `rgat.ops.projection`. All sums run over contiguous segments, so they are
+deterministic on every device.
 Unlike the compiled backends it forms the messages ``[E, H, D]``.
 """
 
@@ -10,9 +11,27 @@ import torch
 from torch import Tensor
 
 from rgat.graph import Rows, Structure
-from rgat.ops.attention import Attention
+from rgat.ops.backend import Attention, Call, Operands, Saved
 from rgat.ops.dropout import EDGES, FEATURES, scaled_mask
-from rgat.ops.folding import fold_heads, unfold_heads
+
+TAKES_HALF = False
+KEYS_BEHIND_VALUES = False
+
+
+def why_not() -> str | None:
+    """Say why these kernels cannot be used on this machine: they always can."""
+    return None
+
+
+def fold_heads(per_head: Tensor) -> Tensor:
+    """Lay the heads of each relation side by side: ``[R, H, F, D] -> [R, 1, F, H * D]``."""
+    return per_head.transpose(1, 2).flatten(2).unsqueeze(1)
+
+
+def unfold_heads(side_by_side: Tensor, heads: int) -> Tensor:
+    """Invert `fold_heads`."""
+    relations, _, inputs, columns = side_by_side.shape
+    return side_by_side.reshape(relations, inputs, heads, columns // heads).transpose(1, 2)
 
 
 def _relation_slices(ptr: Tensor) -> list[tuple[int, slice]]:
@@ -94,12 +113,12 @@ def _scores(
     return scores if edge_logits is None else scores + edge_logits
 
 
-def _softmax(scores: Tensor | None, like: Tensor, s: Structure, how: Attention) -> Tensor:
+def _softmax(scores: Tensor | None, like: Tensor, s: Structure, settings: Attention) -> Tensor:
     """Attention ``[E, H]``; constant where there are no scores."""
     out = like.new_empty(s.target.shape[0], like.shape[1])
-    if scores is not None and how.negative_slope is not None:
-        scores = torch.nn.functional.leaky_relu(scores, how.negative_slope)
-    for heads, ptr, of in _per_scope(how.across, s):
+    if scores is not None and settings.negative_slope is not None:
+        scores = torch.nn.functional.leaky_relu(scores, settings.negative_slope)
+    for heads, ptr, of in _per_scope(settings.across, s):
         if scores is None:
             size = (ptr[1:] - ptr[:-1]).to(out.dtype)
             out[:, heads] = size.reciprocal().index_select(0, of)[:, None].expand(-1, len(heads))
@@ -110,8 +129,9 @@ def _softmax(scores: Tensor | None, like: Tensor, s: Structure, how: Attention) 
     return out
 
 
-def _masks(s: Structure, state: Tensor | None, values: Tensor, how: Attention) -> tuple[Tensor | None, Tensor | None]:
-    """The scaled masks of the features ``[U, H, D]`` and of the edges ``[E, H]``."""
+def _masks(call: Call, values: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """Return the scaled masks of the features ``[U, H, D]`` and of the edges ``[E, H]``."""
+    s, settings, state = call.structure, call.attention, call.state
 
     def scaled(kind: int, ids: Tensor, columns: int, rate: float) -> Tensor | None:
         if state is None or rate == 0:
@@ -120,11 +140,11 @@ def _masks(s: Structure, state: Tensor | None, values: Tensor, how: Attention) -
 
     num_heads, channels = values.shape[1:]
     row_id = s.sources.keys(s.target_ptr.shape[0] - 1)
-    features = scaled(FEATURES, row_id, num_heads * channels, how.feature_dropout)
+    features = scaled(FEATURES, row_id, num_heads * channels, settings.feature_dropout)
     number = torch.arange(s.target.shape[0], device=values.device)
     return (
         None if features is None else features.view(values.shape),
-        scaled(EDGES, number, num_heads, how.edge_dropout),
+        scaled(EDGES, number, num_heads, settings.edge_dropout),
     )
 
 
@@ -133,20 +153,15 @@ def _times(tensor: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def attend(
-    values: Tensor,
-    queries: Tensor | None,
-    keys: Tensor | None,
-    edge_logits: Tensor | None,
-    s: Structure,
-    how: Attention,
-    state: Tensor | None,
+    values: Tensor, queries: Tensor | None, keys: Tensor | None, edge_logits: Tensor | None, call: Call
 ) -> tuple[Tensor, Tensor]:
     """Return the outputs ``[N, H, D]`` and the attention ``[E, H]`` of the sorted edges."""
+    s, settings = call.structure, call.attention
     scores = None
     if queries is not None and keys is not None:
-        scores = _scores(queries, keys, edge_logits, s, how.negative_slope)
-    weights = _softmax(scores, values, s, how)
-    feature_mask, edge_mask = _masks(s, state, values, how)
+        scores = _scores(queries, keys, edge_logits, s, settings.negative_slope)
+    weights = _softmax(scores, values, s, settings)
+    feature_mask, edge_mask = _masks(call, values)
     messages = _times(values, feature_mask).index_select(0, s.source_row) * _times(weights, edge_mask).unsqueeze(-1)
     return _segment(messages.flatten(1), s.target_ptr, "sum").view(-1, *values.shape[1:]), weights
 
@@ -159,28 +174,27 @@ def attend_backward(
     queries: Tensor | None,
     keys: Tensor | None,
     edge_logits: Tensor | None,
-    s: Structure,
-    how: Attention,
-    state: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients of values, queries, keys and edge logits; the last three empty under constant attention."""
-    feature_mask, edge_mask = _masks(s, state, values, how)
+    call: Call,
+) -> tuple[Tensor | None, ...]:
+    """Return the gradients of values, queries, keys and edge logits; None for the last three without queries."""
+    s, slope = call.structure, call.attention.negative_slope
+    feature_mask, edge_mask = _masks(call, values)
     grad_edge = grad.index_select(0, s.target)  # [E, H, D]
     received = (grad_edge * _times(attention, edge_mask).unsqueeze(-1)).flatten(1)
     dvalues = _times(_sum_by_source(received, s).view(values.shape), feature_mask)
     if queries is None or keys is None:
-        return dvalues, values.new_empty(0), values.new_empty(0), values.new_empty(0)
+        return dvalues, None, None, None
 
     dweights = (grad_edge * _times(values, feature_mask).index_select(0, s.source_row)).sum(-1)
     dweights = _times(dweights, edge_mask)
     if grad_attention is not None:
         dweights = dweights + grad_attention
     dscores = attention * dweights
-    for heads, ptr, of in _per_scope(how.across, s):
-        dscores[:, heads] -= attention[:, heads] * _segment(dscores[:, heads], ptr, "sum").index_select(0, of)
-    if how.negative_slope is not None:
-        scores = _scores(queries, keys, edge_logits, s, how.negative_slope)
-        dscores = torch.where(scores > 0, dscores, dscores * how.negative_slope)
+    for heads, ptr, group in _per_scope(call.attention.across, s):
+        dscores[:, heads] -= attention[:, heads] * _segment(dscores[:, heads], ptr, "sum").index_select(0, group)
+    if slope is not None:
+        scores = _scores(queries, keys, edge_logits, s, slope)
+        dscores = torch.where(scores > 0, dscores, dscores * slope)
         dqueries = _sum_by_target_row(dscores, s).unsqueeze(-1)
         dkeys = _sum_by_source(dscores, s).unsqueeze(-1)
     else:
@@ -191,82 +205,54 @@ def attend_backward(
     return dvalues, dqueries, dkeys, dscores
 
 
-def _split(table: Tensor, heads: int, key_channels: int) -> tuple[Tensor, Tensor]:
-    """The values ``[U, H, D]`` and keys ``[U, H, A]`` in a table ``[U, P, M]``."""
-    keys = heads // table.shape[1] * key_channels
-    values, rest = table[..., : table.shape[2] - keys], table[..., table.shape[2] - keys :]
-    channels = values.shape[1] * values.shape[2] // heads
-    return values.reshape(len(table), heads, channels), rest.reshape(len(table), heads, key_channels)
+def _per_head(rows: Tensor, heads: int) -> Tensor:
+    """``[U, P, H / P * D] -> [U, H, D]``."""
+    return rows.reshape(rows.shape[0], heads, rows.shape[1] * rows.shape[2] // heads)
 
 
-def convolve(
-    x: Tensor,
-    weight: Tensor,
-    query_weight: Tensor | None,
-    edge_logits: Tensor | None,
-    aggregated: list[bool],
-    s: Structure,
-    how: Attention,
-    state: Tensor | None,
-) -> tuple[Tensor, ...]:
-    """Project, then attend; returns also queries, values and keys, the last two on a GPU apart, elsewhere together."""
-    assert not any(aggregated), "the planner offers aggregation of inputs to the compiled CPU backend only"
-    heads, queries, keys = len(how.across), x.new_empty(0, len(how.across), 0), None
-    table = project(x, weight, s.sources, s.sources.node)
+def convolve(operands: Operands, bias: Tensor | None, call: Call) -> tuple[Tensor, Saved]:
+    """Project, then attend."""
+    assert not any(call.aggregated), "only the Numba backend aggregates inputs"
+    (x, weight, query_weight, edge_logits), s = operands, call.structure
+    heads, queries = len(call.attention.across), x.new_empty(0, len(call.attention.across), 0)
     if query_weight is not None:
-        queries = project(x, query_weight, s.targets, s.targets.node)
-        queries = queries.view(len(queries), heads, query_weight.shape[1] * query_weight.shape[3] // heads)
-    values, keys = _split(table, heads, queries.shape[2])
-    query_rows, key_rows = (None, None) if query_weight is None else (queries, keys)
-    out, attention = attend(values, query_rows, key_rows, edge_logits, s, how, state)
-    if x.is_cuda:
-        batch = table.shape[1]
-        parts = ((part, part.shape[1] * part.shape[2] // batch) for part in (values, keys))
-        kept = [part.reshape(len(table), batch, width).to(x.dtype, copy=True) for part, width in parts]
-        return out, attention, queries.to(x.dtype), kept[0], kept[1]
-    return out, attention, queries, table, x.new_empty(0, heads, x.shape[2])
+        queries = _per_head(project(x, query_weight, s.targets, s.targets.node), heads)
+    table = project(x, weight, s.sources, s.sources.node)
+    width = 0 if query_weight is None else query_weight.shape[3]
+    values, keys = table[..., : table.shape[2] - width], table[..., table.shape[2] - width :]
+    query_rows, key_rows = (None, None) if query_weight is None else (queries, _per_head(keys, heads))
+    out, attention = attend(_per_head(values, heads), query_rows, key_rows, edge_logits, call)
+    if bias is not None:
+        out += bias.view(out.shape[1:])
+    return out, Saved(attention, queries, values.contiguous(), keys.clone(), x.new_empty(0, heads, x.shape[2]))
 
 
 def convolve_backward(
-    grad: Tensor,
-    grad_attention: Tensor | None,
-    attention: Tensor,
-    queries: Tensor,
-    table: Tensor,
-    sums: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    query_weight: Tensor | None,
-    edge_logits: Tensor | None,
-    aggregated: list[bool],
-    s: Structure,
-    how: Attention,
-    state: Tensor | None,
-    with_x: bool,
+    grad: Tensor, grad_attention: Tensor | None, saved: Saved, operands: Operands, call: Call, with_x: bool
 ) -> tuple[Tensor | None, ...]:
-    """Return the gradients of inputs (None if they need none), kernels, those of queries, and edge logits."""
-    if x.is_cuda:
-        table = torch.cat([table, sums], dim=2)
-    values, keys = _split(table, len(how.across), queries.shape[2])
-    query_rows, key_rows = (None, None) if query_weight is None else (queries, keys)
-    dvalues, dqueries, dkeys, dlogits = attend_backward(
-        grad, grad_attention, attention, values, query_rows, key_rows, edge_logits, s, how, state
-    )
-    batch = table.shape[1]
+    """Return the gradients of the operands; None for ``x`` unless ``with_x``."""
+    (x, weight, query_weight, edge_logits), s = operands, call.structure
+    heads = len(call.attention.across)
+    queries, keys = (None, None) if query_weight is None else (saved.queries, _per_head(saved.keys, heads))
+    inputs = (saved.attention, _per_head(saved.values, heads), queries, keys, edge_logits)
+    dvalues, dqueries, dkeys, dlogits = attend_backward(grad, grad_attention, *inputs, call)
     parts = [
-        part.reshape(len(table), batch, part.shape[1] * part.shape[2] // batch)
-        for part in (dvalues, dkeys)
-        if part.numel()
+        part.reshape(like.shape) for part, like in ((dvalues, saved.values), (dkeys, saved.keys)) if part is not None
     ]
-    dtable = torch.cat(parts, dim=2) if parts else torch.zeros_like(table)
+    dtable = torch.cat(parts, dim=2)
     dx = project_input_grad(dtable, weight, s.sources, s.sources.node, x.shape[0]) if with_x else None
     dweight = project_weight_grad(dtable, x, s.sources, s.sources.node)
-    if query_weight is None:
-        return dx, dweight, dqueries, dlogits
-    rows = dqueries.view(len(dqueries), query_weight.shape[1], query_weight.shape[3])
+    if query_weight is None or dqueries is None:
+        return dx, dweight, None, dlogits
+    drows = dqueries.view(len(dqueries), query_weight.shape[1], query_weight.shape[3])
     if dx is not None:
-        dx += project_input_grad(rows, query_weight, s.targets, s.targets.node, x.shape[0])
-    return dx, dweight, project_weight_grad(rows, x, s.targets, s.targets.node), dlogits
+        dx += project_input_grad(drows, query_weight, s.targets, s.targets.node, x.shape[0])
+    return dx, dweight, project_weight_grad(drows, x, s.targets, s.targets.node), dlogits
+
+
+def sum_rows(rows: Tensor) -> Tensor:
+    """Add up the rows of a matrix."""
+    return rows.sum(0)
 
 
 def spread(table: Tensor, coefficients: Tensor, rows: Rows, node: Tensor) -> Tensor:
@@ -301,14 +287,14 @@ def pair(table: Tensor, values: Tensor, rows: Rows, node: Tensor) -> Tensor:
 
 
 def fold(kernels: Tensor, attention: Tensor) -> tuple[Tensor, Tensor]:
-    """The matrices of source and target rows; see ``folding``."""
+    """Return the folded kernels of source and target rows."""
     scores = kernels @ attention.transpose(2, 3)  # [R, H, F, 2 A]
     query, key = (fold_heads(part) for part in scores.chunk(2, dim=3))
     return torch.cat([fold_heads(kernels), key], dim=3), query
 
 
 def fold_backward(dweight: Tensor, dquery: Tensor, kernels: Tensor, attention: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradients of kernels and attention kernels."""
+    """Return the gradients of kernels and attention kernels."""
     heads, channels = kernels.shape[1], kernels.shape[3]
     dvalues, dkeys = dweight[..., : heads * channels], dweight[..., heads * channels :]
     dkernels, *scores = (unfold_heads(part, heads) for part in (dvalues, dquery, dkeys))
@@ -317,7 +303,7 @@ def fold_backward(dweight: Tensor, dquery: Tensor, kernels: Tensor, attention: T
 
 
 def gather_back(grads: list[Tensor], backs: list[Tensor]) -> Tensor:
-    """The gradient of the table of ``rows.look_up``."""
+    """Return the gradient of a table whose rows were looked up at one or two ends."""
     nothing = grads[0].new_zeros(1, *grads[0].shape[1:])  # what entries that no row reads are given
     terms = [torch.cat([nothing, grad]).index_select(0, back + 1) for grad, back in zip(grads, backs, strict=True)]
     return terms[0] if len(terms) == 1 else terms[0] + terms[1]

@@ -1,11 +1,11 @@
-"""The operations of a relational layer on a GPU: Triton kernels, called as the operators ask."""
+"""Kernels for CUDA devices, in Triton."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
-from rgat.graph import Rows, Structure
-from rgat.ops.attention import Attention
+from rgat.graph import Rows
+from rgat.ops.backend import Call, Operands, Saved
 from rgat.ops.torch.backend import gather_back
 from rgat.ops.triton import attention_kernels
 from rgat.ops.triton import product_kernels as products
@@ -31,17 +31,23 @@ __all__ = [
     "sum_rows",
 ]
 
-TAKES_HALF = True  # sums are made in single precision
-TAKES_BIAS = True  # it is added where the outputs are written
+TAKES_HALF = True
+KEYS_BEHIND_VALUES = False
 
 
-def _edges(s: Structure, how: Attention) -> attention_kernels.Edges:
-    """A structure as the kernels read it."""
+def why_not() -> str | None:
+    """Say why these kernels cannot be used on this machine; None if they can."""
+    return None
+
+
+def _edges(call: Call) -> attention_kernels.Edges:
+    """Return the edges as the kernels read them."""
+    s = call.structure
     row_id = s.source_ptr  # rows have ids only for the masks of feature dropout
-    if how.feature_dropout:
+    if call.attention.feature_dropout:
         num_nodes = s.target_ptr.shape[0] - 1
-        made = once(s.sources.node, ("keys", num_nodes), lambda: s.sources.keys(num_nodes))
-        row_id = s.sources.keys(num_nodes) if made is None else made
+        kept = once(s.sources.node, ("keys", num_nodes), lambda: s.sources.keys(num_nodes))
+        row_id = s.sources.keys(num_nodes) if kept is None else kept
     fields = (s.target, s.group, s.source_row, s.target_ptr, s.group_ptr, s.targets.by_node, s.by_source, s.source_ptr)
     return attention_kernels.Edges(*fields, row_id)
 
@@ -52,7 +58,7 @@ def project(x: Tensor, weight: Tensor, rows: Rows, node: Tensor | None) -> Tenso
 
 
 def project_input_grad(grad: Tensor, weight: Tensor, rows: Rows, node: Tensor | None, num_nodes: int) -> Tensor:
-    """The gradient of ``x``."""
+    """Return the gradient of ``x``."""
     per_row = products.row_grads([grad], weight, rows.relation_ptr)
     if node is None:
         return per_row
@@ -62,7 +68,7 @@ def project_input_grad(grad: Tensor, weight: Tensor, rows: Rows, node: Tensor | 
 
 
 def project_weight_grad(grad: Tensor, x: Tensor, rows: Rows, node: Tensor | None) -> Tensor:
-    """The gradient of ``weight``."""
+    """Return the gradient of ``weight``."""
     return products.weight_grad([grad], x, node, rows.relation_ptr)
 
 
@@ -71,13 +77,12 @@ def attend(
     queries: Tensor | None,
     keys: Tensor | None,
     edge_logits: Tensor | None,
-    s: Structure,
-    how: Attention,
-    state: Tensor | None,
+    call: Call,
     bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the outputs ``[N, H, D]`` and the attention ``[E, H]`` of the sorted edges."""
-    return attention_kernels.attend(values, queries, keys, edge_logits, _edges(s, how), state, *how[:4], bias)
+    inputs = (values, queries, keys, edge_logits, _edges(call), call.state)
+    return attention_kernels.attend(*inputs, *call.attention[:4], bias)
 
 
 def attend_backward(
@@ -88,70 +93,45 @@ def attend_backward(
     queries: Tensor | None,
     keys: Tensor | None,
     edge_logits: Tensor | None,
-    s: Structure,
-    how: Attention,
-    state: Tensor | None,
+    call: Call,
 ) -> tuple[Tensor | None, ...]:
     """Return the gradients of values, queries, keys and edge logits; None for those that are not given."""
     inputs = (grad, grad_attention, attention, values, queries, keys, edge_logits)
-    return attention_kernels.attend_backward(*inputs, _edges(s, how), state, *how[:4])
+    return attention_kernels.attend_backward(*inputs, _edges(call), call.state, *call.attention[:4])
 
 
 def _per_head(rows: Tensor, heads: int) -> Tensor:
     return rows.view(rows.shape[0], heads, rows.shape[1] * rows.shape[2] // heads)
 
 
-def convolve(
-    x: Tensor,
-    weight: Tensor,
-    query_weight: Tensor | None,
-    edge_logits: Tensor | None,
-    aggregated: list[bool],
-    s: Structure,
-    how: Attention,
-    state: Tensor | None,
-    bias: Tensor | None = None,
-) -> tuple[Tensor, ...]:
-    """Project, then attend; returns also queries, values and keys."""
-    assert not any(aggregated), "the planner offers aggregation of inputs to the compiled CPU backend only"
-    heads, rows = len(how.across), s.sources
+def convolve(operands: Operands, bias: Tensor | None, call: Call) -> tuple[Tensor, Saved]:
+    """Project, then attend; the bias is added where outputs are written."""
+    assert not any(call.aggregated), "only the Numba backend aggregates inputs"
+    (x, weight, query_weight, edge_logits), s = operands, call.structure
+    heads, rows = len(call.attention.across), s.sources
+    nothing = x.new_empty(0, heads, x.shape[2])
     if query_weight is None:
         values = products.project(x, weight, rows.node, rows.relation_ptr)[0]
-        out, attention = attend(_per_head(values, heads), None, None, edge_logits, s, how, state, bias)
-        return out, attention, x.new_empty(0, heads, 0), values, x.new_empty(values.shape[0], values.shape[1], 0)
+        out, attention = attend(_per_head(values, heads), None, None, edge_logits, call, bias)
+        no_keys = x.new_empty(values.shape[0], values.shape[1], 0)
+        return out, Saved(attention, x.new_empty(0, heads, 0), values, no_keys, nothing)
     width = query_weight.shape[3]
-    widths = (weight.shape[3] - width, width)
-    values, keys = products.project(x, weight, rows.node, rows.relation_ptr, widths)
+    values, keys = products.project(x, weight, rows.node, rows.relation_ptr, (weight.shape[3] - width, width))
     queries = _per_head(products.project(x, query_weight, s.targets.node, s.targets.relation_ptr)[0], heads)
-    inputs = (_per_head(values, heads), queries, _per_head(keys, heads), edge_logits)
-    out, attention = attend(*inputs, s, how, state, bias)
-    return out, attention, queries, values, keys
+    out, attention = attend(_per_head(values, heads), queries, _per_head(keys, heads), edge_logits, call, bias)
+    return out, Saved(attention, queries, values, keys, nothing)
 
 
 def convolve_backward(
-    grad: Tensor,
-    grad_attention: Tensor | None,
-    attention: Tensor,
-    queries: Tensor,
-    values: Tensor,
-    keys: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    query_weight: Tensor | None,
-    edge_logits: Tensor | None,
-    aggregated: list[bool],
-    s: Structure,
-    how: Attention,
-    state: Tensor | None,
-    with_x: bool,
+    grad: Tensor, grad_attention: Tensor | None, saved: Saved, operands: Operands, call: Call, with_x: bool
 ) -> tuple[Tensor | None, ...]:
-    """Return the gradients of inputs (None if they need none), kernels, those of queries, and edge logits."""
-    heads, rows, others, num_nodes = len(how.across), s.sources, s.targets, x.shape[0]
-    query_rows, key_rows = (None, None) if query_weight is None else (queries, _per_head(keys, heads))
-    dvalues, dqueries, dkeys, dlogits = attend_backward(
-        grad, grad_attention, attention, _per_head(values, heads), query_rows, key_rows, edge_logits, s, how, state
-    )
-    grads = [part.view(like.shape) for part, like in ((dvalues, values), (dkeys, keys)) if part is not None]
+    """Return the gradients of the operands; None for ``x`` unless ``with_x``."""
+    (x, weight, query_weight, edge_logits), s = operands, call.structure
+    heads, rows, others, num_nodes = len(call.attention.across), s.sources, s.targets, x.shape[0]
+    queries, keys = (None, None) if query_weight is None else (saved.queries, _per_head(saved.keys, heads))
+    inputs = (saved.attention, _per_head(saved.values, heads), queries, keys, edge_logits)
+    dvalues, dqueries, dkeys, dlogits = attend_backward(grad, grad_attention, *inputs, call)
+    grads = [part.view(like.shape) for part, like in ((dvalues, saved.values), (dkeys, saved.keys)) if part is not None]
     dweight = products.weight_grad(grads, x, rows.node, rows.relation_ptr)
     per_row = products.row_grads(grads, weight, rows.relation_ptr) if with_x else None
     if query_weight is None or dqueries is None:

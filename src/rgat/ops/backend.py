@@ -1,0 +1,207 @@
+"""The types of the operators: what a layer passes down, and what a backend implements.
+
+A layer describes one call by a `LayerCall`. A `Backend` computes it: the `reference` straight from the equations, or
+the fused operators in `rgat.ops.layer`, which run on the kernels of PyTorch, Numba or Triton (`KernelSet`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+from rgat.graph import RelationalGraph, Rows, Structure
+
+
+class Attention(NamedTuple):
+    """The settings of attention in one call."""
+
+    across: list[bool]  # per head: softmax over all edges of a target, not only those of one relation
+    negative_slope: float | None  # of the additive score; None: the multiplicative score
+    feature_dropout: float = 0.0
+    edge_dropout: float = 0.0
+    backend: str = "auto"  # backward runs on the backend of forward: saved tensors have that backend's layout
+
+
+class Call(NamedTuple):
+    """What the operators of one call share: the edges, the settings, and the state of the dropout masks."""
+
+    structure: Structure
+    attention: Attention
+    state: Tensor | None = (
+        None  # (seed, call number) of the dropout masks, a row per member of a stack; None: no dropout
+    )
+    aggregated: list[bool] = [False]  # noqa: RUF012  per relation: sum inputs first, then project; [False]: none
+
+
+class Operands(NamedTuple):
+    """The inputs of a convolution, with kernels folded as in `rgat.ops.projection`."""
+
+    x: Tensor  # [N, P, F]: a batch of P inputs, each with its own share of the heads
+    weight: Tensor  # [R, P, F, M], of values and keys
+    query_weight: Tensor | None  # [R, P, F, H * A / P]; None: constant attention
+    edge_logits: Tensor | None  # [E, H], sorted edges
+
+
+class Saved(NamedTuple):
+    """What the forward pass of a convolution keeps for the backward pass; the same on every backend."""
+
+    attention: Tensor  # [E, H]; the sign bit of additive attention is the sign of the score
+    queries: Tensor  # [V, H, A]
+    values: Tensor  # [U, P, at least H * D / P]; columns beyond the values are padding
+    keys: Tensor  # [U, P, H * A / P]
+    sums: Tensor  # [V, H, F] where inputs are aggregated first, else empty
+
+
+class Kernel(Protocol):
+    """Where the kernels ``W`` of a layer come from."""
+
+    def compose(self) -> Tensor:
+        """Return all kernels, ``[R, H, F, D]``."""
+
+    def look_up(self, index: Tensor | None, *ends: Rows) -> tuple[Tensor, ...]:
+        """Return the values ``[U, H, D]`` of one-hot inputs, for the rows of each end of the edges."""
+
+    def held_rows(self, with_targets: bool) -> tuple[Tensor, list[Tensor]] | None:
+        """Return the rows that a compact kernel holds, ``[T, H, D]``, and the places of the graph's rows among them.
+
+        None: the kernel is not compact.
+        """
+
+
+class Inputs(NamedTuple):
+    """The input of a layer: features, or the position of the one in each node's one-hot vector."""
+
+    x: Tensor | None  # [N, F], or [N, S, F] for a stack of S layers
+    position: Tensor | None = None  # [N]; None: each node's own number
+
+
+class Scores(NamedTuple):
+    """The parameters and features that logits are made of."""
+
+    kernels: Tensor  # [R, H, 2 D, A]: Q above K
+    score_kernels: Tensor | None  # a: [R, H, A], of the dynamic score
+    negative_slope: float | None  # of the LeakyReLU; None: the multiplicative score
+    edge_attr: Tensor | None = None  # [E, edge_dim]
+    edge_kernels: Tensor | None = None  # u: [R, H, edge_dim]
+
+
+class LayerCall(NamedTuple):
+    """One call of a layer. The heads of a stack of layers follow one another, ``H`` counts all of them."""
+
+    inputs: Inputs
+    kernel: Kernel
+    scores: Scores | None  # None: constant attention
+    graph: RelationalGraph
+    attention: Attention
+    state: Tensor | None
+    bias: Tensor | None  # [H * D]
+    aggregated: tuple[bool, ...] = ()  # see `Call`; empty: none
+
+
+class Backend(Protocol):
+    """A way to compute a layer."""
+
+    def compute(self, call: LayerCall) -> tuple[Tensor, Tensor]:
+        """Return the outputs ``[N, H, D]`` and the attention of the sorted edges ``[E, H]``.
+
+        The absolute value of the attention counts: a backend may keep the sign of the score in the sign bit.
+        """
+
+
+class KernelSet(Protocol):
+    """What PyTorch, Numba and Triton each implement. Tensors are contiguous."""
+
+    TAKES_HALF: bool  # accepts half precision, and accumulates in single precision
+    KEYS_BEHIND_VALUES: bool  # `Saved.values` has the keys' columns as padding
+
+    def why_not(self) -> str | None:
+        """Say why these kernels cannot be used on this machine; None if they can."""
+
+    def project(self, x: Tensor, weight: Tensor, rows: Rows, node: Tensor | None) -> Tensor:
+        """Multiply the rows ``x[node]`` (or ``x`` itself) by the kernels of their relations, ``[U, P, M]``."""
+
+    def project_input_grad(
+        self, grad: Tensor, weight: Tensor, rows: Rows, node: Tensor | None, num_nodes: int
+    ) -> Tensor:
+        """Return the gradient of ``x``."""
+
+    def project_weight_grad(self, grad: Tensor, x: Tensor, rows: Rows, node: Tensor | None) -> Tensor:
+        """Return the gradient of ``weight``."""
+
+    def attend(
+        self, values: Tensor, queries: Tensor | None, keys: Tensor | None, edge_logits: Tensor | None, call: Call
+    ) -> tuple[Tensor, Tensor]:
+        """Return the outputs ``[N, H, D]`` and the attention ``[E, H]``."""
+
+    def attend_backward(
+        self,
+        grad: Tensor,
+        grad_attention: Tensor | None,
+        attention: Tensor,
+        values: Tensor,
+        queries: Tensor | None,
+        keys: Tensor | None,
+        edge_logits: Tensor | None,
+        call: Call,
+    ) -> tuple[Tensor | None, ...]:
+        """Return the gradients of values, queries, keys and edge logits."""
+
+    def convolve(self, operands: Operands, bias: Tensor | None, call: Call) -> tuple[Tensor, Saved]:
+        """Return the outputs ``[N, H, D]``, and what the backward pass needs."""
+
+    def convolve_backward(
+        self, grad: Tensor, grad_attention: Tensor | None, saved: Saved, operands: Operands, call: Call, with_x: bool
+    ) -> tuple[Tensor | None, ...]:
+        """Return the gradients of the operands; None for ``x`` unless ``with_x``."""
+
+    def sum_rows(self, rows: Tensor) -> Tensor:
+        """Add up the rows of a matrix."""
+
+    def fold(self, kernels: Tensor, attention: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the folded kernels of source and target rows; see `rgat.ops.projection`."""
+
+    def fold_backward(
+        self, dweight: Tensor, dquery: Tensor, kernels: Tensor, attention: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the gradients of kernels and attention kernels."""
+
+    def spread(self, table: Tensor, coefficients: Tensor, rows: Rows, node: Tensor) -> Tensor:
+        """Combine the bases ``[N, G, B, D]`` of each row's node, ``[U, H, D]``; see `rgat.ops.bases`."""
+
+    def collect(
+        self, values: Tensor, coefficients: Tensor, rows: Rows, node: Tensor, num_nodes: int, groups: int
+    ) -> Tensor:
+        """Apply the transpose of `spread`: from rows ``[U, H, D]`` to nodes and bases ``[N, G, B, D]``."""
+
+    def pair(self, table: Tensor, values: Tensor, rows: Rows, node: Tensor) -> Tensor:
+        """Return the gradient of the coefficients of `spread`, ``[R, H, B]``."""
+
+    def gather_back(self, grads: list[Tensor], backs: list[Tensor]) -> Tensor:
+        """Return the gradient of a table whose rows were looked up at one or two ends."""
+
+
+class TableKernels(KernelSet, Protocol):
+    """A kernel set that reads the rows of a compact kernel where they are, without gathering them first."""
+
+    def attend_table(
+        self,
+        table: Tensor,
+        query_kernel: Tensor | None,
+        key_kernel: Tensor | None,
+        edge_logits: Tensor | None,
+        places: list[Tensor],
+        call: Call,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return outputs, attention, queries and keys."""
+
+    def attend_table_backward(
+        self,
+        grad: Tensor,
+        grad_attention: Tensor | None,
+        saved: tuple[Tensor, Tensor, Tensor],
+        inputs: tuple[Tensor, Tensor | None, Tensor | None, Tensor | None],
+        places: list[Tensor],
+        call: Call,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the gradients of the table, both kernels and the edge logits."""

@@ -1,0 +1,193 @@
+"""Projections of rows: operators that turn inputs into values, queries and keys.
+
+``project``: rows of one relation share a kernel, ``out[u] = x[node[u]] @ weight[relation(u)]``. Backward::
+
+    dx[j]      = sum over rows u of node j: dout[u] @ weight[relation(u)].T
+    dweight[r] = x[rows of r].T @ dout[rows of r]
+
+``look_up``: the values of one-hot inputs are rows of a table, ``values[u] = table[place[u]]``. A row is read at most
+once at each end of the edges, so its gradient is a sum of at most two terms, gathered and never scattered::
+
+    dtable[t] = sum over the ends that read t: dvalues[back[t]]
+
+Folding (equations 3 and 4) makes queries and keys straight from inputs: ``q = (h W) Q = h (W Q)``. With ``W``
+``[R, H, F, D]`` and ``[Q; K]`` stacked, ``[R, H, 2 D, A]``, each relation has one matrix for its source rows, the
+values of all heads and then their keys, and one for its target rows, their queries::
+
+    weight[r] = [W[r, 1] ... W[r, H]  W[r, 1] K[r, 1] ... W[r, H] K[r, H]]        F x H (D + A)
+    query[r]  = [W[r, 1] Q[r, 1] ... W[r, H] Q[r, H]]                             F x H A
+
+Each backend folds in one kernel: as a chain of products, transpositions and copies it would cost as much as the edges.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rgat.graph import Rows, Structure
+from rgat.ops.backend import KernelSet
+from rgat.ops.dispatch import kernel_set
+from rgat.ops.registration import fake_grads, like_inputs, operator, widen, without_autocast
+from rgat.ops.torch.backend import fold_heads, unfold_heads
+
+
+def _node(rows: Rows, index: Tensor | None, one_to_one: bool) -> Tensor | None:
+    return None if one_to_one else rows.node if index is None else index
+
+
+@operator("rgat::project")
+def _project(x: Tensor, weight: Tensor, rows: Rows, index: Tensor | None, one_to_one: bool) -> Tensor:
+    kernels = kernel_set(x.device)
+    with without_autocast(x):
+        wide_x, wide_weight = widen((x, weight), kernels)
+        return kernels.project(wide_x, wide_weight, rows, _node(rows, index, one_to_one)).to(x.dtype)
+
+
+@_project.register_fake
+def _(x: Tensor, weight: Tensor, rows: Rows, index: Tensor | None, one_to_one: bool) -> Tensor:
+    return x.new_empty(rows.node.shape[0], weight.shape[1], weight.shape[3])
+
+
+@operator("rgat::project_backward")
+def _project_backward(
+    grad: Tensor, x: Tensor, weight: Tensor, rows: Rows, index: Tensor | None, one_to_one: bool, needs: list[bool]
+) -> tuple[Tensor, Tensor]:
+    kernels, node = kernel_set(grad.device), _node(rows, index, one_to_one)
+    dx = dweight = None
+    with without_autocast(grad):
+        wide_grad, wide_x, wide_weight = widen((grad, x, weight), kernels)
+        if needs[0]:
+            dx = kernels.project_input_grad(wide_grad, wide_weight, rows, node, x.shape[0])
+        if needs[1]:
+            dweight = kernels.project_weight_grad(wide_grad, wide_x, rows, node)
+    dx, dweight = like_inputs((dx, dweight), (x, weight), needs, grad)
+    return dx, dweight
+
+
+@_project_backward.register_fake
+def _(
+    grad: Tensor, x: Tensor, weight: Tensor, rows: Rows, index: Tensor | None, one_to_one: bool, needs: list[bool]
+) -> tuple[Tensor, Tensor]:
+    dx, dweight = fake_grads((x, weight), needs, grad)
+    return dx, dweight
+
+
+_project.register_backward(_project_backward, differentiable=2)
+
+
+def project(x: Tensor, weight: Tensor, rows: Rows, index: Tensor | None = None, one_to_one: bool = False) -> Tensor:
+    """Multiply rows, sorted by relation, by the kernel of their relation.
+
+    ``x`` is ``[N, P, F]``, and row ``u`` reads its entry ``rows.node[u]``, or ``index[u]`` where an index is given, or
+    ``u`` itself (``one_to_one``); ``weight`` is ``[R, P, F, M]``; the result is ``[U, P, M]``. The axis ``P`` is a
+    batch: each entry has kernels of its own.
+    """
+    out: Tensor = _project(x, weight, rows, index, one_to_one)
+    return out
+
+
+def project_edges(edge_attr: Tensor | None, kernels: Tensor | None, s: Structure) -> Tensor | None:
+    """Return ``e . u[r, k]`` of the sorted edges, ``[E, H]``, with kernels ``[R, H, edge_dim]``; None without any."""
+    if edge_attr is None or kernels is None:
+        return None
+    # In the order of their source rows, edges are sorted by relation.
+    edge = s.order.index_select(0, s.by_source)
+    relation = s.sources.relation.index_select(0, s.source_row).index_select(0, s.by_source)
+    relation_ptr = s.source_ptr.index_select(0, s.sources.relation_ptr)
+    rows = Rows(relation, relation, relation_ptr, relation, relation_ptr)  # with an index only relations are read
+    weight = kernels.transpose(1, 2).unsqueeze(1)  # [R, 1, edge_dim, H]
+    by_relation = project(edge_attr.unsqueeze(1), weight, rows, index=edge).squeeze(1)
+    return torch.zeros_like(by_relation).index_copy(0, s.by_source.long(), by_relation)
+
+
+class Places(NamedTuple):
+    """Where the rows of one end stand in a table."""
+
+    place: Tensor  # [U] int32
+    back: Tensor  # [T] int32; which of the rows reads each entry of the table, -1: none
+
+
+@operator("rgat::look_up")
+def _look_up(table: Tensor, places: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the rows of one or two ends; the second are empty if there is one."""
+    first = table.index_select(0, places[0])
+    return first, table.index_select(0, places[2]) if len(places) > 2 else table.new_empty(0, *table.shape[1:])
+
+
+@_look_up.register_fake
+def _(table: Tensor, places: list[Tensor]) -> tuple[Tensor, Tensor]:
+    sizes = (places[0].shape[0], places[2].shape[0] if len(places) > 2 else 0)
+    return table.new_empty(sizes[0], *table.shape[1:]), table.new_empty(sizes[1], *table.shape[1:])
+
+
+@operator("rgat::look_up_grad")
+def _look_up_grad(
+    first: Tensor, second: Tensor | None, table: Tensor, places: list[Tensor], needs: list[bool]
+) -> Tensor:
+    grads = [first]
+    if len(places) > 2:
+        grads.append(table.new_zeros(len(places[2]), *table.shape[1:]) if second is None else second.contiguous())
+    return kernel_set(first.device).gather_back(grads, places[1::2])
+
+
+@_look_up_grad.register_fake
+def _(first: Tensor, second: Tensor | None, table: Tensor, places: list[Tensor], needs: list[bool]) -> Tensor:
+    return table.new_empty(table.shape)
+
+
+_look_up.register_backward(_look_up_grad, differentiable=1, grads=2)
+
+
+def look_up(table: Tensor, *ends: Places) -> tuple[Tensor, ...]:
+    """Return the rows of ``table`` ``[T, ...]`` that each end reads."""
+    rows: tuple[Tensor, Tensor] = _look_up(table, [tensor for end in ends for tensor in end])
+    return rows[: len(ends)]
+
+
+def _swap_halves(stacked: Tensor, size: int) -> Tensor:
+    """Transpose both halves of the third axis, each ``size`` long; without a copy where they are single columns."""
+    relations, heads, _, columns = stacked.shape
+    halves = stacked.reshape(relations, heads, 2, size, columns).transpose(3, 4)
+    return halves.reshape(relations, heads, 2 * columns, size)
+
+
+def _split_batch(kernels: Tensor, batch: int) -> Tensor:
+    """``[R, P * H, F, D] -> [R * P, H, F, D]``."""
+    return kernels if batch == 1 else kernels.reshape(-1, kernels.shape[1] // batch, *kernels.shape[2:])
+
+
+def _join_batch(matrices: Tensor, batch: int) -> Tensor:
+    """``[R * P, 1, F, M] -> [R, P, F, M]``."""
+    return matrices.contiguous().view(-1, batch, *matrices.shape[2:])
+
+
+def fold_kernels(
+    kernel_set: KernelSet, kernels: Tensor, attention: Tensor | None, dtype: torch.dtype, batch: int = 1
+) -> tuple[Tensor, Tensor | None]:
+    """Return the matrices ``[R, P, F, M]`` of source and target rows; without attention those of values alone.
+
+    The heads of each entry of a ``batch`` follow one another.
+    """
+    kernels = _split_batch(kernels, batch)
+    if attention is None:
+        return _join_batch(fold_heads(kernels).to(dtype), batch), None
+    attention = _swap_halves(_split_batch(attention, batch), kernels.shape[3])
+    weight, query = kernel_set.fold(*widen((kernels, attention)))
+    return _join_batch(weight.to(dtype), batch), _join_batch(query.to(dtype), batch)
+
+
+def fold_kernels_backward(
+    kernel_set: KernelSet, dweight: Tensor, dquery: Tensor | None, kernels: Tensor, attention: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """Return the gradients of kernels and attention kernels from those of the folded matrices."""
+    batch = dweight.shape[1]
+    dweight, split = dweight.reshape(-1, 1, *dweight.shape[2:]), _split_batch(kernels, batch)
+    if attention is None or dquery is None:
+        return unfold_heads(dweight, split.shape[1]).reshape(kernels.shape), None
+    dquery = dquery.reshape(-1, 1, *dquery.shape[2:])
+    tensors = widen((dweight, dquery, split, _swap_halves(_split_batch(attention, batch), split.shape[3])))
+    dkernels, dattention = kernel_set.fold_backward(*tensors)
+    return dkernels.reshape(kernels.shape), _swap_halves(dattention, attention.shape[3]).reshape(attention.shape)
