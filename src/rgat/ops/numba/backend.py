@@ -7,32 +7,48 @@ per edge between forward and backward.
 
 from __future__ import annotations
 
-import functools
-import math
-from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from rgat.graph import Rows, Structure, pointers
-from rgat.ops import cache
+from rgat.graph import Rows, pointers
 from rgat.ops.backend import Call, Operands, Saved
-from rgat.ops.dropout import EDGES, FEATURES, drop_below, mask_stream
 from rgat.ops.numba import attention_loops as loops
-from rgat.ops.numba import basis_loops as bases_loops
-from rgat.ops.numba import blas
-from rgat.ops.numba import product_loops as products
-from rgat.ops.numba.node_sums import NodeSums
+from rgat.ops.numba import basis_loops, blas
+from rgat.ops.numba.arrays import as_array, indices
+from rgat.ops.numba.edges import EdgeLoops
+from rgat.ops.numba.projection import (
+    fold,
+    fold_backward,
+    project,
+    project_backward,
+    project_input_grad,
+    project_sums,
+    project_weight_grad,
+    scores_backward,
+    sums_grad,
+)
 from rgat.ops.numba.threads import cut, even, run
+from rgat.ops.torch.backend import sum_rows
 
-Array = NDArray[Any]
-
-_NO_INDEX = np.empty(0, np.int32)
-_NO_MARKS = np.empty(0, np.bool_)
-_NUMBERS = {torch.float32: np.float32, torch.float64: np.float64}
+__all__ = [
+    "attend",
+    "attend_backward",
+    "attend_table",
+    "attend_table_backward",
+    "collect",
+    "convolve",
+    "convolve_backward",
+    "fold",
+    "fold_backward",
+    "gather_back",
+    "pair",
+    "project",
+    "project_input_grad",
+    "project_weight_grad",
+    "spread",
+    "sum_rows",
+    "why_not",
+]
 
 TAKES_HALF = False
 KEYS_BEHIND_VALUES = True
@@ -41,315 +57,6 @@ KEYS_BEHIND_VALUES = True
 def why_not() -> str | None:
     """Say why these kernels cannot be used on this machine; None if they can."""
     return None if blas.address(torch.float32) else "this build of PyTorch does not let its BLAS be called"
-
-
-def _array(tensor: Tensor) -> Array:
-    array: Array = (tensor.detach() if tensor.requires_grad else tensor).numpy()
-    return array
-
-
-def _flat(tensor: Tensor) -> Array:
-    """As a matrix, all axes behind the first as one."""
-    array = _array(tensor)
-    return array.reshape(array.shape[0], math.prod(array.shape[1:]))
-
-
-def _fixed(tensor: Tensor) -> Array:
-    """Return the indices of a graph, which every call reads, as an array that is made once."""
-    values = cache.derived(tensor)
-    array: Array | None = values.get("array")
-    if array is None:
-        # The array of a tensor keeps it alive, that of its alias does not.
-        array = values["array"] = tensor.detach().numpy()
-    return array
-
-
-@functools.cache
-def _nothing(dtype: torch.dtype, *shape: int) -> Array:
-    return np.empty(shape, _NUMBERS[dtype])
-
-
-@functools.lru_cache(1024)
-def _heads_by_scope(across: tuple[bool, ...]) -> tuple[Array, Array]:
-    """The heads whose groups are those within relations, and those whose groups go across."""
-    wide = np.array(across, dtype=np.bool_)
-    return np.flatnonzero(~wide), np.flatnonzero(wide)
-
-
-def _index(node: Tensor | None) -> Array:
-    return _NO_INDEX if node is None else _fixed(node)
-
-
-def _routine(like: Tensor) -> Any:
-    return np.uint64(blas.address(like.dtype))
-
-
-def project(
-    x: Tensor, weight: Tensor, rows: Rows, node: Tensor | None, partly: Array = _NO_MARKS, first: int = 0
-) -> Tensor:
-    """Multiply the rows ``x[node]`` (or ``x`` itself) by the kernels of their relations.
-
-    Of the relations that are marked in ``partly`` only the columns from ``first`` on; the others stay undefined.
-    """
-    out = x.new_empty(rows.relation.shape[0], weight.shape[1], weight.shape[3])
-    arrays = (_flat(x), _array(weight), _array(out))
-    run(
-        products.project,
-        _row_bounds(rows, weight.shape[1:]),
-        _routine(x),
-        _index(node),
-        _fixed(rows.relation_ptr),
-        partly,
-        first,
-        *arrays,
-    )
-    return out
-
-
-def project_input_grad(grad: Tensor, weight: Tensor, rows: Rows, node: Tensor | None, num_nodes: int) -> Tensor:
-    """The gradient of ``x``."""
-    ranges = 1 if node is None else len(_row_bounds(rows, weight.shape[1:])) - 1
-    dx = NodeSums(grad, num_nodes, weight.shape[1] * weight.shape[2], ranges)
-    _project_backward(grad, None, weight, rows, node, dx)
-    return dx.total().view(num_nodes, *weight.shape[1:3])
-
-
-def project_weight_grad(grad: Tensor, x: Tensor, rows: Rows, node: Tensor | None) -> Tensor:
-    """The gradient of ``weight``."""
-    return _project_backward(grad, x, None, rows, node, NodeSums(x, 0, 0, 0))
-
-
-def _project_backward(
-    grad: Tensor, x: Tensor | None, weight: Tensor | None, rows: Rows, node: Tensor | None, dx: NodeSums
-) -> Tensor:
-    """Where ``weight`` is given, add the gradient of ``x`` to ``dx``; where ``x`` is, return that of ``weight``."""
-    (_, batch, columns), inputs = grad.shape, (weight if x is None else x).shape[2]  # type: ignore[union-attr]
-    relations = 0 if x is None else rows.relation_ptr.shape[0] - 1
-    dweight = grad.new_zeros(relations, batch, inputs, columns)
-    given = grad.new_empty(0, batch, inputs) if x is None else x
-    kernels = grad.new_empty(0, batch, inputs, columns) if weight is None else weight
-
-    def divide(lo: int, hi: int) -> list[int]:
-        return even(lo, hi, batch * inputs * columns)
-
-    def make(bounds: list[int], into: Array, out: Tensor) -> None:
-        shared = _shared_grads(dweight, bounds)
-        arrays = (_flat(grad), _flat(given), *(_array(t) for t in (kernels, out, dweight, shared)))
-        where = (_routine(grad), _index(node), into, _fixed(rows.relation_ptr))
-        run(products.project_backward, bounds, np.array(bounds), *where, *arrays)
-        _add_shared(dweight, shared, bounds, rows)
-
-    if node is None:  # each row of `x` is read by one row
-        make(divide(0, len(grad)), _NO_INDEX, dx.copies)
-    else:
-        dx.add(_fixed(node), divide, make)
-    return dweight
-
-
-def _row_bounds(rows: Rows, shape: Sequence[int]) -> list[int]:
-    """The rows that each thread multiplies by kernels of some shape."""
-    return even(0, rows.relation.shape[0], math.prod(shape))
-
-
-def _shared_grads(dweight: Tensor, bounds: list[int]) -> Tensor:
-    """For each range one more gradient of a kernel, of the relation that it begins in the midst of."""
-    ranges = len(bounds) - 1
-    return dweight.new_zeros(0 if ranges == 1 and bounds[0] == 0 else ranges, *dweight.shape[1:])
-
-
-def _add_shared(dweight: Tensor, shared: Tensor, bounds: list[int], rows: Rows) -> None:
-    if not len(dweight) or not len(shared):
-        return
-    starts = torch.tensor(bounds[:-1])
-    for part, r in enumerate((torch.searchsorted(rows.relation_ptr, starts, right=True) - 1).tolist()[: len(shared)]):
-        if r < len(dweight):
-            dweight[r] += shared[part]
-
-
-class _Loops:
-    """The arrays that the loops of one call read, and the loops over edges."""
-
-    def __init__(self, call: Call, queries: Tensor | None, edge_logits: Tensor | None, like: Tensor) -> None:
-        number, s, settings = _NUMBERS[like.dtype], call.structure, call.attention
-        self.s = s
-        self.heads = len(settings.across)
-        self.attends = queries is not None
-        self.queries = _nothing(like.dtype, 0, 0, 0) if queries is None else _array(queries)
-        self.edge_logits = _nothing(like.dtype, 0, 0) if edge_logits is None else _array(edge_logits)
-        self.score = (self.edge_logits, settings.negative_slope is not None, number(settings.negative_slope or 0))
-        self.scopes = _heads_by_scope(tuple(settings.across))
-        self.aggregated = np.array(call.aggregated, dtype=np.bool_) if any(call.aggregated) else _NO_MARKS
-        self.edge_mask = _mask(call.state, EDGES, settings.edge_dropout, number)
-        self.feature_mask = _mask(call.state, FEATURES, settings.feature_dropout, number)
-        self.target_ptr, self.source_ptr, self.group_row, self.value_row = (
-            _fixed(t) for t in (s.target_ptr, s.source_ptr, s.targets.by_node, s.source_row)
-        )
-        self.edges = (
-            self.target_ptr, _fixed(s.group_ptr), _fixed(s.targets.node_ptr), self.group_row,
-            _fixed(s.targets.relation), self.value_row, _fixed(s.sources.node),
-        )  # fmt: skip
-        self.by_source = (_fixed(s.by_source), self.source_ptr)
-        self.row_id = _array(s.sources.keys(len(self.target_ptr) - 1)) if len(self.feature_mask[1]) else _NO_INDEX
-
-    def read(self, values: Tensor, keys: Tensor | None) -> None:
-        """Read the values and keys of the source rows from here.
-
-        ``values`` are ``[U, P, M]``: each entry of the batch axis has a share of the heads, columns behind their values
-        are skipped. ``keys`` are packed, ``[U, ...]``, for they are read much more often.
-        """
-        batch, self.width = values.shape[1:]
-        self.share = self.heads // batch
-        self.values = _flat(values)
-        self.keys = _nothing(values.dtype, 0, 0, 0)
-        if keys is not None:
-            self.keys = _array(keys).reshape(len(keys), self.heads, self.queries.shape[2])
-
-    def mask_features(self, rows: Tensor, channels: int, place: Tensor | None = None) -> None:
-        """Apply feature dropout in place to the source rows, or to those of a table where they stand."""
-        if len(self.feature_mask[1]):
-            bounds = even(0, len(self.s.sources.node), 4 * rows.shape[1])
-            where = (0, _index(place), _array(rows), self.heads, self.share, self.width, channels, self.row_id)
-            run(loops.mask_rows, bounds, *where, *self.feature_mask)
-
-    def _scores_singles(self) -> bool:
-        """Whether to score edges that are alone in their group: for a softmax across, and where a score may be NaN."""
-        if not self.attends or len(self.scopes[1]):
-            return self.attends
-        parts = (self.queries, self.keys, self.edge_logits)
-        query, key, edge = (float(loops.largest(part.reshape(-1))) for part in parts)
-        score = query + key if self.score[1] else self.queries.shape[2] * query * key
-        return not score + edge < float(np.finfo(self.queries.dtype).max)
-
-    def forward(self, x: Tensor, channels: int, sums: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the outputs ``[N, H, D]`` and the attention; fill the sums of aggregated relations."""
-        attention = x.new_empty(len(self.value_row), self.heads)
-        out = x.new_empty(len(self.target_ptr) - 1, self.heads, channels)
-        weights = torch.empty_like(attention) if len(self.edge_mask[1]) else attention
-        run(
-            loops.forward, cut(self.target_ptr, 0, len(out), self.heads * channels), *self.edges, self.value_row,
-            self.queries, self.keys, *self.score, self._scores_singles(), *self.scopes,
-            *self.edge_mask, self.aggregated, self.values, self.share, self.width, _array(x),
-            _array(attention), _array(weights), _flat(out), _array(sums),
-        )  # fmt: skip
-        return out, attention
-
-    def split_sign(self, attention: Tensor, grad_attention: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Keep the signs of additive scores; return the attention without them, and its gradient."""
-        self.signed = attention
-        if not self.attends or not self.score[1]:
-            return attention, grad_attention
-        return attention.abs(), None if grad_attention is None else grad_attention * attention.sign()
-
-    def backward_by_target(
-        self, x: Tensor, attention: Tensor, grad: Tensor, grad_sums: Tensor, grad_attention: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """Return the gradients of the logits and of the queries; empty under constant attention."""
-        dqueries = grad.new_zeros(self.queries.shape)
-        if not self.attends:
-            return grad.new_empty(0, 0), dqueries
-        if grad_attention is None:
-            grad_attention = grad.new_empty(0, 0)
-        dlogits = torch.empty_like(attention)
-        run(
-            loops.backward_by_target, cut(self.target_ptr, 0, len(grad), grad.shape[1] * grad.shape[2]), *self.edges,
-            self.value_row, self.queries, self.keys, *self.score[1:], *self.scopes, *self.edge_mask, self.aggregated,
-            self.values, self.share, self.width, _array(x), _array(attention), _array(self.signed), _flat(grad),
-            *(_array(t) for t in (grad_sums, grad_attention, dlogits, dqueries)),
-        )  # fmt: skip
-        return dlogits, dqueries
-
-    def dropped(self, attention: Tensor) -> Tensor:
-        """The attention after edge dropout."""
-        if len(self.edge_mask[1]) == 0:
-            return attention
-        weights = torch.empty_like(attention)
-        bounds = even(0, len(attention), 8 * self.heads)
-        run(loops.drop_edges, bounds, *self.edge_mask, _array(attention), _array(weights))
-        return weights
-
-    def backward_by_edge(
-        self,
-        attention: Tensor,
-        grad: Tensor,
-        grad_attention: Tensor | None,
-        dvalues: Tensor,
-        dkeys: Tensor,
-        place: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        """Fill the gradients of values and keys; return those of the logits and of the queries."""
-        attention, grad_attention = self.split_sign(attention, grad_attention)
-        no_sums = grad.new_empty(0, self.heads, 0)
-        dlogits, dqueries = self.backward_by_target(no_sums[:, 0], attention, grad, no_sums, grad_attention)
-        self.by_source_rows(self.dropped(attention), grad, dlogits, dvalues, dkeys, place)
-        return dlogits, dqueries
-
-    def by_source_rows(
-        self, weights: Tensor, grad: Tensor, dlogits: Tensor, dvalues: Tensor, dkeys: Tensor, place: Tensor | None
-    ) -> None:
-        """Fill the gradients of the values and keys of all source rows; with ``place``, values into rows of a table."""
-        additive, rows = self.score[1], len(self.source_ptr) - 1
-        bounds = cut(self.source_ptr, 0, rows, grad.shape[1] * grad.shape[2])
-        together = dlogits if self.attends and additive else dlogits.new_empty(0, 0)
-        arrays = (_fixed(self.s.target), _array(weights), _flat(grad), _array(together), _array(dvalues))
-        where = (0, _index(place), *self.by_source)
-        keys = _flat(dkeys)
-        run(loops.values_by_source, bounds, *where, *arrays, self.share, self.width, keys, self.share, 0)
-        self.mask_features(dvalues, grad.shape[2], place)
-        if not additive:
-            self.keys_by_source(dlogits, dkeys)
-
-    def keys_by_source(self, dlogits: Tensor, dkeys: Tensor) -> None:
-        """Fill the gradients of the keys of all source rows."""
-        if self.attends:
-            bounds = cut(self.source_ptr, 0, len(dkeys), self.heads * self.queries.shape[2])
-            arrays = (_fixed(self.s.group), self.group_row, self.queries, self.score[1], _array(dlogits), _flat(dkeys))
-            run(
-                loops.keys_by_source,
-                bounds,
-                0,
-                *self.by_source,
-                *arrays,
-                self.heads,
-                self.heads * self.queries.shape[2],
-                0,
-            )
-
-    def table_backward(
-        self, x: Tensor, weight: Tensor, attention: Tensor, grad: Tensor, dlogits: Tensor, dsums: Tensor, with_x: bool
-    ) -> tuple[NodeSums, Tensor]:
-        """The gradients of the inputs, to which more can be added, and of the kernels of source rows."""
-        _, batch, inputs, columns = weight.shape
-        dweight, rows, weights = weight.new_zeros(weight.shape), self.s.sources, self.dropped(attention)
-
-        def divide(lo: int, hi: int) -> list[int]:
-            return cut(self.source_ptr, lo, hi, inputs * columns)
-
-        def make(bounds: list[int], into: Array, out: Tensor) -> None:
-            shared = _shared_grads(dweight, bounds)
-            run(
-                products.table_backward, bounds, np.array(bounds), _routine(x), _fixed(rows.node), into,
-                _fixed(rows.relation_ptr), *self.by_source, _fixed(self.s.target), _fixed(self.s.group), self.group_row,
-                _array(weights), _flat(grad), _array(dlogits), self.queries, self.score[1],
-                self.share, grad.shape[2], self.aggregated, _array(dsums), self.row_id, *self.feature_mask,
-                _flat(x), *(_array(t) for t in (weight, out, dweight, shared)),
-            )  # fmt: skip
-            _add_shared(dweight, shared, bounds, rows)
-
-        ranges = len(divide(0, len(rows.node))) - 1
-        dx = NodeSums(x, len(x), batch * inputs, ranges if with_x else 0)
-        dx.add(_fixed(rows.node), divide, make)
-        return dx, dweight
-
-
-def _mask(state: Tensor | None, kind: int, rate: float, number: Any) -> tuple[Array, Array, Array]:
-    """Of each member the stream of its mask, the number below which an element is dropped, the scale; none: empty."""
-    if state is None or rate == 0:
-        return np.empty(0, np.uint64), np.empty(0, np.uint32), np.empty(0, number)
-    stream = _array(mask_stream(state, kind)).reshape(-1).view(np.uint64)
-    if state.dim() == 1:
-        return stream, np.array([drop_below(rate)], np.uint32), np.array([1 / (1 - rate)], number)
-    below, bits = _array(state)[:, 2 + 2 * kind :][:, :2].T
-    return stream, below.astype(np.uint32), bits.copy().view(np.float64).astype(number)
 
 
 def attend(
@@ -362,8 +69,8 @@ def attend(
 
 def _attend_loops(
     values: Tensor, queries: Tensor | None, keys: Tensor | None, edge_logits: Tensor | None, call: Call
-) -> _Loops:
-    edge_loops = _Loops(call, queries, edge_logits, values)
+) -> EdgeLoops:
+    edge_loops = EdgeLoops(call, queries, edge_logits, values)
     rows = values.flatten(1).unsqueeze(1)
     edge_loops.read(rows, keys)
     if len(edge_loops.feature_mask[1]):
@@ -418,15 +125,15 @@ def _table_loops(
     edge_logits: Tensor | None,
     places: list[Tensor],
     call: Call,
-) -> _Loops:
-    edge_loops = _Loops(call, queries, edge_logits, table)
+) -> EdgeLoops:
+    edge_loops = EdgeLoops(call, queries, edge_logits, table)
     if len(edge_loops.feature_mask[1]):
         values = table.index_select(0, places[0]).flatten(1)
         edge_loops.read(values.unsqueeze(1), keys)
         edge_loops.mask_features(values, table.shape[2])
     else:
         edge_loops.read(table.flatten(1).unsqueeze(1), keys)
-        edge_loops.value_row = _fixed(places[4])
+        edge_loops.value_row = indices(places[4])
     return edge_loops
 
 
@@ -445,23 +152,13 @@ def attend_table_backward(
     source, source_back, target, _, _ = places
     dtable, dkeys = torch.empty_like(table), torch.empty_like(keys if query_kernel is not None else keys.view(0, 0, 0))
     flat = dtable.flatten(1)
-    run(loops.clear_rows, even(0, len(flat), flat.shape[1]), _fixed(source_back), _array(flat))
+    run(loops.clear_rows, even(0, len(flat), flat.shape[1]), indices(source_back), as_array(flat))
     dlogits, dqueries = edge_loops.backward_by_edge(attention, grad, grad_attention, flat, dkeys, source)
     dquery_kernel = dkey_kernel = table.new_empty(0)
     if query_kernel is not None and key_kernel is not None:
-        dquery_kernel = _scores_backward(table, query_kernel, dqueries, s.targets, target, flat)
-        dkey_kernel = _scores_backward(table, key_kernel, dkeys, s.sources, source, flat)
+        dquery_kernel = scores_backward(table, query_kernel, dqueries, s.targets, target, flat)
+        dkey_kernel = scores_backward(table, key_kernel, dkeys, s.sources, source, flat)
     return dtable, dquery_kernel, dkey_kernel, dlogits
-
-
-def _scores_backward(x: Tensor, weight: Tensor, dscores: Tensor, rows: Rows, place: Tensor, dx: Tensor) -> Tensor:
-    """Add the gradient of the rows of ``x`` that scores were made of to ``dx``; return that of the kernels."""
-    bounds, dweight = _row_bounds(rows, weight.shape[1:]), weight.new_zeros(weight.shape)
-    shared = _shared_grads(dweight, bounds)
-    arrays = (_array(dscores), _flat(x), *(_array(t) for t in (weight, dx, dweight, shared)))
-    run(products.scores_backward, bounds, np.array(bounds), _fixed(place), _fixed(rows.relation_ptr), *arrays)
-    _add_shared(dweight, shared, bounds, rows)
-    return dweight
 
 
 def convolve(operands: Operands, bias: Tensor | None, call: Call) -> tuple[Tensor, Saved]:
@@ -471,7 +168,7 @@ def convolve(operands: Operands, bias: Tensor | None, call: Call) -> tuple[Tenso
     if query_weight is not None:
         queries = project(x, query_weight, s.targets, s.targets.node)
         queries = queries.view(len(queries), heads, batch * query_weight.shape[3] // heads)
-    edge_loops = _Loops(call, queries, edge_logits, x)
+    edge_loops = EdgeLoops(call, queries, edge_logits, x)
     channels = batch * columns // heads - edge_loops.queries.shape[2]
     first_key = heads // batch * channels
     values = project(x, weight, s.sources, s.sources.node, edge_loops.aggregated, first_key)
@@ -481,27 +178,10 @@ def convolve(operands: Operands, bias: Tensor | None, call: Call) -> tuple[Tenso
     edge_loops.mask_features(values.flatten(1), channels)
     out, attention = edge_loops.forward(x.flatten(1), channels, sums)
     if any(call.aggregated):
-        out += _project_sums(sums, weight, edge_loops, s, channels).view(out.shape)
+        out += project_sums(sums, weight, edge_loops.aggregated, s, heads, channels).view(out.shape)
     if bias is not None:
         out += bias.view(out.shape[1:])
     return out, Saved(attention, x.new_empty(0, heads, 0) if queries is None else queries, values, keys, sums)
-
-
-def _project_sums(sums: Tensor, weight: Tensor, edge_loops: _Loops, s: Structure, channels: int) -> Tensor:
-    """The sums of inputs times the kernels of values, summed by target."""
-
-    def divide(lo: int, hi: int) -> list[int]:
-        return even(lo, hi, sums.shape[2] * edge_loops.heads * channels)
-
-    def make(bounds: list[int], into: Array, out: Tensor) -> None:
-        arrays = (edge_loops.aggregated, *(_array(t) for t in (sums, weight, out)))
-        where = (_routine(sums), into, _fixed(s.targets.relation_ptr))
-        run(products.project_sums, bounds, np.array(bounds), *where, *arrays)
-
-    ranges = len(divide(0, len(sums))) - 1
-    out = NodeSums(sums, len(s.target_ptr) - 1, edge_loops.heads * channels, ranges)
-    out.add(_fixed(s.targets.node), divide, make)
-    return out.total()
 
 
 def convolve_backward(
@@ -509,11 +189,11 @@ def convolve_backward(
 ) -> tuple[Tensor | None, ...]:
     """Return the gradients of the operands; None for ``x`` unless ``with_x``."""
     (x, weight, query_weight, edge_logits), s, sums = operands, call.structure, saved.sums
-    edge_loops = _Loops(call, None if query_weight is None else saved.queries, edge_logits, x)
+    edge_loops = EdgeLoops(call, None if query_weight is None else saved.queries, edge_logits, x)
     edge_loops.read(saved.values, saved.keys)
     attention, grad_attention = edge_loops.split_sign(saved.attention, grad_attention)
     dsums = torch.empty_like(sums)
-    dsums_weight = _sums_grad(dsums, grad, sums, weight, edge_loops, s) if any(call.aggregated) else None
+    dsums_weight = sums_grad(dsums, grad, sums, weight, edge_loops.aggregated, s) if any(call.aggregated) else None
     dlogits, dqueries = edge_loops.backward_by_target(x.flatten(1), attention, grad, dsums, grad_attention)
     dx, dweight = edge_loops.table_backward(x, weight, attention, grad, dlogits, dsums, with_x)
     if dsums_weight is not None:
@@ -521,33 +201,16 @@ def convolve_backward(
     dquery_weight = None
     if query_weight is not None:
         drows = dqueries.view(len(dqueries), query_weight.shape[1], query_weight.shape[3])
-        dquery_weight = _project_backward(drows, x, query_weight, s.targets, s.targets.node, dx)
+        dquery_weight = project_backward(drows, x, query_weight, s.targets, s.targets.node, dx)
     return dx.total() if with_x else None, dweight, dquery_weight, dlogits
-
-
-def sum_rows(rows: Tensor) -> Tensor:
-    """Add up the rows of a matrix."""
-    return rows.sum(0)
-
-
-def _sums_grad(dsums: Tensor, grad: Tensor, sums: Tensor, weight: Tensor, edge_loops: _Loops, s: Structure) -> Tensor:
-    """Fill the gradient of the sums of inputs; return that of their kernels."""
-    bounds = even(0, len(sums), sums.shape[2] * grad.shape[1] * grad.shape[2])
-    dweight = weight.new_zeros(weight.shape)
-    shared = _shared_grads(dweight, bounds)
-    arrays = (_flat(grad), *(_array(t) for t in (sums, weight, dsums, dweight, shared)))
-    where = (_routine(grad), _fixed(s.targets.node), _fixed(s.targets.relation_ptr), edge_loops.aggregated)
-    run(products.project_sums_backward, bounds, np.array(bounds), *where, *arrays)
-    _add_shared(dweight, shared, bounds, s.targets)
-    return dweight
 
 
 def spread(table: Tensor, coefficients: Tensor, rows: Rows, node: Tensor) -> Tensor:
     """Combine the bases ``table`` ``[N, G, B, D]`` for each row; see `rgat.ops.bases`."""
     (_, _, bases, channels), heads = table.shape, coefficients.shape[1]
     out = table.new_empty(len(rows.relation), heads, channels)
-    arrays = (_array(t) for t in (node, rows.relation, table, coefficients, out))
-    run(bases_loops.spread, even(0, len(out), heads * bases * channels), *arrays)
+    arrays = (as_array(t) for t in (node, rows.relation, table, coefficients, out))
+    run(basis_loops.spread, even(0, len(out), heads * bases * channels), *arrays)
     return out
 
 
@@ -559,8 +222,8 @@ def collect(values: Tensor, coefficients: Tensor, rows: Rows, node: Tensor, num_
     else:
         by_node, node_ptr = node.argsort(stable=True).int(), pointers(node.bincount(minlength=num_nodes))
     out = values.new_empty(num_nodes, groups, bases, channels)
-    arrays = (_array(t) for t in (by_node, node_ptr, rows.relation, values, coefficients, out))
-    run(bases_loops.collect, cut(_fixed(node_ptr), 0, num_nodes, heads * bases * channels), *arrays)
+    arrays = (as_array(t) for t in (by_node, node_ptr, rows.relation, values, coefficients, out))
+    run(basis_loops.collect, cut(indices(node_ptr), 0, num_nodes, heads * bases * channels), *arrays)
     return out
 
 
@@ -568,33 +231,15 @@ def pair(table: Tensor, values: Tensor, rows: Rows, node: Tensor) -> Tensor:
     """The gradient of the coefficients of ``spread`` and ``collect``, ``[R, H, B]``."""
     (_, _, bases, channels), heads = table.shape, values.shape[1]
     out = values.new_empty(len(rows.relation_ptr) - 1, heads, bases)
-    arrays = (_array(t) for t in (node, rows.relation_ptr, table, values, out))
-    run(bases_loops.pair, cut(_fixed(rows.relation_ptr), 0, len(out), heads * bases * channels), *arrays)
+    arrays = (as_array(t) for t in (node, rows.relation_ptr, table, values, out))
+    run(basis_loops.pair, cut(indices(rows.relation_ptr), 0, len(out), heads * bases * channels), *arrays)
     return out
-
-
-def fold(kernels: Tensor, attention: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the folded kernels of source and target rows."""
-    (relations, heads, inputs, channels), width = kernels.shape, attention.shape[2] // 2
-    weight = kernels.new_empty(relations, 1, inputs, heads * (channels + width))
-    query = kernels.new_empty(relations, 1, inputs, heads * width)
-    arrays = (_array(t) for t in (kernels, attention, weight[:, 0], query[:, 0]))
-    run(bases_loops.fold, even(0, relations, heads * inputs * channels), *arrays)
-    return weight, query
-
-
-def fold_backward(dweight: Tensor, dquery: Tensor, kernels: Tensor, attention: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the gradients of kernels and attention kernels."""
-    dkernels, dattention = torch.empty_like(kernels), torch.empty_like(attention)
-    arrays = (_array(t) for t in (dweight[:, 0], dquery[:, 0], kernels, attention, dkernels, dattention))
-    run(bases_loops.fold_backward, even(0, len(kernels), kernels[0].numel() if len(kernels) else 0), *arrays)
-    return dkernels, dattention
 
 
 def gather_back(grads: list[Tensor], backs: list[Tensor]) -> Tensor:
     """Return the gradient of a table whose rows were looked up at one or two ends."""
     out = grads[0].new_empty(len(backs[0]), *grads[0].shape[1:])
-    flat = [_array(t).reshape(len(t), out[0].numel() if len(out) else 0) for t in (out, grads[0], grads[-1])]
+    flat = [as_array(t).reshape(len(t), out[0].numel() if len(out) else 0) for t in (out, grads[0], grads[-1])]
     bounds = even(0, len(out), 3 * flat[0].shape[1])
-    run(loops.gather_back, bounds, *flat, *(_array(t) for t in (backs[0], backs[-1])), len(grads) == 2)
+    run(loops.gather_back, bounds, *flat, *(as_array(t) for t in (backs[0], backs[-1])), len(grads) == 2)
     return out
