@@ -10,7 +10,7 @@ from rgat import RelationalGraph, ops
 from rgat.models import NodeClassifier
 from rgat.nn import RGATConv, RGCNConv
 from rgat.ops.torch import backend as vectorised
-from rgat.ops.triton import recording as tape
+from rgat.ops.triton import recording
 
 pytestmark = pytest.mark.gpu
 
@@ -153,25 +153,25 @@ def test_a_featureless_layer_is_built_on_the_default_device(num_bases):
 
 
 def test_a_new_graph_costs_the_same_however_many_live():
-    from rgat.ops.triton import launch as triton_launch
+    from rgat.ops.triton import cache
 
     conv, x = RGATConv(8, 4, 3).cuda(), torch.randn(20, 8, device="cuda")
-    triton_launch._made.clear()
+    cache._entries.clear()
     graphs = [random_graph(20, 200, 3, seed=seed).to("cuda").prepare() for seed in range(60)]
     looked_at = []
-    expired = triton_launch.StorageWeakRef.expired
-    with mock.patch.object(triton_launch.StorageWeakRef, "expired", lambda ref: looked_at.append(ref) or expired(ref)):
+    expired = cache.StorageWeakRef.expired
+    with mock.patch.object(cache.StorageWeakRef, "expired", lambda ref: looked_at.append(ref) or expired(ref)):
         counts = []
         for graph in graphs:
             before = len(looked_at)
             conv(x, graph)
             counts.append(len(looked_at) - before)
     assert counts[-1] <= counts[10]
-    live = len(triton_launch._made)
+    live = len(cache._entries)
     del graphs, graph
     for seed in range(60):
         conv(x, random_graph(20, 200, 3, seed=100 + seed).to("cuda"))
-    assert 0 < len(triton_launch._made) < live  # what is gone is forgotten
+    assert 0 < len(cache._entries) < live  # what is gone is forgotten
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e8, 1e-8])
@@ -217,7 +217,7 @@ def test_tables_kept_per_graph_change_no_bit():
 
 @pytest.mark.parametrize("x_is_given", [False, True])
 @pytest.mark.parametrize(
-    ("options", "dtype", "tapes"),
+    ("options", "dtype", "recordings"),
     [
         ({}, torch.float32, 2),
         ({}, torch.float64, 2),
@@ -229,7 +229,7 @@ def test_tables_kept_per_graph_change_no_bit():
         ({"head_merge": "mean", "edge_dim": 3}, torch.float32, 2),
     ],
 )
-def test_repeated_launches_are_those_of_a_first_call(options, dtype, tapes, x_is_given, monkeypatch):
+def test_replayed_launches_are_those_of_a_first_call(options, dtype, recordings, x_is_given, monkeypatch):
     width = options.get("edge_dim")
     graph = random_graph(300, 4000, 5, edge_dim=width)
     hub = torch.stack([torch.randint(300, (700,)), torch.zeros(700, dtype=torch.long)])
@@ -240,15 +240,15 @@ def test_repeated_launches_are_those_of_a_first_call(options, dtype, tapes, x_is
     inputs = [torch.randn(300, 16, device="cuda", dtype=dtype) for _ in range(20)]
 
     def run(patience):
-        monkeypatch.setattr(tape, "_PATIENCE", patience)
-        tape._kept.clear()
+        monkeypatch.setattr(recording, "_CALLS_BEFORE_RECORDING", patience)
+        recording._entries.clear()
         if "feature_dropout" in options:
             conv.dropout_state.zero_()
         return [step(conv, x, graph, x_is_given) for x in inputs]
 
     for expected, found in zip(run(10**9), run(16), strict=True):
         assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
-    assert sum(kept.tape is not None for kept in tape._kept.values()) == tapes
+    assert sum(entry.recording is not None for entry in recording._entries.values()) == recordings
 
 
 @pytest.mark.parametrize("how", ["inference", "compiled"])
@@ -270,7 +270,7 @@ def test_parameters_that_change_between_calls_are_read(how, options):
 
 
 def test_a_new_graph_in_old_memory_is_not_taken_for_the_old_one(monkeypatch):
-    monkeypatch.setattr(tape, "_PATIENCE", 2)
+    monkeypatch.setattr(recording, "_CALLS_BEFORE_RECORDING", 2)
     conv, x = RGATConv(16, 8, 3, heads=2).cuda(), torch.randn(50, 16, device="cuda")
     for seed in range(6):
         graph = random_graph(50, 300, 3, seed=seed).to("cuda")

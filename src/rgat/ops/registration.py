@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from rgat.ops.triton import recording as tape
+from rgat.ops.triton import recording
 
 _WIDE = (torch.float32, torch.float64)
 _LIBRARY = torch.library.Library("rgat", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -80,13 +80,13 @@ class Operator:
 
 
 def operator(name: str, repeated: bool = False) -> Callable[[Callable[..., Any]], Operator]:
-    """Make an operator of a function whose arguments are annotated; ``repeated``: by tape, where that is faster."""
+    """Make an operator of a function whose arguments are annotated; ``repeated``: replay its launches on a GPU."""
     return lambda function: Operator(name, function, repeated)
 
 
 def _repeated(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*arguments: Any) -> Any:
-        return tape.play(function, arguments) if arguments[0].is_cuda else function(*arguments)
+        return recording.replay_or_run(function, arguments) if arguments[0].is_cuda else function(*arguments)
 
     return call
 

@@ -7,12 +7,11 @@ from torch import Tensor
 from rgat.graph import Rows, Structure
 from rgat.ops.attention import Attention
 from rgat.ops.torch.backend import gather_back
-from rgat.ops.triton import attention_kernels
-from rgat.ops.triton import product_kernels as products
+from rgat.ops.triton import attention_kernels, node_sum_kernels, projection_kernels, weight_grad_kernels
 from rgat.ops.triton.basis_kernels import collect, pair, spread
-from rgat.ops.triton.launch import once
-from rgat.ops.triton.product_kernels import column_sum as sum_rows
-from rgat.ops.triton.product_kernels import fold, fold_backward
+from rgat.ops.triton.cache import cached
+from rgat.ops.triton.folding_kernels import fold, fold_backward
+from rgat.ops.triton.node_sum_kernels import column_sum as sum_rows
 
 __all__ = [
     "attend",
@@ -40,7 +39,7 @@ def _edges(s: Structure, how: Attention) -> attention_kernels.Edges:
     row_id = s.source_ptr  # rows have ids only for the masks of feature dropout
     if how.feature_dropout:
         num_nodes = s.target_ptr.shape[0] - 1
-        made = once(s.sources.node, ("keys", num_nodes), lambda: s.sources.keys(num_nodes))
+        made = cached(s.sources.node, ("keys", num_nodes), lambda: s.sources.keys(num_nodes))
         row_id = s.sources.keys(num_nodes) if made is None else made
     fields = (s.target, s.group, s.source_row, s.target_ptr, s.group_ptr, s.targets.by_node, s.by_source, s.source_ptr)
     return attention_kernels.Edges(*fields, row_id)
@@ -48,22 +47,22 @@ def _edges(s: Structure, how: Attention) -> attention_kernels.Edges:
 
 def project(x: Tensor, weight: Tensor, rows: Rows, node: Tensor | None) -> Tensor:
     """Multiply the rows ``x[node]`` (or ``x`` itself) by the kernels of their relations."""
-    return products.project(x, weight, node, rows.relation_ptr)[0]
+    return projection_kernels.project(x, weight, node, rows.relation_ptr)[0]
 
 
 def project_input_grad(grad: Tensor, weight: Tensor, rows: Rows, node: Tensor | None, num_nodes: int) -> Tensor:
     """The gradient of ``x``."""
-    per_row = products.row_grads([grad], weight, rows.relation_ptr)
+    per_row = projection_kernels.row_grads([grad], weight, rows.relation_ptr)
     if node is None:
         return per_row
     if node is rows.node:
-        return products.sum_by_node(per_row, rows, num_nodes, dtype=grad.dtype)
+        return node_sum_kernels.sum_by_node(per_row, rows, num_nodes, dtype=grad.dtype)
     return per_row.new_zeros(num_nodes, *per_row.shape[1:]).index_add_(0, node, per_row)
 
 
 def project_weight_grad(grad: Tensor, x: Tensor, rows: Rows, node: Tensor | None) -> Tensor:
     """The gradient of ``weight``."""
-    return products.weight_grad([grad], x, node, rows.relation_ptr)
+    return weight_grad_kernels.weight_grad([grad], x, node, rows.relation_ptr)
 
 
 def attend(
@@ -116,13 +115,13 @@ def convolve(
     assert not any(aggregated), "the planner offers aggregation of inputs to the compiled CPU backend only"
     heads, rows = len(how.across), s.sources
     if query_weight is None:
-        values = products.project(x, weight, rows.node, rows.relation_ptr)[0]
+        values = projection_kernels.project(x, weight, rows.node, rows.relation_ptr)[0]
         out, attention = attend(_per_head(values, heads), None, None, edge_logits, s, how, state, bias)
         return out, attention, x.new_empty(0, heads, 0), values, x.new_empty(values.shape[0], values.shape[1], 0)
     width = query_weight.shape[3]
     widths = (weight.shape[3] - width, width)
-    values, keys = products.project(x, weight, rows.node, rows.relation_ptr, widths)
-    queries = _per_head(products.project(x, query_weight, s.targets.node, s.targets.relation_ptr)[0], heads)
+    values, keys = projection_kernels.project(x, weight, rows.node, rows.relation_ptr, widths)
+    queries = _per_head(projection_kernels.project(x, query_weight, s.targets.node, s.targets.relation_ptr)[0], heads)
     inputs = (_per_head(values, heads), queries, _per_head(keys, heads), edge_logits)
     out, attention = attend(*inputs, s, how, state, bias)
     return out, attention, queries, values, keys
@@ -152,18 +151,18 @@ def convolve_backward(
         grad, grad_attention, attention, _per_head(values, heads), query_rows, key_rows, edge_logits, s, how, state
     )
     grads = [part.view(like.shape) for part, like in ((dvalues, values), (dkeys, keys)) if part is not None]
-    dweight = products.weight_grad(grads, x, rows.node, rows.relation_ptr)
-    per_row = products.row_grads(grads, weight, rows.relation_ptr) if with_x else None
+    dweight = weight_grad_kernels.weight_grad(grads, x, rows.node, rows.relation_ptr)
+    per_row = projection_kernels.row_grads(grads, weight, rows.relation_ptr) if with_x else None
     if query_weight is None or dqueries is None:
-        dx = None if per_row is None else products.sum_by_node(per_row, rows, num_nodes, dtype=x.dtype)
+        dx = None if per_row is None else node_sum_kernels.sum_by_node(per_row, rows, num_nodes, dtype=x.dtype)
         return dx, dweight, None, dlogits
     drows = dqueries.view(dqueries.shape[0], query_weight.shape[1], query_weight.shape[3])
-    dquery_weight = products.weight_grad([drows], x, others.node, others.relation_ptr)
+    dquery_weight = weight_grad_kernels.weight_grad([drows], x, others.node, others.relation_ptr)
     if per_row is None:
         return None, dweight, dquery_weight, dlogits
-    narrow = (drows, query_weight, others) if products.is_narrow(query_weight) else None
-    dx = products.sum_by_node(per_row, rows, num_nodes, also=narrow, dtype=x.dtype)
+    narrow = (drows, query_weight, others) if node_sum_kernels.is_narrow(query_weight) else None
+    dx = node_sum_kernels.sum_by_node(per_row, rows, num_nodes, also=narrow, dtype=x.dtype)
     if narrow is None:
-        per_row = products.row_grads([drows], query_weight, others.relation_ptr)
-        dx = products.sum_by_node(per_row, others, num_nodes, into=dx)
+        per_row = projection_kernels.row_grads([drows], query_weight, others.relation_ptr)
+        dx = node_sum_kernels.sum_by_node(per_row, others, num_nodes, into=dx)
     return dx, dweight, dquery_weight, dlogits
