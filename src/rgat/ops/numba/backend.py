@@ -21,10 +21,19 @@ from torch import Tensor
 from rgat.graph import Rows, Structure, pointers
 from rgat.ops.attention import Attention
 from rgat.ops.dropout import EDGES, FEATURES, drop_below, mask_stream
-from rgat.ops.numba import attention_loops as loops
-from rgat.ops.numba import basis_loops as bases_loops
-from rgat.ops.numba import blas
-from rgat.ops.numba import product_loops as products
+from rgat.ops.numba import (
+    attention_backward_loops,
+    attention_forward_loops,
+    basis_loops,
+    blas,
+    convolution_loops,
+    dropout_loops,
+    folding_loops,
+    projection_loops,
+    row_loops,
+    softmax_loops,
+    source_grad_loops,
+)
 from rgat.ops.numba.node_sums import NodeSums
 from rgat.ops.numba.threads import cut, even, run
 
@@ -90,7 +99,7 @@ def project(
     arrays = (_flat(x), _array(weight), _array(out))
     marks = np.array(partly, dtype=np.bool_) if partly else _NO_MARKS
     run(
-        products.project,
+        projection_loops.project,
         _row_bounds(rows, weight.shape[1:]),
         _routine(x),
         _index(node),
@@ -132,7 +141,7 @@ def _project_backward(
         shared = _shared_grads(dweight, bounds)
         arrays = (_flat(grad), _flat(given), *(_array(t) for t in (kernels, out, dweight, shared)))
         where = (_routine(grad), _index(node), into, _fixed(rows.relation_ptr))
-        run(products.project_backward, bounds, np.array(bounds), *where, *arrays)
+        run(projection_loops.project_backward, bounds, np.array(bounds), *where, *arrays)
         _add_shared(dweight, shared, bounds, rows)
 
     if node is None:  # each row of `x` is read by one row
@@ -220,14 +229,14 @@ class _Call:
         if len(self.feature_mask[1]):
             bounds = even(0, len(self.s.sources.node), 4 * rows.shape[1])
             where = (0, _index(place), _array(rows), self.heads, self.share, self.width, channels, self.row_id)
-            run(loops.mask_rows, bounds, *where, *self.feature_mask)
+            run(dropout_loops.mask_rows, bounds, *where, *self.feature_mask)
 
     def _scores_singles(self) -> bool:
         """Whether to score edges that are alone in their group: for a softmax across, and where a score may be NaN."""
         if not self.attends or len(self.scopes[1]):
             return self.attends
         parts = (self.queries, self.keys, self.edge_logits)
-        query, key, edge = (float(loops.largest(part.reshape(-1))) for part in parts)
+        query, key, edge = (float(softmax_loops.largest(part.reshape(-1))) for part in parts)
         score = query + key if self.score[1] else self.queries.shape[2] * query * key
         return not score + edge < float(np.finfo(self.queries.dtype).max)
 
@@ -237,8 +246,8 @@ class _Call:
         out = x.new_empty(len(self.target_ptr) - 1, self.heads, channels)
         weights = torch.empty_like(attention) if len(self.edge_mask[1]) else attention
         run(
-            loops.forward, cut(self.target_ptr, 0, len(out), self.heads * channels), *self.edges, self.value_row,
-            self.queries, self.keys, *self.score, self._scores_singles(), *self.scopes,
+            attention_forward_loops.forward, cut(self.target_ptr, 0, len(out), self.heads * channels), *self.edges,
+            self.value_row, self.queries, self.keys, *self.score, self._scores_singles(), *self.scopes,
             *self.edge_mask, self.aggregated, self.values, self.share, self.width, _array(x),
             _array(attention), _array(weights), _flat(out), _array(sums),
         )  # fmt: skip
@@ -262,7 +271,8 @@ class _Call:
             grad_attention = grad.new_empty(0, 0)
         dlogits = torch.empty_like(attention)
         run(
-            loops.backward_by_target, cut(self.target_ptr, 0, len(grad), grad.shape[1] * grad.shape[2]), *self.edges,
+            attention_backward_loops.backward_by_target,
+            cut(self.target_ptr, 0, len(grad), grad.shape[1] * grad.shape[2]), *self.edges,
             self.value_row, self.queries, self.keys, *self.score[1:], *self.scopes, *self.edge_mask, self.aggregated,
             self.values, self.share, self.width, _array(x), _array(attention), _array(self.signed), _flat(grad),
             *(_array(t) for t in (grad_sums, grad_attention, dlogits, dqueries)),
@@ -275,7 +285,7 @@ class _Call:
             return attention
         weights = torch.empty_like(attention)
         bounds = even(0, len(attention), 8 * self.heads)
-        run(loops.drop_edges, bounds, *self.edge_mask, _array(attention), _array(weights))
+        run(dropout_loops.drop_edges, bounds, *self.edge_mask, _array(attention), _array(weights))
         return weights
 
     def by_source_rows(
@@ -288,7 +298,7 @@ class _Call:
         arrays = (_fixed(self.s.target), _array(weights), _flat(grad), _array(together), _array(dvalues))
         where = (0, _index(place), *self.by_source)
         keys = _flat(dkeys)
-        run(loops.values_by_source, bounds, *where, *arrays, self.share, self.width, keys, self.share, 0)
+        run(source_grad_loops.values_by_source, bounds, *where, *arrays, self.share, self.width, keys, self.share, 0)
         self.mask_features(dvalues, grad.shape[2], place)
         if not additive:
             self.keys_by_source(dlogits, dkeys)
@@ -299,7 +309,7 @@ class _Call:
             bounds = cut(self.source_ptr, 0, len(dkeys), self.heads * self.queries.shape[2])
             keys = _flat(dkeys)
             arrays = (_fixed(self.s.group), self.group_row, self.queries, self.score[1], _array(dlogits), keys)
-            run(loops.keys_by_source, bounds, 0, *self.by_source, *arrays, *self.key_layout)
+            run(source_grad_loops.keys_by_source, bounds, 0, *self.by_source, *arrays, *self.key_layout)
 
     def table_backward(
         self, x: Tensor, weight: Tensor, attention: Tensor, grad: Tensor, dlogits: Tensor, dsums: Tensor, with_x: bool
@@ -315,7 +325,7 @@ class _Call:
         def make(bounds: list[int], into: Array, out: Tensor) -> None:
             shared = _shared_grads(dweight, bounds)
             run(
-                products.table_backward, bounds, np.array(bounds), _routine(x), _fixed(rows.node), into,
+                convolution_loops.table_backward, bounds, np.array(bounds), _routine(x), _fixed(rows.node), into,
                 _fixed(rows.relation_ptr), *self.by_source, _fixed(self.s.target), _fixed(self.s.group), self.group_row,
                 _array(weights), _flat(grad), _array(dlogits), queries, self.score[1],
                 self.share, grad.shape[2], self.aggregated, _array(dsums), self.row_id, *self.feature_mask,
@@ -463,7 +473,7 @@ def attend_rows_backward(
     dlogits, dqueries = call.backward_by_target(no_sums[:, 0], attention, grad, no_sums, grad_attention)
     dtable, dkeys = torch.empty_like(table), torch.empty_like(keys)
     flat = dtable.flatten(1)
-    run(loops.clear_rows, even(0, len(flat), flat.shape[1]), _fixed(source_back), _array(flat))
+    run(row_loops.clear_rows, even(0, len(flat), flat.shape[1]), _fixed(source_back), _array(flat))
     call.by_source_rows(call.dropped(attention), grad, dlogits, flat, dkeys, source)
     dquery_kernel = dkey_kernel = table.new_empty(0)
     if query_kernel is not None and key_kernel is not None:
@@ -477,7 +487,7 @@ def _scores_backward(x: Tensor, weight: Tensor, dscores: Tensor, rows: Rows, pla
     bounds, dweight = _row_bounds(rows, weight.shape[1:]), weight.new_zeros(weight.shape)
     shared = _shared_grads(dweight, bounds)
     arrays = (_array(dscores), _flat(x), *(_array(t) for t in (weight, dx, dweight, shared)))
-    run(products.scores_backward, bounds, np.array(bounds), _fixed(place), _fixed(rows.relation_ptr), *arrays)
+    run(projection_loops.scores_backward, bounds, np.array(bounds), _fixed(place), _fixed(rows.relation_ptr), *arrays)
     _add_shared(dweight, shared, bounds, rows)
     return dweight
 
@@ -520,7 +530,7 @@ def _project_sums(sums: Tensor, weight: Tensor, call: _Call, s: Structure, chann
     def make(bounds: list[int], into: Array, out: Tensor) -> None:
         arrays = (call.aggregated, *(_array(t) for t in (sums, weight, out)))
         where = (_routine(sums), into, _fixed(s.targets.relation_ptr))
-        run(products.project_sums, bounds, np.array(bounds), *where, *arrays)
+        run(convolution_loops.project_sums, bounds, np.array(bounds), *where, *arrays)
 
     ranges = len(divide(0, len(sums))) - 1
     out = NodeSums(sums, len(s.target_ptr) - 1, call.heads * channels, ranges)
@@ -568,7 +578,7 @@ def _sums_grad(dsums: Tensor, grad: Tensor, sums: Tensor, weight: Tensor, call: 
     shared = _shared_grads(dweight, bounds)
     arrays = (_flat(grad), *(_array(t) for t in (sums, weight, dsums, dweight, shared)))
     where = (_routine(grad), _fixed(s.targets.node), _fixed(s.targets.relation_ptr), call.aggregated)
-    run(products.project_sums_backward, bounds, np.array(bounds), *where, *arrays)
+    run(convolution_loops.project_sums_backward, bounds, np.array(bounds), *where, *arrays)
     _add_shared(dweight, shared, bounds, s.targets)
     return dweight
 
@@ -635,7 +645,7 @@ def spread(table: Tensor, coefficients: Tensor, rows: Rows, node: Tensor) -> Ten
     (_, _, bases, channels), heads = table.shape, coefficients.shape[1]
     out = table.new_empty(len(rows.relation), heads, channels)
     arrays = (_array(t) for t in (node, rows.relation, table, coefficients, out))
-    run(bases_loops.spread, even(0, len(out), heads * bases * channels), *arrays)
+    run(basis_loops.spread, even(0, len(out), heads * bases * channels), *arrays)
     return out
 
 
@@ -648,7 +658,7 @@ def collect(values: Tensor, coefficients: Tensor, rows: Rows, node: Tensor, num_
         by_node, node_ptr = node.argsort(stable=True).int(), pointers(node.bincount(minlength=num_nodes))
     out = values.new_empty(num_nodes, groups, bases, channels)
     arrays = (_array(t) for t in (by_node, node_ptr, rows.relation, values, coefficients, out))
-    run(bases_loops.collect, cut(_fixed(node_ptr), 0, num_nodes, heads * bases * channels), *arrays)
+    run(basis_loops.collect, cut(_fixed(node_ptr), 0, num_nodes, heads * bases * channels), *arrays)
     return out
 
 
@@ -657,7 +667,7 @@ def pair(table: Tensor, values: Tensor, rows: Rows, node: Tensor) -> Tensor:
     (_, _, bases, channels), heads = table.shape, values.shape[1]
     out = values.new_empty(len(rows.relation_ptr) - 1, heads, bases)
     arrays = (_array(t) for t in (node, rows.relation_ptr, table, values, out))
-    run(bases_loops.pair, cut(_fixed(rows.relation_ptr), 0, len(out), heads * bases * channels), *arrays)
+    run(basis_loops.pair, cut(_fixed(rows.relation_ptr), 0, len(out), heads * bases * channels), *arrays)
     return out
 
 
@@ -667,7 +677,7 @@ def fold(kernels: Tensor, attention: Tensor) -> tuple[Tensor, Tensor]:
     weight = kernels.new_empty(relations, 1, inputs, heads * (channels + width))
     query = kernels.new_empty(relations, 1, inputs, heads * width)
     arrays = (_array(t) for t in (kernels, attention, weight[:, 0], query[:, 0]))
-    run(bases_loops.fold, even(0, relations, heads * inputs * channels), *arrays)
+    run(folding_loops.fold, even(0, relations, heads * inputs * channels), *arrays)
     return weight, query
 
 
@@ -675,7 +685,7 @@ def fold_backward(dweight: Tensor, dquery: Tensor, kernels: Tensor, attention: T
     """The gradients of kernels and attention kernels."""
     dkernels, dattention = torch.empty_like(kernels), torch.empty_like(attention)
     arrays = (_array(t) for t in (dweight[:, 0], dquery[:, 0], kernels, attention, dkernels, dattention))
-    run(bases_loops.fold_backward, even(0, len(kernels), kernels[0].numel() if len(kernels) else 0), *arrays)
+    run(folding_loops.fold_backward, even(0, len(kernels), kernels[0].numel() if len(kernels) else 0), *arrays)
     return dkernels, dattention
 
 
@@ -684,5 +694,5 @@ def gather_back(grads: list[Tensor], backs: list[Tensor]) -> Tensor:
     out = grads[0].new_empty(len(backs[0]), *grads[0].shape[1:])
     flat = [_array(t).reshape(len(t), out[0].numel() if len(out) else 0) for t in (out, grads[0], grads[-1])]
     bounds = even(0, len(out), 3 * flat[0].shape[1])
-    run(loops.gather_back, bounds, *flat, *(_array(t) for t in (backs[0], backs[-1])), len(grads) == 2)
+    run(row_loops.gather_back, bounds, *flat, *(_array(t) for t in (backs[0], backs[-1])), len(grads) == 2)
     return out

@@ -106,9 +106,8 @@ def pair(table: Tensor, values: Tensor, rows: Rows, node: Tensor) -> Tensor:
 def collect(values: Tensor, coefficients: Tensor, rows: Rows, node: Tensor, num_nodes: int, groups: int) -> Tensor:
     """Apply the transpose of ``spread``: from rows ``[U, H, D]`` to nodes and bases ``[N, G, B, D]``."""
     (_, heads, channels), bases = values.shape, coefficients.shape[2]
-    if (
-        node is not rows.node or power_of_two(bases) * power_of_two(channels) > 4 * MAX_CHANNELS
-    ):  # unsorted, or too large for one tile
+    fits_tile = power_of_two(bases) * power_of_two(channels) <= 4 * MAX_CHANNELS
+    if node is not rows.node or not fits_tile:  # `by_node` is the order of `rows.node` only
         return vectorised.collect(values, coefficients, rows, node, num_nodes, groups)
     out = values.new_empty(num_nodes, groups, bases, channels)
     if out.numel() > 0:

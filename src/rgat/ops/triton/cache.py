@@ -1,5 +1,7 @@
 """Cache index tables that follow from a graph's tensors, for as long as the memory of these tensors lives."""
 
+# mypy: disable-error-code="no-untyped-call"
+
 from __future__ import annotations
 
 import itertools

@@ -12,8 +12,8 @@ recorded kernels on the new addresses.
 
 An operation is recorded only if nothing but allocations, views and launches happen in it, its inputs do not overlap,
 and its inputs and outputs are contiguous; otherwise every call runs as usual. So do calls whose inputs are not aligned
-to 16 bytes. Index tables of a graph are held at their fixed addresses; a kernel that reads any other memory prevents
-recording. Temporaries of more than 256 MiB do too: such a graph is not launch-bound.
+to 16 bytes. Index tables of a graph are held at their fixed addresses; a kernel that reads floating-point numbers from
+elsewhere prevents recording. Temporaries of more than 256 MiB do too: such a graph is not launch-bound.
 
 A recording lives as long as the tensors of its graph, and is dropped when one of them is changed in place or when 256
 others were added after it.
