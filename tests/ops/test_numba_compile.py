@@ -12,25 +12,25 @@ from rgat import folders
 from rgat.ops.numba import compile as numba_compile
 
 # Stand-ins for the loop files that compile in no time: one takes code from the other.
-KERNELS = """
+ROWS = """
 from rgat.ops.numba.compile import inline
 
 @inline
 def term(number):
     return number + 1
 """
-PRODUCTS = """
+PROJECTIONS = """
 from rgat.ops.numba.compile import compiled
-from rgat.ops.numba.attention_loops import term
+from rgat.ops.numba.row_loops import term
 
 @compiled
 def total(number):
     return term(number)
 """
 CALL = """
-from rgat.ops.numba import compile, product_loops
+from rgat.ops.numba import compile, projection_loops
 compile.announce()
-print(product_loops.total(1), sum(product_loops.total.stats.cache_hits.values()), compile.FOLDER)
+print(projection_loops.total(1), sum(projection_loops.total.stats.cache_hits.values()), compile.FOLDER)
 """
 
 
@@ -44,10 +44,9 @@ def package(tmp_path):
         "../__init__": "",
         "__init__": "",
         "blas": "",
-        "attention_loops": KERNELS,
-        "product_loops": PRODUCTS,
+        "row_loops": ROWS,
+        "projection_loops": PROJECTIONS,
     }
-    files["product_loops"] = PRODUCTS
     files["compile"] = Path(numba_compile.__file__).read_text()
     files["../../folders"] = Path(folders.__file__).read_text()
     for name, source in files.items():
@@ -70,11 +69,11 @@ def test_a_change_of_any_loop_file_makes_machine_code_anew(package):
     assert (value, from_disk) == (2, False)
     assert said == f"rgat: compiling the loops of the CPU backend, once; they are kept in {first}\n"
     assert call(package)[:3] == (2, True, first)
-    kernels = package / "attention_loops.py"
-    status = kernels.stat()
-    kernels.write_text(KERNELS.replace("number + 1", "number - 1"))
-    os.utime(kernels, ns=(status.st_atime_ns, status.st_mtime_ns))  # as an installer may leave it
-    assert kernels.stat().st_size == status.st_size
+    changed = package / "row_loops.py"
+    status = changed.stat()
+    changed.write_text(ROWS.replace("number + 1", "number - 1"))
+    os.utime(changed, ns=(status.st_atime_ns, status.st_mtime_ns))  # as an installer may leave it
+    assert changed.stat().st_size == status.st_size
     value, from_disk, second, _ = call(package)
     assert (value, from_disk) == (0, False)
     assert first.is_dir()  # a process that began before the change may still write to it
@@ -85,7 +84,7 @@ def test_a_change_of_any_loop_file_makes_machine_code_anew(package):
 
 def test_every_file_that_loops_take_code_from_decides():
     names = {path.stem for path in numba_compile.loop_files()}
-    assert {"attention_loops", "product_loops", "basis_loops", "compile", "blas"} <= names
+    assert {"attention_forward_loops", "row_loops", "projection_loops", "basis_loops", "compile", "blas"} <= names
     visited = 0
     for path in numba_compile.loop_files():
         for node in ast.walk(ast.parse(path.read_text())):
@@ -116,7 +115,7 @@ def test_read_only_package_and_home_leave_a_private_temporary_folder(package, tm
 
 def test_where_nothing_can_be_written_loops_are_compiled_in_memory(tmp_path, monkeypatch, capsys):
     (tmp_path / "file").touch()
-    monkeypatch.setattr(numba_compile, "_places", lambda: iter([tmp_path / "file" / "loops"]))
+    monkeypatch.setattr(numba_compile, "_cache_folders", lambda: iter([tmp_path / "file" / "loops"]))
     monkeypatch.setattr(numba_compile, "FOLDER", numba_compile._find_folder())
     assert numba_compile.FOLDER is None
 
@@ -143,7 +142,7 @@ def test_a_temporary_folder_that_others_can_write_is_not_used(tmp_path, monkeypa
     monkeypatch.setattr(numba_compile.tempfile, "gettempdir", lambda: str(tmp_path))
     folder = folders.temporary_folder()
     assert folder.parent == tmp_path
-    assert folder in [place.parent for place in numba_compile._places()]
+    assert folder in [place.parent for place in numba_compile._cache_folders()]
     folder.rmdir()
     if kind == "a link":
         (tmp_path / "elsewhere").mkdir(mode=0o700)
@@ -151,4 +150,4 @@ def test_a_temporary_folder_that_others_can_write_is_not_used(tmp_path, monkeypa
     else:
         folder.mkdir()
         folder.chmod(0o777)
-    assert folder not in [place.parent for place in numba_compile._places()]
+    assert folder not in [place.parent for place in numba_compile._cache_folders()]

@@ -1,31 +1,55 @@
-"""Repeated launches, with kernels that are Python functions on addresses of the CPU's memory."""
+"""Replayed launches, with kernels that are Python functions on addresses of the CPU's memory."""
 
 import ctypes
 
 import pytest
 import torch
 
-from rgat.ops.triton import recording as tape
+from rgat.ops.triton import recording
 
 
 class AddKernel:
-    """``out[i] = a[i] + b[i] + number`` on three addresses."""
+    """``out[i] = a[i] + b[i] + number`` on three addresses, started as Triton 3.6 starts a compiled kernel."""
 
-    function = packed_metadata = None
+    function, packed_metadata = "function", "metadata"
+
+    def __getitem__(self, grid):
+        def start(*arguments, stream):
+            self.run(*grid, stream, self.function, self.packed_metadata, None, None, None, *arguments)
+
+        return start
 
     def run(self, *arguments):
-        out, a, b, size, number = arguments[9:]  # after grid, stream, what Triton knows of the kernel, and hooks
+        out, a, b, size, number = arguments[9:]  # after grid, stream, function, metadata, launch metadata and two hooks
         floats = [ctypes.cast(at, ctypes.POINTER(ctypes.c_float)) for at in (out, a, b)]
         for i in range(size):
             floats[0][i] = floats[1][i] + floats[2][i] + number
 
 
-def launch(out, a, b, number):
-    tape.note(AddKernel(), (1, 1, 1), (out, a, b), (len(out), number))
-    AddKernel().run(*[None] * 9, out.data_ptr(), a.data_ptr(), b.data_ptr(), len(out), number)
+class OtherTritonKernel(AddKernel):
+    """The same as another version of Triton might start it: ``run`` takes the function first, and no hooks."""
+
+    started = 0
+
+    def __getitem__(self, grid):
+        def start(*arguments, stream):
+            OtherTritonKernel.started += 1
+            self.run(self.function, *grid, stream, *arguments)
+
+        return start
+
+    def run(self, function, *arguments):
+        assert function == "function"
+        super().run(*[None] * 9, *arguments[4:])
 
 
+kernel = AddKernel()
 calls = 0
+
+
+def launch(out, a, b, number):
+    recording.note_launch(kernel, (1, 1, 1), (out, a, b), (len(out), number))
+    kernel[1, 1, 1](out.data_ptr(), a.data_ptr(), b.data_ptr(), len(out), number, stream=0)
 
 
 def add(x, y, graph, number):
@@ -40,17 +64,17 @@ def add(x, y, graph, number):
 
 @pytest.fixture(autouse=True)
 def on_the_cpu(monkeypatch):
-    monkeypatch.setattr(tape, "_PATIENCE", 3)
-    monkeypatch.setattr(tape, "_kept", {})
+    monkeypatch.setattr(recording, "_CALLS_BEFORE_RECORDING", 3)
+    monkeypatch.setattr(recording, "_entries", {})
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 0, raising=False)
-    monkeypatch.setattr(tape.torch.Tensor, "get_device", lambda tensor: 0)
+    monkeypatch.setattr(recording.torch.Tensor, "get_device", lambda tensor: 0)
 
 
 def counted(function, *arguments):
     before = calls
-    return tape.play(function, arguments), calls - before
+    return recording.replay_or_run(function, arguments), calls - before
 
 
 def test_after_some_calls_only_the_launches_run_on_the_new_tensors():
@@ -72,15 +96,15 @@ def test_after_some_calls_only_the_launches_run_on_the_new_tensors():
 
 def test_outputs_do_not_share_memory():
     graph = [torch.zeros(4), torch.zeros(4)]
-    outs = [tape.play(add, (torch.full((4,), float(i)), torch.zeros(4), graph, 0)) for i in range(6)]
+    outs = [recording.replay_or_run(add, (torch.full((4,), float(i)), torch.zeros(4), graph, 0)) for i in range(6)]
     assert [out[0].item() for out in outs] == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_changed_graph_is_looked_at_again():
+def test_a_graph_changed_in_place_is_recorded_again():
     graph = [torch.zeros(4), torch.zeros(4)]
     arguments = (torch.ones(4), torch.ones(4), graph, 0)
     for _ in range(4):
-        tape.play(add, arguments)
+        recording.replay_or_run(add, arguments)
     assert counted(add, *arguments)[1] == 0
     graph[1].add_(1)
     out, count = counted(add, *arguments)
@@ -90,23 +114,23 @@ def test_a_changed_graph_is_looked_at_again():
     assert counted(add, *arguments)[1] == 1
 
 
-def test_tapes_of_graphs_that_are_gone_are_forgotten():
+def test_recordings_of_deleted_graphs_are_dropped():
     for _ in range(5):
         graph = [torch.zeros(4), torch.zeros(4)]
         for _ in range(4):
-            tape.play(add, (torch.ones(4), torch.ones(4), graph, 0))
-    assert len(tape._kept) <= 2
+            recording.replay_or_run(add, (torch.ones(4), torch.ones(4), graph, 0))
+    assert len(recording._entries) <= 2
 
 
-@pytest.mark.parametrize("what", ["computes", "returns an input", "returns a part", "writes"])
-def test_what_is_more_than_launches_is_not_repeated(what):
+@pytest.mark.parametrize("action", ["computes", "returns an input", "returns a part", "writes"])
+def test_an_operation_that_does_more_than_launch_is_not_recorded(action):
     def other(x, y, graph, number):
         out = add(x, y, graph, number)
-        if what == "computes":
+        if action == "computes":
             return out * 2
-        if what == "writes":
+        if action == "writes":
             return out.add_(1)
-        return x if what == "returns an input" else out[1:]
+        return x if action == "returns an input" else out[1:]
 
     graph = [torch.zeros(4), torch.zeros(4)]
     for _ in range(6):
@@ -116,10 +140,10 @@ def test_what_is_more_than_launches_is_not_repeated(what):
         assert torch.allclose(out, other(x, x + 1, graph, 0))
 
 
-def test_a_view_that_had_to_be_copied_is_not_repeated():
+def test_a_view_that_had_to_be_copied_is_not_recorded():
     def other(x, y, graph, number):
-        turned = y.view(2, 2).t().reshape(4)  # says that it is a view
-        return add(x, turned, graph, number)
+        transposed = y.view(2, 2).t().reshape(4)  # says that it is a view
+        return add(x, transposed, graph, number)
 
     graph = [torch.zeros(4), torch.zeros(4)]
     with torch.inference_mode():  # where `reshape` arrives as such
@@ -130,15 +154,15 @@ def test_a_view_that_had_to_be_copied_is_not_repeated():
             assert torch.allclose(out, x + y.view(2, 2).t().reshape(4))
 
 
-def test_not_more_than_some_operations_are_remembered(monkeypatch):
-    monkeypatch.setattr(tape, "_MOST_KEPT", 5)
+def test_the_number_of_recordings_is_limited(monkeypatch):
+    monkeypatch.setattr(recording, "_MAX_ENTRIES", 5)
     graph = [torch.zeros(4), torch.zeros(4)]
     for number in range(20):
-        tape.play(add, (torch.ones(4), torch.ones(4), graph, number))
-    assert len(tape._kept) == 5
+        recording.replay_or_run(add, (torch.ones(4), torch.ones(4), graph, number))
+    assert len(recording._entries) == 5
 
 
-def test_strides_and_overlapping_inputs_are_seen():
+def test_strided_overlapping_or_unaligned_inputs_are_not_replayed():
     graph = [torch.zeros(4), torch.zeros(4)]
     twice = torch.randn(8)
     for _ in range(5):
@@ -149,3 +173,39 @@ def test_strides_and_overlapping_inputs_are_seen():
     assert counted(add, twice[:4], twice[4:], graph, 0)[1] == 0
     assert counted(add, twice[::2], twice[4:], graph, 0)[1] == 1
     assert counted(add, twice[1:5], torch.randn(4), graph, 0)[1] == 1  # not aligned
+
+
+def test_another_version_of_triton_is_replayed_by_ordinary_launches(monkeypatch):
+    monkeypatch.setitem(globals(), "kernel", OtherTritonKernel())
+    graph = [torch.arange(4.0), torch.arange(4.0)]
+    ran = []
+    for _ in range(6):
+        x, y = torch.randn(4), torch.randn(4)
+        out, count = counted(add, x, y, graph, 2)
+        ran.append(count)
+        assert torch.allclose(out, x + y + graph[1] + 4)
+    assert ran == [1, 1, 1, 0, 0, 0]
+    assert OtherTritonKernel.started >= 12  # two by each call, replayed or not
+    (entry,) = recording._entries.values()
+    assert not entry.recording.by_run
+
+
+@pytest.mark.parametrize("change", ["other order", "more arguments", "fewer arguments", "no run", "no function"])
+def test_run_is_used_only_with_the_arguments_that_triton_gives_it(change):
+    class Kernel(AddKernel):
+        def __getitem__(self, grid):
+            def start(*arguments, stream):
+                metadata = (None, None) if change == "fewer arguments" else (None, None, None)
+                if change == "other order":
+                    self.run(*grid, stream, self.packed_metadata, self.function, *metadata, *arguments)
+                elif change != "no run":
+                    more = (0,) if change == "more arguments" else ()
+                    self.run(*grid, stream, self.function, self.packed_metadata, *metadata, *arguments, *more)
+
+            return start
+
+    changed = Kernel()
+    if change == "no function":
+        Kernel.function = property(lambda self: self.handle)
+    assert recording._starts_by_run(AddKernel(), (1, 2, 3))
+    assert not recording._starts_by_run(changed, (1, 2, 3))

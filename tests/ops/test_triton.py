@@ -1,6 +1,5 @@
 """The Triton backend on a device: sizes, degrees and modes that the covering table does not reach."""
 
-from unittest import mock
 
 import pytest
 import torch
@@ -9,8 +8,9 @@ from helpers import assert_close, assert_matches_reference, pack_half, random_gr
 from rgat import RelationalGraph, ops
 from rgat.models import NodeClassifier
 from rgat.nn import RGATConv, RGCNConv
+from rgat.ops import cache
 from rgat.ops.torch import backend as vectorised
-from rgat.ops.triton import recording as tape
+from rgat.ops.triton import recording
 
 pytestmark = pytest.mark.gpu
 
@@ -152,26 +152,16 @@ def test_a_featureless_layer_is_built_on_the_default_device(num_bases):
     assert_close(conv(None, graph.to("cuda")).cpu(), built(None, graph), 1e-5)
 
 
-def test_a_new_graph_costs_the_same_however_many_live():
-    from rgat.ops.triton import launch as triton_launch
-
+def test_tables_of_a_graph_are_dropped_with_it():
     conv, x = RGATConv(8, 4, 3).cuda(), torch.randn(20, 8, device="cuda")
-    triton_launch._made.clear()
-    graphs = [random_graph(20, 200, 3, seed=seed).to("cuda").prepare() for seed in range(60)]
-    looked_at = []
-    expired = triton_launch.StorageWeakRef.expired
-    with mock.patch.object(triton_launch.StorageWeakRef, "expired", lambda ref: looked_at.append(ref) or expired(ref)):
-        counts = []
-        for graph in graphs:
-            before = len(looked_at)
+    before = len(cache._entries)
+    graphs = [random_graph(20, 200, 3, seed=seed).to("cuda").prepare() for seed in range(20)]
+    for graph in graphs:
+        for _ in range(15):
             conv(x, graph)
-            counts.append(len(looked_at) - before)
-    assert counts[-1] <= counts[10]
-    live = len(triton_launch._made)
+    assert len(cache._entries) >= before + len(graphs)
     del graphs, graph
-    for seed in range(60):
-        conv(x, random_graph(20, 200, 3, seed=100 + seed).to("cuda"))
-    assert 0 < len(triton_launch._made) < live  # what is gone is forgotten
+    assert len(cache._entries) <= before + 1  # the features
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e8, 1e-8])
@@ -217,7 +207,7 @@ def test_tables_kept_per_graph_change_no_bit():
 
 @pytest.mark.parametrize("x_is_given", [False, True])
 @pytest.mark.parametrize(
-    ("options", "dtype", "tapes"),
+    ("options", "dtype", "recordings"),
     [
         ({}, torch.float32, 2),
         ({}, torch.float64, 2),
@@ -229,7 +219,7 @@ def test_tables_kept_per_graph_change_no_bit():
         ({"head_merge": "mean", "edge_dim": 3}, torch.float32, 2),
     ],
 )
-def test_repeated_launches_are_those_of_a_first_call(options, dtype, tapes, x_is_given, monkeypatch):
+def test_replayed_launches_are_those_of_a_first_call(options, dtype, recordings, x_is_given, monkeypatch):
     width = options.get("edge_dim")
     graph = random_graph(300, 4000, 5, edge_dim=width)
     hub = torch.stack([torch.randint(300, (700,)), torch.zeros(700, dtype=torch.long)])
@@ -240,15 +230,15 @@ def test_repeated_launches_are_those_of_a_first_call(options, dtype, tapes, x_is
     inputs = [torch.randn(300, 16, device="cuda", dtype=dtype) for _ in range(20)]
 
     def run(patience):
-        monkeypatch.setattr(tape, "_PATIENCE", patience)
-        tape._kept.clear()
+        monkeypatch.setattr(recording, "_CALLS_BEFORE_RECORDING", patience)
+        recording._entries.clear()
         if "feature_dropout" in options:
             conv.dropout_state.zero_()
         return [step(conv, x, graph, x_is_given) for x in inputs]
 
     for expected, found in zip(run(10**9), run(16), strict=True):
         assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
-    assert sum(kept.tape is not None for kept in tape._kept.values()) == tapes
+    assert sum(entry.recording is not None for entry in recording._entries.values()) == recordings
 
 
 @pytest.mark.parametrize("how", ["inference", "compiled"])
@@ -270,7 +260,7 @@ def test_parameters_that_change_between_calls_are_read(how, options):
 
 
 def test_a_new_graph_in_old_memory_is_not_taken_for_the_old_one(monkeypatch):
-    monkeypatch.setattr(tape, "_PATIENCE", 2)
+    monkeypatch.setattr(recording, "_CALLS_BEFORE_RECORDING", 2)
     conv, x = RGATConv(16, 8, 3, heads=2).cuda(), torch.randn(50, 16, device="cuda")
     for seed in range(6):
         graph = random_graph(50, 300, 3, seed=seed).to("cuda")

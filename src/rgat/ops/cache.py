@@ -8,9 +8,13 @@ it does when it is shared with another process).
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
+
+_CALLS_BEFORE_CACHING = 12  # a layer asks for the same table up to three times in a step, a few layers share a batch
 
 _entries: dict[int, tuple[weakref.ref[Tensor], dict[Any, Any], list[Any]]] = {}
 
@@ -36,3 +40,21 @@ def derived(tensor: Tensor) -> dict[Any, Any]:
         current[:] = state, {}
     values: dict[Any, Any] = current[1]
     return values
+
+
+def cached(tensor: Tensor, name: Any, compute: Callable[[], Any]) -> Any:
+    """Return ``compute()``, which follows from a tensor on a GPU, once it was asked for often enough; None: not yet.
+
+    The value is computed in the twelfth call with the same tensor and name, so a batch that is used once neither pays
+    nor waits for it. During a CUDA-graph capture no kernel runs, so nothing is computed.
+    """
+    values = derived(tensor)
+    calls, value = values.get(name, (0, None))
+    if value is not None or torch.cuda.is_current_stream_capturing():
+        return value
+    if calls + 1 == _CALLS_BEFORE_CACHING:
+        with torch.inference_mode(False):
+            value = compute()
+        torch.cuda.current_stream(tensor.device).synchronize()  # other streams may use it next
+    values[name] = calls + 1, value
+    return value

@@ -1,13 +1,13 @@
 """Dropout masks as a pure function of (seed, call number, ids, head, channel), the same on every backend.
 
-A mask is recomputed wherever it is needed, so it is never stored, and neither threads nor the order of the edges nor
-the backend can change it. Each id (a row ``relation * N + node``, or an edge's place in the sorted order) gets a
-64-bit key by the finaliser of SplitMix64; each column (``head * D + channel``, or the head) then costs one 32-bit
-finaliser, which vectorises well and needs no 64-bit product in the inner loop of a kernel.
+A mask is recomputed wherever it is needed and never stored; threads, the order of the edges and the backend cannot
+change it. Each id (a row ``relation * N + node``, or an edge's position in the sorted order) gets a 64-bit key by the
+finaliser of SplitMix64. Each column (``head * D + channel``, or the head) then costs one 32-bit finaliser, which
+vectorises well and needs no 64-bit product in the inner loop of a kernel.
 
-The ``state`` of a call is the int64 pair (seed, call number). That of a stack of models is ``[S, 6]``, a row for each
-member: its pair, then for each kind of mask the number below which an element is dropped and the bits of the scale.
-Heads, and with them columns, are shared out evenly among members, and each counts its own from zero.
+The ``state`` of a call is the int64 pair (seed, call number). The state of a stack of models is ``[S, 6]``, one row per
+member: its pair, then for each kind of mask the threshold below which an element is dropped and the bits of the scale.
+Heads, and with them columns, are divided evenly among members, and each member counts its own from zero.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
-from torch.utils.weak import WeakIdKeyDictionary
 
+from rgat.ops import cache
 from rgat.ops.registration import has_values
 
-FEATURES, EDGES = 0, 1  # the two kinds of mask draw from streams of their own
+FEATURES, EDGES = 0, 1  # the two kinds of mask have separate random streams
 
 _LOW32 = 0xFFFFFFFF
 _GOLDEN32 = 0x9E3779B9  # 2^32 over the golden ratio: consecutive columns land far apart
 
 
 def _signed(value: int) -> int:
-    """Write an unsigned 64-bit constant as the int64 with the same bits; products then wrap as in C."""
+    """Return the int64 with the bits of an unsigned 64-bit constant; products then wrap as in C."""
     return value - 2**64 if value >= 2**63 else value
 
 
@@ -56,38 +56,37 @@ def _mix32(value: Tensor) -> Tensor:
 def count_call(state: Tensor, counted: Tensor | None = None) -> Tensor:
     """Return a copy of the pairs (seed, call number) ``[..., 2]`` and count one call in place, or ``counted`` calls.
 
-    Activation checkpointing calls a layer again in the backward pass, with PyTorch's random number generator as it was
-    in the first call. So each call draws a random number, and a call in a backward pass gets the copy that was made
-    under the same number, without counting.
+    Activation checkpointing calls a layer again in the backward pass, with the state that PyTorch's random number
+    generator had in the first call. So each call draws a random number, and a call in a backward pass returns the copy
+    of the call that drew the same number, without counting.
     """
     if has_values([state]) and not any(mode.is_infra_mode() for mode in _get_current_dispatch_mode_stack()):
-        # Modes that watch, such as those of selective checkpoints, must not: a recalled copy is not made again.
+        # Hide this from modes such as that of selective checkpoints: a recalled copy is not computed again.
         with torch._C._DisableTorchDispatch():
             return _count_or_recall(state, counted)
     traced: Tensor = _count_traced(state, counted)
     return traced
 
 
-_CALLS_KEPT = 1024  # of each layer; backward passes that wait longer are refused
-_calls = WeakIdKeyDictionary()  # of each layer's state: random number -> copy of the state
+_CALLS_KEPT = 1024  # per layer; a backward pass after more calls raises
 
 
 def _count_or_recall(state: Tensor, counted: Tensor | None) -> Tensor:
     drawn = int(torch.randint(2**62, (), device="cpu"))
-    calls: dict[int, Tensor | None] = _calls.setdefault(state, {})  # type: ignore[no-untyped-call]
+    calls: dict[int, Tensor | None] = cache.kept_with(state).setdefault("calls", {})  # by random number
     if torch._C._current_graph_task_id() == -1:
         before = _count(state, counted)
-        calls[drawn] = None if drawn in calls else before  # drawn twice: the generator was set back in between
+        calls[drawn] = None if drawn in calls else before  # drawn twice: the generator was reset in between
         if len(calls) > _CALLS_KEPT:
             calls.pop(next(iter(calls)), None)
         return before
-    found = calls.get(drawn)
-    if found is None:
-        raise RuntimeError(_REFUSAL)
-    return found
+    recalled = calls.get(drawn)
+    if recalled is None:
+        raise RuntimeError(_NO_MASKS)
+    return recalled
 
 
-_REFUSAL = (
+_NO_MASKS = (
     "a layer with dropout that is called again in a backward pass, as activation checkpointing does, must get the "
     "masks of its first call, and these cannot be found: keep `preserve_rng_state=True`, do not set the random seed "
     "between steps, and do not compile the checkpoint; or set the dropout rates to 0"
@@ -100,11 +99,11 @@ def _count(state: Tensor, counted: Tensor | None = None) -> Tensor:
     return before
 
 
-# An operator, so that a compiler cannot make the copy again, in backward, from the changed original.
+# An operator, so that a compiler cannot recompute the copy in backward, from the changed state.
 @torch.library.custom_op("rgat::count_call", mutates_args=("state",))
 def _count_traced(state: Tensor, counted: Tensor | None = None) -> Tensor:
     if torch._C._current_graph_task_id() != -1:
-        raise RuntimeError(_REFUSAL)
+        raise RuntimeError(_NO_MASKS)
     return _count(state, counted)
 
 
@@ -114,12 +113,12 @@ def _(state: Tensor, counted: Tensor | None = None) -> Tensor:
 
 
 def mask_stream(state: Tensor, kind: int) -> Tensor:
-    """The 64-bit number, as int64, that the masks of one kind and call are drawn from; one per row of ``state``."""
+    """Return the 64-bit random stream, as int64, of the masks of one kind and call; one per row of ``state``."""
     return _mix64(_mix64(state[..., 0] + kind * _GOLDEN64) + state[..., 1] * _GOLDEN64)
 
 
 def drop_below(rate: float) -> int:
-    """The 32-bit number below which an element is dropped."""
+    """Return the 32-bit threshold below which an element is dropped."""
     return min(round(rate * 2**32), _LOW32)
 
 
@@ -132,7 +131,7 @@ def keep_mask(state: Tensor, kind: int, ids: Tensor, num_columns: int, rate: flo
 
 
 def _bits(state: Tensor, kind: int, ids: Tensor, num_columns: int) -> Tensor:
-    """32 random bits of each id and column, as int64."""
+    """Return 32 random bits per id and column, as int64."""
     key = _mix64(mask_stream(state, kind) ^ (ids.long() * _GOLDEN64))  # [len(ids)]
     low, high = key & _LOW32, _shift_right(key, 32)
     column = torch.arange(num_columns, device=ids.device) * _GOLDEN32
@@ -140,7 +139,7 @@ def _bits(state: Tensor, kind: int, ids: Tensor, num_columns: int) -> Tensor:
 
 
 def scaled_mask(state: Tensor, kind: int, ids: Tensor, num_columns: int, rate: float, dtype: torch.dtype) -> Tensor:
-    """``1 / (1 - rate)`` where an element is kept, else 0; for a stack each member's columns by its own rate."""
+    """Return ``1 / (1 - rate)`` where an element is kept, else 0; in a stack, each member has its own rate."""
     if state.dim() == 1:
         return keep_mask(state, kind, ids, num_columns, rate).to(dtype) / (1 - rate)
     share = num_columns // state.shape[0]
@@ -150,7 +149,7 @@ def scaled_mask(state: Tensor, kind: int, ids: Tensor, num_columns: int, rate: f
 
 
 def member_rates(feature_rates: Sequence[float], edge_rates: Sequence[float]) -> Tensor:
-    """What a stack's state holds beside the pairs, ``[S, 4]``."""
+    """Return the thresholds and scales in a stack's state, ``[S, 4]``."""
     rows = [
         [word for rate in rates for word in (drop_below(rate), _scale_bits(rate))]
         for rates in zip(feature_rates, edge_rates, strict=True)

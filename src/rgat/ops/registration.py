@@ -224,7 +224,7 @@ def operator(name: str, record: bool = False) -> Callable[[Callable[..., Any]], 
 
 def _recorded(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*arguments: Any) -> Any:
-        return recording.play(function, arguments) if arguments[0].is_cuda else function(*arguments)
+        return recording.replay_or_run(function, arguments) if arguments[0].is_cuda else function(*arguments)
 
     call.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
     return call

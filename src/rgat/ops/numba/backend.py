@@ -12,8 +12,7 @@ from torch import Tensor
 
 from rgat.graph import Rows, pointers
 from rgat.ops.backend import Call, Operands, Saved
-from rgat.ops.numba import attention_loops as loops
-from rgat.ops.numba import basis_loops, blas
+from rgat.ops.numba import basis_loops, blas, row_loops
 from rgat.ops.numba.arrays import as_array, indices
 from rgat.ops.numba.edges import EdgeLoops
 from rgat.ops.numba.projection import (
@@ -152,7 +151,7 @@ def attend_table_backward(
     source, source_back, target, _, _ = places
     dtable, dkeys = torch.empty_like(table), torch.empty_like(keys if query_kernel is not None else keys.view(0, 0, 0))
     flat = dtable.flatten(1)
-    run(loops.clear_rows, even(0, len(flat), flat.shape[1]), indices(source_back), as_array(flat))
+    run(row_loops.clear_rows, even(0, len(flat), flat.shape[1]), indices(source_back), as_array(flat))
     dlogits, dqueries = edge_loops.backward_by_edge(attention, grad, grad_attention, flat, dkeys, source)
     dquery_kernel = dkey_kernel = table.new_empty(0)
     if query_kernel is not None and key_kernel is not None:
@@ -241,5 +240,5 @@ def gather_back(grads: list[Tensor], backs: list[Tensor]) -> Tensor:
     out = grads[0].new_empty(len(backs[0]), *grads[0].shape[1:])
     flat = [as_array(t).reshape(len(t), out[0].numel() if len(out) else 0) for t in (out, grads[0], grads[-1])]
     bounds = even(0, len(out), 3 * flat[0].shape[1])
-    run(loops.gather_back, bounds, *flat, *(as_array(t) for t in (backs[0], backs[-1])), len(grads) == 2)
+    run(row_loops.gather_back, bounds, *flat, *(as_array(t) for t in (backs[0], backs[-1])), len(grads) == 2)
     return out

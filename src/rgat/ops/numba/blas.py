@@ -1,7 +1,7 @@
-"""Matrix products inside compiled loops: the BLAS that PyTorch brings, called by its address.
+"""Call the BLAS that PyTorch ships from compiled loops, by the address of its matrix product.
 
-A product of a few hundred rows is too short to go through Python, and on several threads Python hands its lock around
-once per call. From a compiled loop the same routine costs nothing but itself, and each thread has its own products.
+A product of a few hundred rows takes less time than a call from Python, and each such call takes the global interpreter
+lock. A compiled loop calls the same routine without either, so each thread computes its own products.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _NAMES = {torch.float32: ("sgemm_", "SGEMM", "sgemm"), torch.float64: ("dgemm_",
 def _library() -> ctypes.CDLL | None:
     for path in sorted((Path(torch.__file__).parent / "lib").glob("*torch_cpu.*")):
         try:
-            return ctypes.CDLL(str(path))  # finds also what this library is linked with
+            return ctypes.CDLL(str(path))  # also finds functions of libraries that it is linked with
         except OSError:
             continue
     return None
 
 
 def find_function(names: tuple[str, ...]) -> Any:
-    """A function of the libraries that PyTorch has loaded, by the first name that is there; None without any."""
+    """Return the first of these functions that a library of PyTorch has; None if there is none."""
     for name in names:
         function = getattr(_library(), name, None)
         if function is not None:
@@ -42,7 +42,7 @@ def find_function(names: tuple[str, ...]) -> Any:
 
 @functools.cache
 def address(dtype: torch.dtype) -> int:
-    """Of the general matrix product for numbers of this type; 0 if there is none."""
+    """Return the address of the matrix product (GEMM) for a dtype; 0 if there is none."""
     function = find_function(_NAMES[dtype])
     return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
 
@@ -54,14 +54,14 @@ def _thread_setter() -> Callable[[int], int] | None:
 
 
 def use_threads(count: int) -> int:
-    """Let products of this thread use so many threads, 0: as many as elsewhere; return what was set before."""
+    """Set how many threads products of this thread use, 0: the global setting; return the previous number."""
     setter = _thread_setter()
     return 0 if setter is None else setter(count)
 
 
 @numba.extending.intrinsic
 def _gemm(typing_context, routine, trans_a, trans_b, m, n, k, a, lda, b, ldb, beta, c, ldc):
-    """Columns first, as Fortran has it; every argument by its address."""
+    """Call GEMM as Fortran does: column-major, every argument by its address."""
 
     def generate(context, builder, signature, arguments):
         number = context.get_value_type(beta)
@@ -88,19 +88,20 @@ def _gemm(typing_context, routine, trans_a, trans_b, m, n, k, a, lda, b, ldb, be
         return context.get_dummy_value()
 
     kinds = numba.types
-    flag, size, place = kinds.boolean, kinds.int64, kinds.uint64
-    return kinds.void(place, flag, flag, size, size, size, place, size, place, size, beta, place, size), generate
+    flag, size, pointer = kinds.boolean, kinds.int64, kinds.uint64
+    signature = kinds.void(pointer, flag, flag, size, size, size, pointer, size, pointer, size, beta, pointer, size)
+    return signature, generate
 
 
 @numba.njit(inline="always")
-def place(array, offset):
-    """The address of an element, counted from the first."""
+def address_of(array, offset):
+    """Return the address of the element at ``offset`` in the flattened array."""
     return np.uint64(array.ctypes.data) + np.uint64(offset * array.itemsize)
 
 
 @numba.njit(inline="always")
 def multiply(routine, size, left, left_row, left_flipped, right, right_row, right_flipped, beta, out, out_row):
-    """``out = left @ right + beta * out``; ``size``: rows, columns, terms; each matrix by address and row length."""
+    """Compute ``out = left @ right + beta * out``; ``size``: rows, columns, terms; matrices: address and row size."""
     rows, columns, terms = size
     _gemm(
         routine, right_flipped, left_flipped, columns, rows, terms,

@@ -11,8 +11,14 @@ from torch import Tensor
 
 from rgat.ops.backend import Call
 from rgat.ops.dropout import EDGES, FEATURES, drop_below, mask_stream
-from rgat.ops.numba import attention_loops as loops
-from rgat.ops.numba import product_loops as products
+from rgat.ops.numba import (
+    attention_backward_loops,
+    attention_forward_loops,
+    convolution_loops,
+    dropout_loops,
+    softmax_loops,
+    source_grad_loops,
+)
 from rgat.ops.numba.arrays import (
     NO_INDEX,
     NO_MARKS,
@@ -82,14 +88,14 @@ class EdgeLoops:
                 channels,
                 self.row_id,
             )
-            run(loops.mask_rows, bounds, *where, *self.feature_mask)
+            run(dropout_loops.mask_rows, bounds, *where, *self.feature_mask)
 
     def _scores_singles(self) -> bool:
         """Whether to score edges that are alone in their group: for a softmax across, and where a score may be NaN."""
         if not self.attends or len(self.scopes[1]):
             return self.attends
         parts = (self.queries, self.keys, self.edge_logits)
-        query, key, edge = (float(loops.largest(part.reshape(-1))) for part in parts)
+        query, key, edge = (float(softmax_loops.largest(part.reshape(-1))) for part in parts)
         score = query + key if self.score[1] else self.queries.shape[2] * query * key
         return not score + edge < float(np.finfo(self.queries.dtype).max)
 
@@ -99,8 +105,8 @@ class EdgeLoops:
         out = x.new_empty(len(self.target_ptr) - 1, self.heads, channels)
         weights = torch.empty_like(attention) if len(self.edge_mask[1]) else attention
         run(
-            loops.forward, cut(self.target_ptr, 0, len(out), self.heads * channels), *self.edges, self.value_row,
-            self.queries, self.keys, *self.score, self._scores_singles(), *self.scopes,
+            attention_forward_loops.forward, cut(self.target_ptr, 0, len(out), self.heads * channels), *self.edges,
+            self.value_row, self.queries, self.keys, *self.score, self._scores_singles(), *self.scopes,
             *self.edge_mask, self.aggregated, self.values, self.share, self.width, as_array(x),
             as_array(attention), as_array(weights), as_matrix(out), as_array(sums),
         )  # fmt: skip
@@ -124,10 +130,11 @@ class EdgeLoops:
             grad_attention = grad.new_empty(0, 0)
         dlogits = torch.empty_like(attention)
         run(
-            loops.backward_by_target, cut(self.target_ptr, 0, len(grad), grad.shape[1] * grad.shape[2]), *self.edges,
+            attention_backward_loops.backward_by_target,
+            cut(self.target_ptr, 0, len(grad), grad.shape[1] * grad.shape[2]), *self.edges,
             self.value_row, self.queries, self.keys, *self.score[1:], *self.scopes, *self.edge_mask, self.aggregated,
-            self.values, self.share, self.width, as_array(x), as_array(attention), as_array(self.signed), as_matrix(grad),
-            *(as_array(t) for t in (grad_sums, grad_attention, dlogits, dqueries)),
+            self.values, self.share, self.width, as_array(x), as_array(attention), as_array(self.signed),
+            as_matrix(grad), *(as_array(t) for t in (grad_sums, grad_attention, dlogits, dqueries)),
         )  # fmt: skip
         return dlogits, dqueries
 
@@ -137,7 +144,7 @@ class EdgeLoops:
             return attention
         weights = torch.empty_like(attention)
         bounds = even(0, len(attention), 8 * self.heads)
-        run(loops.drop_edges, bounds, *self.edge_mask, as_array(attention), as_array(weights))
+        run(dropout_loops.drop_edges, bounds, *self.edge_mask, as_array(attention), as_array(weights))
         return weights
 
     def backward_by_edge(
@@ -166,7 +173,7 @@ class EdgeLoops:
         arrays = (indices(self.s.target), as_array(weights), as_matrix(grad), as_array(together), as_array(dvalues))
         where = (0, optional_indices(place), *self.by_source)
         keys = as_matrix(dkeys)
-        run(loops.values_by_source, bounds, *where, *arrays, self.share, self.width, keys, self.share, 0)
+        run(source_grad_loops.values_by_source, bounds, *where, *arrays, self.share, self.width, keys, self.share, 0)
         self.mask_features(dvalues, grad.shape[2], place)
         if not additive:
             self.keys_by_source(dlogits, dkeys)
@@ -184,7 +191,7 @@ class EdgeLoops:
                 as_matrix(dkeys),
             )
             run(
-                loops.keys_by_source,
+                source_grad_loops.keys_by_source,
                 bounds,
                 0,
                 *self.by_source,
@@ -207,9 +214,9 @@ class EdgeLoops:
         def make(bounds: list[int], into: Array, out: Tensor) -> None:
             shared = shared_grads(dweight, bounds)
             run(
-                products.table_backward, bounds, np.array(bounds), gemm_address(x), indices(rows.node), into,
-                indices(rows.relation_ptr), *self.by_source, indices(self.s.target), indices(self.s.group), self.group_row,
-                as_array(weights), as_matrix(grad), as_array(dlogits), self.queries, self.score[1],
+                convolution_loops.table_backward, bounds, np.array(bounds), gemm_address(x), indices(rows.node), into,
+                indices(rows.relation_ptr), *self.by_source, indices(self.s.target), indices(self.s.group),
+                self.group_row, as_array(weights), as_matrix(grad), as_array(dlogits), self.queries, self.score[1],
                 self.share, grad.shape[2], self.aggregated, as_array(dsums), self.row_id, *self.feature_mask,
                 as_matrix(x), *(as_array(t) for t in (weight, out, dweight, shared)),
             )  # fmt: skip

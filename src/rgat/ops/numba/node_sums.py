@@ -1,4 +1,4 @@
-"""Sums by node of what several threads of the CPU backend make for rows."""
+"""Sum rows by node on several threads of the CPU backend."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rgat.ops.numba import product_loops as products
+from rgat.ops.numba.row_loops import add_rows
 from rgat.ops.numba.threads import even, run
 
-COPIES = 4  # of the sums at most: to zero and to add one costs as much as a round of as many rows
-ROUND = 1 << 20  # numbers in a round at least, so that a few nodes with many rows do not make many rounds
+COPIES = 4  # at most: to zero and add a copy of the sums costs as much as a round of as many rows
+ROUND = 1 << 20  # numbers in a round at least, so that few nodes with many rows do not need many rounds
 
 
 class NodeSums:
     """Sums ``[N, C]`` to which every row adds for one node.
 
-    A few threads have a copy each. More of them fill a buffer, one round of rows after the other, and after each round
-    every thread adds what belongs to its own nodes. So memory does not grow with the number of threads.
+    Up to ``COPIES`` threads have a copy each. More threads fill a buffer, one round of rows after the other, and after
+    each round every thread adds the rows of its own nodes. So memory does not grow with the number of threads.
     """
 
     def __init__(self, like: Tensor, num_nodes: int, channels: int, ranges: int) -> None:
-        """Begin with zeros, for so many ranges of rows side by side; 0: nothing is to be summed."""
+        """Start with zeros, for this many ranges of rows in parallel; 0: there is nothing to sum."""
         self._in_rounds = ranges > COPIES
         self.copies = like.new_zeros(1 if self._in_rounds else ranges, num_nodes, channels)
 
@@ -34,12 +34,12 @@ class NodeSums:
         divide: Callable[[int, int], list[int]],
         make: Callable[[list[int], NDArray[Any], Tensor], None],
     ) -> None:
-        """Let ``make(bounds, into, out)`` add, for each row ``u`` in some ranges, to ``out[..., into[u], :]``.
+        """Call ``make(bounds, into, out)``, which adds each row ``u`` of some ranges to ``out[..., into[u], :]``.
 
         Args:
-            node: of each row.
-            divide: gives the bounds of the ranges of the rows between two.
-            make: is called once or, each time with other rows, several times.
+            node: The node of each row.
+            divide: Returns the bounds of ranges that cover the rows between its two arguments.
+            make: Called once, or several times with different rows.
         """
         if self._in_rounds:
             self._add_in_rounds(node, divide, make)
@@ -62,7 +62,7 @@ class NodeSums:
             last = min(first + step, len(node))
             make(divide(first, last), into, buffer.zero_())
             arrays = (node, buffer[0].numpy(), self.copies[0].numpy())
-            run(products.add_rows, even(0, num_nodes, channels), first, last, *arrays)
+            run(add_rows, even(0, num_nodes, channels), first, last, *arrays)
 
     def total(self) -> Tensor:
         """Return the sums; copies are added in their order."""

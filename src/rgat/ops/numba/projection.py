@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from rgat.graph import Rows, Structure
-from rgat.ops.numba import basis_loops
-from rgat.ops.numba import product_loops as products
+from rgat.ops.numba import convolution_loops, folding_loops, projection_loops
 from rgat.ops.numba.arrays import (
     NO_INDEX,
     NO_MARKS,
@@ -36,7 +35,7 @@ def project(
     out = x.new_empty(rows.relation.shape[0], weight.shape[1], weight.shape[3])
     arrays = (as_matrix(x), as_array(weight), as_array(out))
     run(
-        products.project,
+        projection_loops.project,
         row_bounds(rows, weight.shape[1:]),
         gemm_address(x),
         optional_indices(node),
@@ -78,7 +77,7 @@ def project_backward(
         shared = shared_grads(dweight, bounds)
         arrays = (as_matrix(grad), as_matrix(given), *(as_array(t) for t in (kernels, out, dweight, shared)))
         where = (gemm_address(grad), optional_indices(node), into, indices(rows.relation_ptr))
-        run(products.project_backward, bounds, np.array(bounds), *where, *arrays)
+        run(projection_loops.project_backward, bounds, np.array(bounds), *where, *arrays)
         add_shared(dweight, shared, bounds, rows)
 
     if node is None:  # each row of `x` is read by one row
@@ -114,7 +113,7 @@ def scores_backward(x: Tensor, weight: Tensor, dscores: Tensor, rows: Rows, plac
     bounds, dweight = row_bounds(rows, weight.shape[1:]), weight.new_zeros(weight.shape)
     shared = shared_grads(dweight, bounds)
     arrays = (as_array(dscores), as_matrix(x), *(as_array(t) for t in (weight, dx, dweight, shared)))
-    run(products.scores_backward, bounds, np.array(bounds), indices(place), indices(rows.relation_ptr), *arrays)
+    run(projection_loops.scores_backward, bounds, np.array(bounds), indices(place), indices(rows.relation_ptr), *arrays)
     add_shared(dweight, shared, bounds, rows)
     return dweight
 
@@ -128,7 +127,7 @@ def project_sums(sums: Tensor, weight: Tensor, aggregated: Array, s: Structure, 
     def make(bounds: list[int], into: Array, out: Tensor) -> None:
         arrays = (aggregated, *(as_array(t) for t in (sums, weight, out)))
         where = (gemm_address(sums), into, indices(s.targets.relation_ptr))
-        run(products.project_sums, bounds, np.array(bounds), *where, *arrays)
+        run(convolution_loops.project_sums, bounds, np.array(bounds), *where, *arrays)
 
     ranges = len(divide(0, len(sums))) - 1
     out = NodeSums(sums, len(s.target_ptr) - 1, heads * channels, ranges)
@@ -143,7 +142,7 @@ def sums_grad(dsums: Tensor, grad: Tensor, sums: Tensor, weight: Tensor, aggrega
     shared = shared_grads(dweight, bounds)
     arrays = (as_matrix(grad), *(as_array(t) for t in (sums, weight, dsums, dweight, shared)))
     where = (gemm_address(grad), indices(s.targets.node), indices(s.targets.relation_ptr), aggregated)
-    run(products.project_sums_backward, bounds, np.array(bounds), *where, *arrays)
+    run(convolution_loops.project_sums_backward, bounds, np.array(bounds), *where, *arrays)
     add_shared(dweight, shared, bounds, s.targets)
     return dweight
 
@@ -154,7 +153,7 @@ def fold(kernels: Tensor, attention: Tensor) -> tuple[Tensor, Tensor]:
     weight = kernels.new_empty(relations, 1, inputs, heads * (channels + width))
     query = kernels.new_empty(relations, 1, inputs, heads * width)
     arrays = (as_array(t) for t in (kernels, attention, weight[:, 0], query[:, 0]))
-    run(basis_loops.fold, even(0, relations, heads * inputs * channels), *arrays)
+    run(folding_loops.fold, even(0, relations, heads * inputs * channels), *arrays)
     return weight, query
 
 
@@ -162,5 +161,5 @@ def fold_backward(dweight: Tensor, dquery: Tensor, kernels: Tensor, attention: T
     """Return the gradients of kernels and attention kernels."""
     dkernels, dattention = torch.empty_like(kernels), torch.empty_like(attention)
     arrays = (as_array(t) for t in (dweight[:, 0], dquery[:, 0], kernels, attention, dkernels, dattention))
-    run(basis_loops.fold_backward, even(0, len(kernels), kernels[0].numel() if len(kernels) else 0), *arrays)
+    run(folding_loops.fold_backward, even(0, len(kernels), kernels[0].numel() if len(kernels) else 0), *arrays)
     return dkernels, dattention

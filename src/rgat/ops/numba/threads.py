@@ -1,9 +1,9 @@
-"""Compiled loops on several threads: on those that PyTorch's own operations use.
+"""Run compiled loops on the threads that PyTorch's own operations use.
 
-Two pools of threads would get into each other's way: OpenMP lets a thread that has finished its part spin for some
-milliseconds, on a core that the other pool then waits for. So the loops run as a parallel region of the OpenMP library
-that PyTorch has loaded, or, where that has no such entry, one after the other. Numba's pools are no choice: they
-survive neither a fork nor two Python threads at once.
+A second pool of threads would slow both down: an OpenMP thread that has finished its part spins for some milliseconds
+on a core that the other pool needs. So loops run as a parallel region of the OpenMP library that PyTorch has loaded, or
+sequentially if that library has no ``GOMP_parallel``. Numba's own pools survive neither a fork nor two Python threads
+at once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from rgat.ops.numba.blas import find_function, use_threads
 from rgat.ops.numba.compile import announce
 
-ALONE = 1 << 14  # numbers to move below which a second thread costs more than it saves
+ALONE = 1 << 14  # numbers to move; with fewer, a second thread costs more than it saves
 
 _Body = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
@@ -32,7 +32,7 @@ _is_forked = False  # OpenMP's threads do not survive a fork, and it waits for t
 def _note_fork() -> None:
     global _is_forked
     _is_forked = True
-    torch.set_num_threads(1)  # so that PyTorch's own operations do not wait for them either
+    torch.set_num_threads(1)  # or PyTorch's own operations would wait for them
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, where processes do not fork
@@ -49,8 +49,8 @@ def _num_threads() -> int:
     return 1 if _is_forked or _parallel() is None else torch.get_num_threads()
 
 
-def _alone(tasks: Iterable[Callable[[], None]]) -> None:
-    """Call functions one after the other; products inside them are not divided any further."""
+def _run_sequentially(tasks: Iterable[Callable[[], None]]) -> None:
+    """Call functions one after the other; BLAS uses one thread in them."""
     before = use_threads(1)
     try:
         for task in tasks:
@@ -59,15 +59,15 @@ def _alone(tasks: Iterable[Callable[[], None]]) -> None:
         use_threads(before)
 
 
-def _side_by_side(tasks: list[Callable[[], None]]) -> None:
-    """Call functions that release Python's lock, each on some thread of a team."""
+def _run_in_parallel(tasks: list[Callable[[], None]]) -> None:
+    """Call functions that release the global interpreter lock on the threads of an OpenMP team."""
     parallel = _parallel()
     assert parallel is not None
     waiting, errors = iter(tasks), []
 
     def body(_: Any) -> None:
         try:
-            _alone(waiting)
+            _run_sequentially(waiting)
         except BaseException as error:
             errors.append(error)
 
@@ -77,19 +77,19 @@ def _side_by_side(tasks: list[Callable[[], None]]) -> None:
 
 
 def run(kernel: Callable[..., Any], bounds: list[int], *arguments: Any) -> None:
-    """Call ``kernel(lo, hi, ...)`` for each range between two neighbouring bounds, side by side; not for empty ones."""
+    """Call ``kernel(lo, hi, ...)`` in parallel for each non-empty range between neighbouring bounds."""
     announce()
     tasks: list[Callable[[], None]] = [
         functools.partial(kernel, lo, hi, *arguments) for lo, hi in itertools.pairwise(bounds) if lo < hi
     ]
     if len(tasks) > 1:
-        _side_by_side(tasks)
+        _run_in_parallel(tasks)
     else:
-        _alone(tasks)
+        _run_sequentially(tasks)
 
 
 def cut(ptr: NDArray[Any], lo: int, hi: int, width: int) -> list[int]:
-    """Cut ``lo:hi`` into as many ranges as there are threads, each with the same share of what ``ptr`` counts."""
+    """Return the bounds of one range of ``lo:hi`` per thread, with equal numbers of elements by ``ptr``."""
     threads = _num_threads()
     total = int(ptr[hi] - ptr[lo]) + hi - lo
     if threads == 1 or total * width < ALONE:
@@ -99,7 +99,7 @@ def cut(ptr: NDArray[Any], lo: int, hi: int, width: int) -> list[int]:
 
 
 def even(lo: int, hi: int, width: int) -> list[int]:
-    """Cut ``lo:hi`` into as many ranges as there are threads."""
+    """Return the bounds of one range of ``lo:hi`` per thread, of equal length."""
     threads = _num_threads()
     if threads == 1 or (hi - lo) * width < ALONE:
         return [lo, hi]

@@ -6,13 +6,12 @@ from torch import Tensor
 
 from rgat.graph import Rows
 from rgat.ops.backend import Call, Operands, Saved
+from rgat.ops.cache import cached
 from rgat.ops.torch.backend import gather_back
-from rgat.ops.triton import attention_kernels
-from rgat.ops.triton import product_kernels as products
+from rgat.ops.triton import attention_kernels, node_sum_kernels, projection_kernels, weight_grad_kernels
 from rgat.ops.triton.basis_kernels import collect, pair, spread
-from rgat.ops.triton.launch import once
-from rgat.ops.triton.product_kernels import column_sum as sum_rows
-from rgat.ops.triton.product_kernels import fold, fold_backward
+from rgat.ops.triton.folding_kernels import fold, fold_backward
+from rgat.ops.triton.node_sum_kernels import column_sum as sum_rows
 
 __all__ = [
     "attend",
@@ -46,7 +45,7 @@ def _edges(call: Call) -> attention_kernels.Edges:
     row_id = s.source_ptr  # rows have ids only for the masks of feature dropout
     if call.attention.feature_dropout:
         num_nodes = s.target_ptr.shape[0] - 1
-        kept = once(s.sources.node, ("keys", num_nodes), lambda: s.sources.keys(num_nodes))
+        kept = cached(s.sources.node, ("keys", num_nodes), lambda: s.sources.keys(num_nodes))
         row_id = s.sources.keys(num_nodes) if kept is None else kept
     fields = (s.target, s.group, s.source_row, s.target_ptr, s.group_ptr, s.targets.by_node, s.by_source, s.source_ptr)
     return attention_kernels.Edges(*fields, row_id)
@@ -54,22 +53,22 @@ def _edges(call: Call) -> attention_kernels.Edges:
 
 def project(x: Tensor, weight: Tensor, rows: Rows, node: Tensor | None) -> Tensor:
     """Multiply the rows ``x[node]`` (or ``x`` itself) by the kernels of their relations."""
-    return products.project(x, weight, node, rows.relation_ptr)[0]
+    return projection_kernels.project(x, weight, node, rows.relation_ptr)[0]
 
 
 def project_input_grad(grad: Tensor, weight: Tensor, rows: Rows, node: Tensor | None, num_nodes: int) -> Tensor:
     """Return the gradient of ``x``."""
-    per_row = products.row_grads([grad], weight, rows.relation_ptr)
+    per_row = projection_kernels.row_grads([grad], weight, rows.relation_ptr)
     if node is None:
         return per_row
     if node is rows.node:
-        return products.sum_by_node(per_row, rows, num_nodes, dtype=grad.dtype)
+        return node_sum_kernels.sum_by_node(per_row, rows, num_nodes, dtype=grad.dtype)
     return per_row.new_zeros(num_nodes, *per_row.shape[1:]).index_add_(0, node, per_row)
 
 
 def project_weight_grad(grad: Tensor, x: Tensor, rows: Rows, node: Tensor | None) -> Tensor:
     """Return the gradient of ``weight``."""
-    return products.weight_grad([grad], x, node, rows.relation_ptr)
+    return weight_grad_kernels.weight_grad([grad], x, node, rows.relation_ptr)
 
 
 def attend(
@@ -111,13 +110,13 @@ def convolve(operands: Operands, bias: Tensor | None, call: Call) -> tuple[Tenso
     heads, rows = len(call.attention.across), s.sources
     nothing = x.new_empty(0, heads, x.shape[2])
     if query_weight is None:
-        values = products.project(x, weight, rows.node, rows.relation_ptr)[0]
+        values = projection_kernels.project(x, weight, rows.node, rows.relation_ptr)[0]
         out, attention = attend(_per_head(values, heads), None, None, edge_logits, call, bias)
         no_keys = x.new_empty(values.shape[0], values.shape[1], 0)
         return out, Saved(attention, x.new_empty(0, heads, 0), values, no_keys, nothing)
     width = query_weight.shape[3]
-    values, keys = products.project(x, weight, rows.node, rows.relation_ptr, (weight.shape[3] - width, width))
-    queries = _per_head(products.project(x, query_weight, s.targets.node, s.targets.relation_ptr)[0], heads)
+    values, keys = projection_kernels.project(x, weight, rows.node, rows.relation_ptr, (weight.shape[3] - width, width))
+    queries = _per_head(projection_kernels.project(x, query_weight, s.targets.node, s.targets.relation_ptr)[0], heads)
     out, attention = attend(_per_head(values, heads), queries, _per_head(keys, heads), edge_logits, call, bias)
     return out, Saved(attention, queries, values, keys, nothing)
 
@@ -132,18 +131,18 @@ def convolve_backward(
     inputs = (saved.attention, _per_head(saved.values, heads), queries, keys, edge_logits)
     dvalues, dqueries, dkeys, dlogits = attend_backward(grad, grad_attention, *inputs, call)
     grads = [part.view(like.shape) for part, like in ((dvalues, saved.values), (dkeys, saved.keys)) if part is not None]
-    dweight = products.weight_grad(grads, x, rows.node, rows.relation_ptr)
-    per_row = products.row_grads(grads, weight, rows.relation_ptr) if with_x else None
+    dweight = weight_grad_kernels.weight_grad(grads, x, rows.node, rows.relation_ptr)
+    per_row = projection_kernels.row_grads(grads, weight, rows.relation_ptr) if with_x else None
     if query_weight is None or dqueries is None:
-        dx = None if per_row is None else products.sum_by_node(per_row, rows, num_nodes, dtype=x.dtype)
+        dx = None if per_row is None else node_sum_kernels.sum_by_node(per_row, rows, num_nodes, dtype=x.dtype)
         return dx, dweight, None, dlogits
     drows = dqueries.view(dqueries.shape[0], query_weight.shape[1], query_weight.shape[3])
-    dquery_weight = products.weight_grad([drows], x, others.node, others.relation_ptr)
+    dquery_weight = weight_grad_kernels.weight_grad([drows], x, others.node, others.relation_ptr)
     if per_row is None:
         return None, dweight, dquery_weight, dlogits
-    narrow = (drows, query_weight, others) if products.is_narrow(query_weight) else None
-    dx = products.sum_by_node(per_row, rows, num_nodes, also=narrow, dtype=x.dtype)
+    narrow = (drows, query_weight, others) if node_sum_kernels.is_narrow(query_weight) else None
+    dx = node_sum_kernels.sum_by_node(per_row, rows, num_nodes, also=narrow, dtype=x.dtype)
     if narrow is None:
-        per_row = products.row_grads([drows], query_weight, others.relation_ptr)
-        dx = products.sum_by_node(per_row, others, num_nodes, into=dx)
+        per_row = projection_kernels.row_grads([drows], query_weight, others.relation_ptr)
+        dx = node_sum_kernels.sum_by_node(per_row, others, num_nodes, into=dx)
     return dx, dweight, dquery_weight, dlogits

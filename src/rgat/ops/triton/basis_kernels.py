@@ -1,4 +1,4 @@
-"""Basis decomposition as Triton kernels (see ``bases``): bases spread over rows, rows collected by node, and paired."""
+"""Combine bases for rows, and the gradients of that, in Triton; see ``ops/bases.py``."""
 
 # ruff: noqa: N803
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rgat.graph import Rows
 from rgat.ops.torch import backend as vectorised
-from rgat.ops.triton.launch import WIDEST, accumulate, blocks, launch, power
+from rgat.ops.triton.launch import MAX_CHANNELS, launch, num_blocks, power_of_two, sum_dtype
 from rgat.ops.triton.segment_kernels import Segments, segment_sum
 
 
@@ -20,7 +20,7 @@ def _row_kernel(
     out, table, coefficients, values, node, relation, size, H: tl.constexpr, G: tl.constexpr, B: tl.constexpr,
     D: tl.constexpr, T: tl.constexpr, DP: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    """Of some rows and heads the sum over the bases; or with ``values`` their products with each basis."""
+    """Write the sum over the bases for some rows and heads; or, with ``values``, their dot product with each basis."""
     number = tl.program_id(0).to(tl.int64) * T + tl.arange(0, T)
     live = number < size
     row, head = number // H, number % H
@@ -36,10 +36,10 @@ def _row_kernel(
             total += tl.load(weight + b, live, 0.0).to(ACC)[:, None] * basis
         tl.store(out + (number * D)[:, None] + d[None, :], total, inside)
     else:
-        own = tl.load(values + (number * D)[:, None] + d[None, :], inside, 0.0).to(ACC)
+        value = tl.load(values + (number * D)[:, None] + d[None, :], inside, 0.0).to(ACC)
         for b in range(B):
             basis = tl.load(table + (at + b * D)[:, None] + d[None, :], inside, 0.0).to(ACC)
-            tl.store(out + number * B + b, tl.sum(own * basis, 1), live)
+            tl.store(out + number * B + b, tl.sum(value * basis, 1), live)
 
 
 @triton.jit
@@ -47,72 +47,74 @@ def _collect_kernel(
     out, values, coefficients, relation, by_node, node_ptr, H: tl.constexpr, G: tl.constexpr, B: tl.constexpr,
     D: tl.constexpr, BP: tl.constexpr, DP: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    """One node and group: outer products of the coefficients and values of its rows."""
+    """Write the sum of outer products of coefficients and values over the rows of one node, for one group of heads."""
     node = tl.program_id(0).to(tl.int64)
     group = tl.program_id(1)
     b = tl.arange(0, BP)
     d = tl.arange(0, DP)
     total = tl.zeros([BP, DP], ACC)
-    for place in range(tl.load(node_ptr + node), tl.load(node_ptr + node + 1)):
-        row = tl.load(by_node + place).to(tl.int64)
+    for position in range(tl.load(node_ptr + node), tl.load(node_ptr + node + 1)):
+        row = tl.load(by_node + position).to(tl.int64)
         weight = coefficients + tl.load(relation + row).to(tl.int64) * (H * B)
         for k in range(H // G):
             head = group * (H // G) + k
-            own = tl.load(values + (row * H + head) * D + d, d < D, 0.0).to(ACC)
-            total += tl.load(weight + head * B + b, b < B, 0.0).to(ACC)[:, None] * own[None, :]
+            value = tl.load(values + (row * H + head) * D + d, d < D, 0.0).to(ACC)
+            total += tl.load(weight + head * B + b, b < B, 0.0).to(ACC)[:, None] * value[None, :]
     at = ((node * G + group) * B + b)[:, None] * D + d[None, :]
     tl.store(out + at, total, (b < B)[:, None] & (d < D)[None, :])
 
 
-def _by_rows(
+def _fill_rows(
     out: Tensor, table: Tensor, coefficients: Tensor | None, values: Tensor | None, rows: Rows, node: Tensor, heads: int
 ) -> None:
+    """Fill ``out`` by ``_row_kernel``."""
     groups, bases, channels = table.shape[1:]
-    padded, size = power(channels), rows.node.shape[0] * heads
-    together = power(max(1, 512 // padded), 1, 128)
+    padded, size = power_of_two(channels), rows.node.shape[0] * heads
+    together = power_of_two(max(1, 512 // padded), 1, 128)
     if out.numel() > 0:
         launch(
-            _row_kernel, (blocks(size, together), 1, 1),
+            _row_kernel, (num_blocks(size, together), 1, 1),
             (out, table.contiguous(), coefficients, values, node, rows.relation), (size,), 4, H=heads, G=groups,
-            B=bases, D=channels, T=together, DP=padded, ACC=accumulate(table.dtype)[1],
+            B=bases, D=channels, T=together, DP=padded, ACC=sum_dtype(table.dtype)[1],
         )  # fmt: skip
 
 
 def spread(table: Tensor, coefficients: Tensor, rows: Rows, node: Tensor) -> Tensor:
-    """Combine the bases ``table`` ``[N, G, B, D]`` for each row, ``[U, H, D]``."""
-    if table.shape[3] > WIDEST:
+    """Return the bases ``table`` ``[N, G, B, D]`` combined for each row, ``[U, H, D]``."""
+    if table.shape[3] > MAX_CHANNELS:
         return vectorised.spread(table, coefficients, rows, node)
     heads = coefficients.shape[1]
     out = table.new_empty(rows.node.shape[0], heads, table.shape[3])
-    _by_rows(out, table, coefficients.contiguous(), None, rows, node, heads)
+    _fill_rows(out, table, coefficients.contiguous(), None, rows, node, heads)
     return out
 
 
 def pair(table: Tensor, values: Tensor, rows: Rows, node: Tensor) -> Tensor:
-    """The gradient of the coefficients of ``spread`` and ``collect``, ``[R, H, B]``."""
-    if table.shape[3] > WIDEST:
+    """Return the gradient of the coefficients of ``spread`` and ``collect``, ``[R, H, B]``."""
+    if table.shape[3] > MAX_CHANNELS:
         return vectorised.pair(table, values, rows, node)
     num_relations, heads, bases = rows.relation_ptr.shape[0] - 1, values.shape[1], table.shape[2]
     per_row = table.new_empty(rows.node.shape[0], heads * bases, 1)
     out = table.new_empty(num_relations, heads * bases, 1)
     if per_row.numel() == 0 or values.numel() == 0:
         return out.zero_().view(num_relations, heads, bases)
-    _by_rows(per_row, table, None, values.contiguous(), rows, node, heads)
+    _fill_rows(per_row, table, None, values.contiguous(), rows, node, heads)
     segment_sum(out, per_row, Segments(rows.relation_ptr, rows.relation), index=None)
     return out.view(num_relations, heads, bases)
 
 
 def collect(values: Tensor, coefficients: Tensor, rows: Rows, node: Tensor, num_nodes: int, groups: int) -> Tensor:
-    """The transpose of ``spread``: from rows ``[U, H, D]`` to nodes and bases ``[N, G, B, D]``."""
+    """Apply the transpose of ``spread``: from rows ``[U, H, D]`` to nodes and bases ``[N, G, B, D]``."""
     (_, heads, channels), bases = values.shape, coefficients.shape[2]
-    if node is not rows.node or power(bases) * power(channels) > 4 * WIDEST:  # unsorted, or too large for one tile
+    fits_tile = power_of_two(bases) * power_of_two(channels) <= 4 * MAX_CHANNELS
+    if node is not rows.node or not fits_tile:  # `by_node` is the order of `rows.node` only
         return vectorised.collect(values, coefficients, rows, node, num_nodes, groups)
     out = values.new_empty(num_nodes, groups, bases, channels)
     if out.numel() > 0:
         launch(
             _collect_kernel, (num_nodes, groups, 1),
             (out, values.contiguous(), coefficients.contiguous(), rows.relation, rows.by_node, rows.node_ptr), (), 1,
-            H=heads, G=groups, B=bases, D=channels, BP=power(bases), DP=power(channels),
-            ACC=accumulate(values.dtype)[1],
+            H=heads, G=groups, B=bases, D=channels, BP=power_of_two(bases), DP=power_of_two(channels),
+            ACC=sum_dtype(values.dtype)[1],
         )  # fmt: skip
     return out
