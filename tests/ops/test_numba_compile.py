@@ -1,4 +1,4 @@
-"""Where the machine code of the CPU backend's loops is kept, and when it is made anew."""
+"""Test where compiled loops of the Numba backend are cached, and when they are recompiled."""
 
 import ast
 import os
@@ -11,7 +11,7 @@ import pytest
 from rgat import folders
 from rgat.ops.numba import compile as numba_compile
 
-# Stand-ins for the loop files that compile in no time: one takes code from the other.
+# Small stand-ins for the loop files; one imports code from the other.
 KERNELS = """
 from rgat.ops.numba.compile import inline
 
@@ -36,7 +36,7 @@ print(product_loops.total(1), sum(product_loops.total.stats.cache_hits.values())
 
 @pytest.fixture
 def package(tmp_path):
-    """The folder of a package that compiles loops as this one does."""
+    """Return the folder of a package that compiles loops as `rgat` does."""
     folder = tmp_path / "rgat" / "ops" / "numba"
     folder.mkdir(parents=True)
     files = {
@@ -56,7 +56,7 @@ def package(tmp_path):
 
 
 def call(package, **environment):
-    """The result, whether the loop came from the disk, its folder, and what was said."""
+    """Return the result, whether the loop came from the cache, its folder, and the messages."""
     variables = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
     variables |= {"PYTHONPATH": str(package.parents[2]), "PYTHONDONTWRITEBYTECODE": "1", **environment}
     done = subprocess.run([sys.executable, "-c", CALL], capture_output=True, text=True, timeout=300, env=variables)
@@ -65,7 +65,7 @@ def call(package, **environment):
     return int(value), int(hits) > 0, None if folder == "None" else Path(folder), done.stderr
 
 
-def test_a_change_of_any_loop_file_makes_machine_code_anew(package):
+def test_a_change_of_any_loop_file_recompiles(package):
     value, from_disk, first, said = call(package)
     assert (value, from_disk) == (2, False)
     assert said == f"rgat: compiling the loops of the CPU backend, once; they are kept in {first}\n"
@@ -73,32 +73,32 @@ def test_a_change_of_any_loop_file_makes_machine_code_anew(package):
     kernels = package / "attention_loops.py"
     status = kernels.stat()
     kernels.write_text(KERNELS.replace("number + 1", "number - 1"))
-    os.utime(kernels, ns=(status.st_atime_ns, status.st_mtime_ns))  # as an installer may leave it
+    os.utime(kernels, ns=(status.st_atime_ns, status.st_mtime_ns))  # installers may keep the old time stamp
     assert kernels.stat().st_size == status.st_size
     value, from_disk, second, _ = call(package)
     assert (value, from_disk) == (0, False)
-    assert first.is_dir()  # a process that began before the change may still write to it
+    assert first.is_dir()  # an older process may still write to it
     os.utime(first, (0, 0))
     assert call(package)[:3] == (0, True, second)
     assert not first.exists()
 
 
-def test_every_file_that_loops_take_code_from_decides():
+def test_the_digest_covers_every_file_that_loops_import():
     names = {path.stem for path in numba_compile.loop_files()}
     assert {"attention_loops", "product_loops", "basis_loops", "compile", "blas"} <= names
     visited = 0
     for path in numba_compile.loop_files():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rgat."):
-                if node.module == "rgat.folders":  # where the code is kept, no part of it
+                if node.module == "rgat.folders":  # locates the cache; not part of the loops
                     continue
                 assert node.module.removeprefix("rgat.ops.numba.") in names, f"{path.name} imports {node.module}"
                 visited += 1
     assert visited >= 4
 
 
-def test_read_only_package_and_home_leave_a_private_temporary_folder(package, tmp_path):
-    (package / "__pycache__").touch()  # a file where a folder would be, so that root cannot write there either
+def test_with_read_only_package_and_home_the_cache_is_a_private_temporary_folder(package, tmp_path):
+    (package / "__pycache__").touch()  # a file in place of the folder, so that root cannot write there either
     home, temporary = tmp_path / "home", tmp_path / "temporary"
     home.touch()
     temporary.mkdir()
@@ -114,7 +114,7 @@ def test_read_only_package_and_home_leave_a_private_temporary_folder(package, tm
     assert call(package, **where)[:3] == (2, True, folder)
 
 
-def test_where_nothing_can_be_written_loops_are_compiled_in_memory(tmp_path, monkeypatch, capsys):
+def test_if_nothing_is_writable_loops_are_compiled_in_memory(tmp_path, monkeypatch, capsys):
     (tmp_path / "file").touch()
     monkeypatch.setattr(numba_compile, "_places", lambda: iter([tmp_path / "file" / "loops"]))
     monkeypatch.setattr(numba_compile, "FOLDER", numba_compile._find_folder())
@@ -133,13 +133,13 @@ def test_where_nothing_can_be_written_loops_are_compiled_in_memory(tmp_path, mon
     )
 
 
-def test_the_folder_that_numba_is_told_to_use_comes_first(tmp_path, monkeypatch):
+def test_numba_cache_dir_takes_precedence(tmp_path, monkeypatch):
     monkeypatch.setattr(numba_compile.numba.config, "CACHE_DIR", str(tmp_path))
     assert numba_compile._find_folder().is_relative_to(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["open to others", "a link"])
-def test_a_temporary_folder_that_others_can_write_is_not_used(tmp_path, monkeypatch, kind):
+def test_a_temporary_folder_writable_by_others_is_not_used(tmp_path, monkeypatch, kind):
     monkeypatch.setattr(numba_compile.tempfile, "gettempdir", lambda: str(tmp_path))
     folder = folders.temporary_folder()
     assert folder.parent == tmp_path

@@ -1,4 +1,4 @@
-"""Repeated launches, with kernels that are Python functions on addresses of the CPU's memory."""
+"""Test launch recording and replay with kernels that are Python functions on CPU addresses."""
 
 import ctypes
 
@@ -9,12 +9,12 @@ from rgat.ops.triton import recording as tape
 
 
 class AddKernel:
-    """``out[i] = a[i] + b[i] + number`` on three addresses."""
+    """Compute ``out[i] = a[i] + b[i] + number`` on three addresses."""
 
     function = packed_metadata = None
 
     def run(self, *arguments):
-        out, a, b, size, number = arguments[9:]  # after grid, stream, what Triton knows of the kernel, and hooks
+        out, a, b, size, number = arguments[9:]  # after grid, stream, kernel metadata and hooks
         floats = [ctypes.cast(at, ctypes.POINTER(ctypes.c_float)) for at in (out, a, b)]
         for i in range(size):
             floats[0][i] = floats[1][i] + floats[2][i] + number
@@ -29,7 +29,7 @@ calls = 0
 
 
 def add(x, y, graph, number):
-    """``x + y + graph + 2 * number``, by way of a temporary."""
+    """Compute ``x + y + graph + 2 * number`` through a temporary."""
     global calls
     calls += 1
     between, out = x.new_empty(len(x)), x.new_empty(len(x))
@@ -53,7 +53,7 @@ def counted(function, *arguments):
     return tape.play(function, arguments), calls - before
 
 
-def test_after_some_calls_only_the_launches_run_on_the_new_tensors():
+def test_after_some_calls_only_launches_are_replayed_on_the_new_tensors():
     graph = [torch.arange(4.0), torch.arange(4.0)]
     ran = []
     for number in range(6):
@@ -76,7 +76,7 @@ def test_outputs_do_not_share_memory():
     assert [out[0].item() for out in outs] == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_changed_graph_is_looked_at_again():
+def test_a_changed_graph_is_recorded_again():
     graph = [torch.zeros(4), torch.zeros(4)]
     arguments = (torch.ones(4), torch.ones(4), graph, 0)
     for _ in range(4):
@@ -90,7 +90,7 @@ def test_a_changed_graph_is_looked_at_again():
     assert counted(add, *arguments)[1] == 1
 
 
-def test_tapes_of_graphs_that_are_gone_are_forgotten():
+def test_recordings_are_freed_with_their_graph():
     for _ in range(5):
         graph = [torch.zeros(4), torch.zeros(4)]
         for _ in range(4):
@@ -99,7 +99,7 @@ def test_tapes_of_graphs_that_are_gone_are_forgotten():
 
 
 @pytest.mark.parametrize("what", ["computes", "returns an input", "returns a part", "writes"])
-def test_what_is_more_than_launches_is_not_repeated(what):
+def test_operators_that_do_more_than_launch_are_not_replayed(what):
     def other(x, y, graph, number):
         out = add(x, y, graph, number)
         if what == "computes":
@@ -116,13 +116,13 @@ def test_what_is_more_than_launches_is_not_repeated(what):
         assert torch.allclose(out, other(x, x + 1, graph, 0))
 
 
-def test_a_view_that_had_to_be_copied_is_not_repeated():
+def test_a_view_that_was_copied_is_not_replayed():
     def other(x, y, graph, number):
-        turned = y.view(2, 2).t().reshape(4)  # says that it is a view
+        turned = y.view(2, 2).t().reshape(4)  # declared as a view, but copies
         return add(x, turned, graph, number)
 
     graph = [torch.zeros(4), torch.zeros(4)]
-    with torch.inference_mode():  # where `reshape` arrives as such
+    with torch.inference_mode():  # here the dispatcher sees `reshape` itself
         for _ in range(6):
             x, y = torch.randn(4), torch.randn(4)
             out, count = counted(other, x, y, graph, 0)
@@ -130,7 +130,7 @@ def test_a_view_that_had_to_be_copied_is_not_repeated():
             assert torch.allclose(out, x + y.view(2, 2).t().reshape(4))
 
 
-def test_not_more_than_some_operations_are_remembered(monkeypatch):
+def test_the_number_of_recordings_is_bounded(monkeypatch):
     monkeypatch.setattr(tape, "_MOST_KEPT", 5)
     graph = [torch.zeros(4), torch.zeros(4)]
     for number in range(20):
@@ -138,11 +138,11 @@ def test_not_more_than_some_operations_are_remembered(monkeypatch):
     assert len(tape._kept) == 5
 
 
-def test_strides_and_overlapping_inputs_are_seen():
+def test_strides_alignment_and_overlapping_inputs_are_checked():
     graph = [torch.zeros(4), torch.zeros(4)]
     twice = torch.randn(8)
     for _ in range(5):
-        assert counted(add, twice[:4], twice[:4], graph, 0)[1] == 1  # one memory: which input is it?
+        assert counted(add, twice[:4], twice[:4], graph, 0)[1] == 1  # two inputs share memory: ambiguous
     graph = [torch.zeros(4), torch.zeros(4)]
     for _ in range(5):
         counted(add, twice[:4], twice[4:], graph, 0)
