@@ -1,8 +1,8 @@
-"""What collating a batch of molecules costs beside a training step of the Tox21 model.
+"""Compare the time to collate a batch of molecules with a training step of the Tox21 model.
 
     python benchmarks/batches.py
 
-64 prepared molecules a batch, `GraphClassifier` with 64 units and 4 heads, one thread, CPU time, median.
+64 prepared molecules per batch, `GraphClassifier` with 64 units and 4 heads; median CPU time on one thread.
 """
 
 import statistics

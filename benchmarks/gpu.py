@@ -1,13 +1,13 @@
-"""Time one layer, forward and backward, on a CUDA device, beside PyTorch Geometric's, in one run.
+"""Time our layers and PyTorch Geometric's on a CUDA device, forward and backward, in one run.
 
     python benchmarks/gpu.py --out benchmarks/results/gpu.json
     python benchmarks/gpu.py --show benchmarks/results/gpu.json --plot docs/gpu.svg
     python benchmarks/gpu.py --graphs aifb-like mutag-like
 
-Milliseconds by device events (median), peak memory above the level before the call, the time to move each needed byte
-once at the bandwidth that is measured first (floor), the step captured in a CUDA graph, and, where its tensor of all
-nodes times all relations fits, the error against the float64 reference. Peers run where their memory suffices. Then a
-model of two layers, eager and compiled in turns, by the clock.
+Prints the median time by device events, the peak memory above the level before the call, and a floor: the time to move
+each needed byte once at the measured bandwidth. On small graphs also the time of the step captured in a CUDA graph, and
+the error against the float64 reference. Layers that exceed the device's memory are reported as out of memory. Finally
+times a model of two layers, eager and compiled in turns, by wall clock.
 """
 
 import argparse
@@ -69,7 +69,7 @@ def step(layer, x, inputs, cotangent):
 
 
 def device_milliseconds(function, calls, warm_up=3):
-    """Of each call, queued one behind the other as in training: the host may run ahead of the device."""
+    """Return the time of each call; calls are queued as in training, so the host may run ahead of the device."""
     for _ in range(warm_up):
         function()
     events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(calls)]
@@ -82,7 +82,7 @@ def device_milliseconds(function, calls, warm_up=3):
 
 
 def captured(function):
-    """The function as a CUDA graph."""
+    """Capture the function in a CUDA graph and return its replay."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -96,7 +96,7 @@ def captured(function):
 
 
 def bandwidth():
-    """Bytes per second of a copy of two GiB."""
+    """Measure bytes per second of a copy of two GiB."""
     a = torch.empty(2**29, device="cuda")
     b = torch.empty_like(a)
     milliseconds = statistics.median(device_milliseconds(lambda: b.copy_(a), 10))
@@ -104,19 +104,19 @@ def bandwidth():
 
 
 def needed_bytes(graph, width):
-    """Values and their gradients written and read once, inputs and outputs likewise, and the edges' indices."""
+    """Count bytes to write and read values, inputs, outputs and their gradients once, and the edge indices."""
     F, D, H = width
     rows, nodes, edges = graph.structure.sources.node.shape[0], graph.num_nodes, graph.num_edges
     return 4 * (4 * rows * H * D + 2 * nodes * (F + H * D) + 6 * edges)
 
 
 def _needs_grad(word):
-    return "features given" not in word  # as those of a first layer
+    return "features given" not in word  # a first layer needs no gradient of its inputs
 
 
 def disagreement(word, width, graph):
-    """The largest difference of output and gradients from the float64 reference, relative to the largest number."""
-    found = []
+    """Return the largest error of output and gradients against the float64 reference, relative to the largest value."""
+    results = []
     for backend, dtype in (("reference", torch.float64), ("auto", torch.float32)):
         torch.manual_seed(0)
         layer = our_layer(word, width, graph.num_relations).cuda()
@@ -125,8 +125,8 @@ def disagreement(word, width, graph):
         layer.to(dtype)
         x = x.to(dtype).requires_grad_(_needs_grad(word))
         with ops.backend(backend):
-            found.append(step(layer, x, (graph,), cotangent))
-    return max(float((a - b).abs().max() / a.abs().max().clamp(min=1e-30)) for a, b in zip(*found, strict=True))
+            results.append(step(layer, x, (graph,), cotangent))
+    return max(float((a - b).abs().max() / a.abs().max().clamp(min=1e-30)) for a, b in zip(*results, strict=True))
 
 
 def measure(name, word, width, graph, calls, peer=False, backend="auto"):
@@ -147,9 +147,8 @@ def measure(name, word, width, graph, calls, peer=False, backend="auto"):
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        record["samples"] = device_milliseconds(
-            run, calls, 3 if peer else 20
-        )  # ours keep tables and launches after some steps
+        # Our layers build tables and record their launches within the first 20 steps.
+        record["samples"] = device_milliseconds(run, calls, 3 if peer else 20)
         record["peak_bytes"] = torch.cuda.max_memory_allocated() - before
         if not peer and backend == "auto" and name in SMALL:
             record["captured"] = device_milliseconds(captured(run), calls)
@@ -161,7 +160,7 @@ def measure(name, word, width, graph, calls, peer=False, backend="auto"):
 
 
 def measure_compiled(name, graph, rounds=15, steps=20):
-    """Milliseconds of a step of two layers: of each round, in which each way has its turn."""
+    """Return milliseconds per step of a two-layer model for each round, in which eager and compiled steps alternate."""
     torch.manual_seed(0)
     model = NodeClassifier(32, 8, graph.num_relations, hidden_channels=64, heads=4).cuda()
     x = torch.randn(graph.num_nodes, 32, device="cuda")
@@ -183,15 +182,15 @@ def measure_compiled(name, graph, rounds=15, steps=20):
     finally:
         torch._dynamo.reset()
         torch.cuda.empty_cache()
-    return {"graph": name, "samples": {way: found[2:] for way, found in samples.items()}}
+    return {"graph": name, "samples": {way: rounds_ms[2:] for way, rounds_ms in samples.items()}}
 
 
 def show_compiled(record):
     if record["samples"] is None:
         print("  two layers: out of memory", flush=True)
         return
-    medians = {way: statistics.median(found) for way, found in record["samples"].items()}
-    print("  two layers, ms by the clock: " + ", ".join(f"{way} {ms:.2f}" for way, ms in medians.items()), flush=True)
+    medians = {way: statistics.median(rounds_ms) for way, rounds_ms in record["samples"].items()}
+    print("  two layers, wall-clock ms: " + ", ".join(f"{way} {ms:.2f}" for way, ms in medians.items()), flush=True)
 
 
 def show(record):
@@ -207,7 +206,7 @@ def show(record):
 
 
 def plot(records, path):
-    """Bars of the median milliseconds of each graph, on a logarithmic scale; none where memory did not suffice."""
+    """Draw bars of the median milliseconds per graph on a log scale; no bar where the layer ran out of memory."""
     import matplotlib.pyplot as plt
 
     looks = {"auto": ("ours", "C0"), "torch": ("ours, plain PyTorch", "C1")}
@@ -237,27 +236,34 @@ def plot(records, path):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--graphs", nargs="+", default=["aifb-like", "mutag-like", "bgs-like", "am-like"])
-    parser.add_argument("--calls", type=int, default=10)
-    parser.add_argument("--ours-alone", action="store_true")
+    parser.add_argument(
+        "--graphs",
+        nargs="+",
+        default=["aifb-like", "mutag-like", "bgs-like", "am-like"],
+        help="default: all four sizes",
+    )
+    parser.add_argument("--calls", type=int, default=10, help="timed steps of each of our layers")
+    parser.add_argument(
+        "--ours-alone", action="store_true", help="skip the plain PyTorch backend and PyTorch Geometric"
+    )
     parser.add_argument("--out", help="write all samples to this JSON file")
-    parser.add_argument("--show", help="measure nothing: print the results in this JSON file")
-    parser.add_argument("--plot", help="with --show, draw them into this file")
+    parser.add_argument("--show", help="print the results in this JSON file instead of measuring")
+    parser.add_argument("--plot", help="with --show, also draw the results to this file")
     arguments = parser.parse_args()
     if arguments.show:
         with open(arguments.show, encoding="utf-8") as file:
-            found = json.load(file)
-        for record in found["layers"]:
+            results = json.load(file)
+        for record in results["layers"]:
             print(f"{record['graph']:10s}", end="")
             show(record)
-        for record in found.get("compiled", []):
+        for record in results.get("compiled", []):
             print(f"{record['graph']:10s}", end="")
             show_compiled(record)
         if arguments.plot:
-            plot(found["layers"], arguments.plot)
+            plot(results["layers"], arguments.plot)
         return
     if not torch.cuda.is_available():
-        raise SystemExit("benchmarks/gpu.py needs a CUDA device, and PyTorch sees none")
+        raise SystemExit("benchmarks/gpu.py needs a CUDA device, but PyTorch finds none")
     rate = bandwidth()
     device = torch.cuda.get_device_name()
     print(f"{device}, {rate / 1e12:.2f} TB/s, torch {torch.__version__}, backend {ops.active_backend('cuda')}")

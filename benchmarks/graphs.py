@@ -1,11 +1,11 @@
-"""The graphs of the benchmarks: the real sets where their files are, and made-up ones of the sizes of known sets."""
+"""Load the benchmark graphs: real data sets where available, and synthetic graphs of the sizes of known data sets."""
 
 import torch
 
 from rgat import RelationalGraph
 
-# Nodes, triples, relations; inverse edges and a self-loop relation are added. The counts of distinct (relation,
-# source) rows that this recipe gives are checked, so that figures from different machines are of the same graphs.
+# Nodes, triples, relations; inverse edges and a self-loop relation are added. `load` checks the number of distinct
+# (relation, source) rows, so that results from different machines are for the same graphs.
 SHAPES = {
     "tiny": (300, 900, 7),
     "aifb-like": (8285, 29043, 45),
@@ -24,7 +24,7 @@ def _power_law(size, exponent, count, generator):
 
 
 def synthetic(num_nodes, num_triples, num_relations, seed=0):
-    """Power-law ends and relation sizes, inverse edges, self-loops."""
+    """Return a graph with power-law degrees and relation sizes, inverse edges and self-loops."""
     generator = torch.Generator().manual_seed(seed)
     source, target = (_power_law(num_nodes, 0.6, num_triples, generator) for _ in range(2))
     relation = _power_law(num_relations, 1.0, num_triples, generator)
@@ -35,7 +35,7 @@ def synthetic(num_nodes, num_triples, num_relations, seed=0):
 
 
 def load(name):
-    """A graph by name, prepared."""
+    """Return a prepared graph by name."""
     if name in REAL:
         import rgat.data
 
@@ -43,18 +43,18 @@ def load(name):
     graph = synthetic(*SHAPES[name]).prepare()
     rows = graph.structure.sources.node.shape[0]
     if rows != ROWS.get(name, rows):
-        raise SystemExit(f"{name}: {rows} distinct rows, expected {ROWS[name]}: this is another graph")
+        raise SystemExit(f"{name}: {rows} distinct (relation, source) rows, expected {ROWS[name]}")
     return graph
 
 
 def available(names):
-    """Those of the named graphs that can be loaded here; says which cannot."""
-    found = []
+    """Return the names of the graphs that can be loaded here, and print which cannot."""
+    loadable = []
     for name in names:
         try:
             load(name)
         except Exception as error:  # no data files and no network
-            print(f"{name}: left out ({error})")
+            print(f"{name}: skipped ({error})")
         else:
-            found.append(name)
-    return found
+            loadable.append(name)
+    return loadable

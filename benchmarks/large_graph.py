@@ -1,4 +1,4 @@
-"""Peak memory and time of `rgat train --rdf` on a made-up museum catalogue of adjustable size.
+"""Measure peak memory and time of `rgat train --rdf` on a synthetic museum catalogue of adjustable size.
 
 Scale 1 has the size of a real catalogue: 1.08 million nodes, 1.4 million triples, 12 predicates, 13,000 labels.
 
@@ -20,7 +20,7 @@ from pathlib import Path
 OBJECTS, LABELLED = 216_000, 13_000  # at scale 1
 DEPARTMENTS = 10
 SHARED = {"material": 300, "technique": 200, "place": 5_000, "creator": 20_000, "depicts": 10_000, "period": 60}
-UNIQUE = ("title", "identifier", "image", "inscription")  # a value of its own for each object
+UNIQUE = ("title", "identifier", "image", "inscription")  # one distinct value per object
 
 
 def write_catalogue(folder: Path, scale: float, seed: int = 0) -> tuple[Path, Path]:
@@ -33,36 +33,36 @@ def write_catalogue(folder: Path, scale: float, seed: int = 0) -> tuple[Path, Pa
     site = "http://museum.example/"
     with graph.open("w", encoding="utf-8") as triples, labels.open("w", encoding="utf-8") as table:
         table.write("object\tdepartment\n")
-        for place in range(num_objects):
+        for number in range(num_objects):
             department = draw.randrange(DEPARTMENTS)
-            subject = f"<{site}object/{place}>"
+            subject = f"<{site}object/{number}>"
             triples.write(f"{subject} <http://www.w3.org/1999/02/22-rdf-syntax-ns#type> <{site}Object> .\n")
             for word in UNIQUE:
-                triples.write(f'{subject} <{site}{word}> "{word} {place}" .\n')
+                triples.write(f'{subject} <{site}{word}> "{word} {number}" .\n')
             for word in draw.sample(sorted(sizes), 2):
                 value = draw.randrange(sizes[word])
                 if draw.random() < 0.7:  # most values are typical of a department
                     value -= value % DEPARTMENTS - department
                 triples.write(f"{subject} <{site}{word}> <{site}{word}/{value}> .\n")
-            if place in labelled:
-                table.write(f"{site}object/{place}\tdepartment {department}\n")
+            if number in labelled:
+                table.write(f"{site}object/{number}\tdepartment {department}\n")
     return graph, labels
 
 
 def main() -> None:
-    """Write a catalogue, train on it as the command line does, and print peak memory and time."""
+    """Write a catalogue, run `rgat train` on it, and print peak memory and time."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scale", type=float, default=0.1)
+    parser.add_argument("--scale", type=float, default=0.1, help="size of the catalogue (default: %(default)s)")
     parser.add_argument("train", nargs="*", help="further options of `rgat train`, after --")
-    asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as place:
-        graph, labels = write_catalogue(Path(place), asked.scale)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        graph, labels = write_catalogue(Path(folder), arguments.scale)
         command = [sys.executable, "-m", "rgat", "train", "--rdf", str(graph), "--labels", str(labels)]
         started = time.perf_counter()
-        done = subprocess.run([*command, "--out", f"{place}/model", *asked.train], check=False)
+        done = subprocess.run([*command, "--out", f"{folder}/model", *arguments.train], check=False)
         seconds = time.perf_counter() - started
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / (2**30 if sys.platform == "darwin" else 2**20)
-    print(f"scale {asked.scale:g}: exit code {done.returncode}, peak {peak:.2f} GiB, {seconds:.0f} s")
+    print(f"scale {arguments.scale:g}: exit code {done.returncode}, peak {peak:.2f} GiB, {seconds:.0f} s")
     raise SystemExit(done.returncode)
 
 

@@ -1,11 +1,11 @@
-"""Time one layer, forward and backward, on the CPU, beside PyTorch Geometric's, in one run.
+"""Time our layers and PyTorch Geometric's on the CPU, forward and backward, in one run.
 
     python benchmarks/layers.py                          # all graphs; about 15 minutes
     python benchmarks/layers.py --graphs aifb --calls 3  # one graph
 
-User and system CPU time of the whole process on one thread (median), page faults, and the peak of resident memory
-above the level before the call (in a process of its own). No ratio is printed unless our output and all gradients agree
-with the float64 reference on that very graph. Two threads are compared by wall-clock time.
+Prints the median user and system CPU time of the process on one thread, page faults, and the peak of resident memory
+above the level before the call (in a fresh process). A ratio is printed only if our output and all gradients agree with
+the float64 reference on the same graph. One and two threads are compared by wall-clock time.
 """
 
 import argparse
@@ -26,11 +26,11 @@ from rgat import ops
 from rgat.nn import RGATConv, RGCNConv
 
 WIDTHS = ((16, 16, 1), (64, 16, 4))  # input channels, channels per head, heads
-TOLERANCE = 1e-4  # float32 on graphs of 100,000 edges, relative to the largest number
+TOLERANCE = 1e-4  # float32 on graphs of 100,000 edges, relative to the largest value
 OTHER = {
-    "RGATConv": "PyG's RGATConv has one query and one key kernel for all relations, without heads of their own; all "
-    "our lines are compared with its additive score without dropout (its multiplicative one costs about the same)",
-    "RGCNConv": "PyG's RGCNConv and FastRGCNConv take the mean over a relation's edges as ours, and add a root kernel",
+    "RGATConv": "PyG's RGATConv shares one query and one key kernel among all relations and heads; all our lines "
+    "are compared with its additive score without dropout (its multiplicative one costs about the same)",
+    "RGCNConv": "PyG's RGCNConv and FastRGCNConv average over the edges of a relation, as ours, and add a root kernel",
 }
 
 
@@ -65,7 +65,7 @@ PEERS = ["PyG RGATConv within", "PyG RGATConv across", "PyG RGCNConv", "PyG Fast
 
 
 class Job:
-    """One layer on one graph."""
+    """Run one layer on one graph, forward and backward."""
 
     def __init__(self, word, graph, width, backend="auto"):
         torch.manual_seed(0)
@@ -73,7 +73,7 @@ class Job:
         peer = word.startswith("PyG")
         self.layer = (peer_layer if peer else our_layer)(word, graph, width)
         self.graph = (graph.edge_index, graph.edge_type) if peer else (graph,)
-        needs_grad = "features given" not in word  # those of a first layer do not
+        needs_grad = "features given" not in word  # a first layer needs no gradient of its inputs
         self.x = torch.randn(graph.num_nodes, width[0], requires_grad=needs_grad)
         self.cotangent = torch.randn(graph.num_nodes, width[1] * width[2])
 
@@ -96,7 +96,7 @@ class Job:
 
 
 def gemms(graph, width):
-    """The products of the grouped projections alone: forward, and both gradients."""
+    """Return a job with only the matrix products of the projections: forward, and both gradients."""
     rows = graph.structure.sources
     ptr, inputs, columns = rows.relation_ptr.tolist(), width[0], width[1] * width[2]
     x, weight = torch.randn(len(rows.node), inputs), torch.randn(graph.num_relations, inputs, columns)
@@ -118,8 +118,8 @@ def gemms(graph, width):
 
 
 def disagreement(word, graph, width):
-    """The largest difference of output and gradients from the float64 reference, relative to the largest number."""
-    found = []
+    """Return the largest error of output and gradients against the float64 reference, relative to the largest value."""
+    results = []
     for backend, dtype in (("reference", torch.float64), ("auto", torch.float32)):
         job = Job(word, graph, width, backend)
         job.layer.to(dtype)
@@ -127,8 +127,8 @@ def disagreement(word, graph, width):
         job.cotangent = job.cotangent.to(dtype)
         out = job()
         leaves = [leaf for leaf in (job.x, *job.layer.parameters()) if leaf.requires_grad]
-        found.append([out.detach(), *(leaf.grad for leaf in leaves)])
-    shares = [float((a - b).abs().max() / a.abs().max().clamp(min=1e-30)) for a, b in zip(*found, strict=True)]
+        results.append([out.detach(), *(leaf.grad for leaf in leaves)])
+    shares = [float((a - b).abs().max() / a.abs().max().clamp(min=1e-30)) for a, b in zip(*results, strict=True)]
     return max(share if math.isfinite(share) else math.inf for share in shares)
 
 
@@ -141,7 +141,7 @@ def _memory(queue, name, width, word, backend):
         with open("/proc/self/status") as file:
             return next(int(line.split()[1]) * 1024 for line in file if line.startswith(key))
 
-    ctypes.CDLL(None).malloc_trim(0)  # what was freed before must not be taken for free
+    ctypes.CDLL(None).malloc_trim(0)  # return freed memory first, or its reuse would not be counted
     with open("/proc/self/clear_refs", "w") as file:
         file.write("5")
     before = status("VmRSS")
@@ -150,7 +150,7 @@ def _memory(queue, name, width, word, backend):
 
 
 def peak_memory(name, width, word, backend="auto"):
-    """Bytes above the level before the first call, in a fresh process."""
+    """Return the peak bytes above the level before the first call, in a fresh process."""
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
     child = context.Process(target=_memory, args=(queue, name, width, word, backend))
@@ -171,7 +171,7 @@ def measure(name, width, calls, peers, with_memory):
         for word, job in jobs.items():
             repeats = 1 if word.startswith("PyG") else 5
             if repeats > 1 or not samples[word]:
-                job()  # what runs before must not decide what is in the cache
+                job()  # warm the caches, whatever ran before
             samples[word] += [job.timed() for _ in range(repeats)]
     records = []
     for word in jobs:
@@ -210,14 +210,14 @@ def show(records):
 
 
 def peers_of(word, by_word):
-    if word not in OURS or "features given" in word:  # all peers compute the gradient of theirs
+    if word not in OURS or "features given" in word:  # every peer computes the gradient of its inputs
         return []
     names = ("PyG RGCNConv", "PyG FastRGCNConv") if word == "RGCN" else (f"PyG RGATConv {word.split()[0]}",)
     return [by_word[name] for name in names if name in by_word]
 
 
 def threads(name, width, calls):
-    """Wall-clock seconds on one and on two threads."""
+    """Compare wall-clock seconds on one and on two threads."""
     job = Job("within additive", graphs.load(name), width)
     seconds = {}
     for count in (1, 2, 1, 2):
@@ -233,7 +233,7 @@ def threads(name, width, calls):
 
 
 def scaling(calls):
-    """CPU time against edges, relations, channels and heads, with the exponent of a power law."""
+    """Measure CPU time against edges, relations, channels and heads; fit the exponent of a power law."""
     curves = {
         "E": [((20_000, triples, 20), (32, 16, 2)) for triples in (50_000, 100_000, 200_000, 400_000)],
         "R": [((20_000, 100_000, R), (32, 16, 2)) for R in (5, 20, 80, 320)],
@@ -264,9 +264,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = [*graphs.REAL, *graphs.SHAPES]
     parser.add_argument("--graphs", nargs="+", choices=names, default=["aifb", "mutag", "aifb-like", "mutag-like"])
-    parser.add_argument("--calls", type=int, default=3, help="rounds; ours run five times in each")
-    parser.add_argument("--no-memory", action="store_true", help="leave out the peak memory")
-    parser.add_argument("--no-scaling", action="store_true", help="leave out the curves")
+    parser.add_argument("--calls", type=int, default=3, help="rounds; our layers run five times in each")
+    parser.add_argument("--no-memory", action="store_true", help="skip peak memory")
+    parser.add_argument("--no-scaling", action="store_true", help="skip the scaling curves")
     parser.add_argument("--out", help="write all samples to this JSON file")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -276,7 +276,7 @@ def main():
         peers, version = PEERS, torch_geometric.__version__
     except ImportError:
         peers, version = [], None
-        print("PyTorch Geometric is not installed: ours alone (pip install torch-geometric to compare)")
+        print("PyTorch Geometric is not installed: timing our layers only (pip install torch-geometric to compare)")
     for text in OTHER.values():
         print(text)
     records = []
@@ -284,10 +284,10 @@ def main():
     for name in chosen:
         for width in WIDTHS:
             print(f"\n{name}: {graphs.load(name)}, F={width[0]} D={width[1]} H={width[2]}", flush=True)
-            found = measure(name, width, arguments.calls, peers, not arguments.no_memory)
-            show(found)
+            measured = measure(name, width, arguments.calls, peers, not arguments.no_memory)
+            show(measured)
             sys.stdout.flush()
-            records += found
+            records += measured
     about = {
         "command": " ".join(sys.argv),
         "torch": torch.__version__,

@@ -1,11 +1,11 @@
-"""How good the defaults are on plain files: AIFB as RDF and TSV over several seeds, Tox21 as CSV.
+"""Measure how well `rgat.fit` with default settings does on plain files, and whether explanations are right.
 
     python benchmarks/own_files.py aifb FOLDER --ensemble 5 --seeds 10
     python benchmarks/own_files.py tox21 tox21.csv.gz --ensemble 3
     python benchmarks/own_files.py planted --ensemble 5 --seeds 2
 
-The configuration is the default one, chosen by cross-validation inside the training part of AIFB and on the validation
-part of Tox21. Test examples are looked at once per seed.
+The default settings were selected by cross-validation inside the training part of AIFB and on the validation part of
+Tox21. The test part is used once per random seed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 import rgat
 from rgat.data import from_rdf, from_smiles
 
-WANTED = 34  # of AIFB's 36 test persons
+TARGET = 34  # of the 36 test persons of AIFB
 
 
 def aifb(folder: Path, ensemble: int, seeds: int) -> None:
@@ -36,7 +36,7 @@ def aifb(folder: Path, ensemble: int, seeds: int) -> None:
         right.append(report["right"])
         seconds = time.perf_counter() - started
         print(json.dumps({"seed": seed, "right": right[-1], "of": report["tested"], "seconds": seconds}), flush=True)
-    print(f"{sum(number >= WANTED for number in right)} of {seeds} seeds have {WANTED} or more of 36 right: {right}")
+    print(f"{sum(number >= TARGET for number in right)} of {seeds} seeds have {TARGET} or more of 36 right: {right}")
 
 
 def tox21(path: Path, ensemble: int, seed: int) -> None:
@@ -47,7 +47,7 @@ def tox21(path: Path, ensemble: int, seed: int) -> None:
 
 
 def planted(ensemble: int, seeds: int) -> None:
-    """How often the first reason is the planted edge, where the prediction is right."""
+    """Print how often the planted edge is the first reason of a correct prediction."""
     options = {"learning_rate": 0.05, "feature_dropout": 0.0, "kernel_l2_1": 0.0, "kernel_l2_2": 0.0}
     for kind, model in (("needle", "additive WIRGAT"), ("rivals", "additive ARGAT")):
         data = rgat.data.load(f"planted-{kind}")
@@ -64,9 +64,9 @@ def planted(ensemble: int, seeds: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", choices=("aifb", "tox21", "planted"))
-    parser.add_argument("path", type=Path, nargs="?")
-    parser.add_argument("--ensemble", type=int, default=5)
-    parser.add_argument("--seeds", type=int, default=10, help="of AIFB: how many; of Tox21: which one")
+    parser.add_argument("path", type=Path, nargs="?", help="folder of AIFB, or CSV file of Tox21")
+    parser.add_argument("--ensemble", type=int, default=5, help="members of the ensemble (default: %(default)s)")
+    parser.add_argument("--seeds", type=int, default=10, help="number of random seeds; for tox21 the seed itself")
     arguments = parser.parse_args()
     if arguments.data == "planted":
         planted(arguments.ensemble, arguments.seeds)

@@ -1,14 +1,16 @@
-"""Time whole training steps, many seeds and epochs, and watch the memory of a long run.
+"""Time training steps, stacks of many models and epochs, and the memory of a long run.
 
-    python benchmarks/training.py --out benchmarks/results/training.json          what fits this machine
+    python benchmarks/training.py --out benchmarks/results/training.json          everything
     python benchmarks/training.py --only step memory
-    rgat reproduce aifb --propose; rgat reproduce tox21 --propose                 the data as plain tensors, for a
-    python benchmarks/training.py --prepared runs --device cuda                   machine without RDKit and RDF readers
+    rgat reproduce aifb --propose; rgat reproduce tox21 --propose                 write data as plain tensors
+    python benchmarks/training.py --prepared runs --device cuda                   for a machine without RDKit
 
-step: a featureless two-layer NodeClassifier, 16 units, WIRGAT additive, no dropout, on AIFB; CPU time on one thread.
-seeds: 200 seeds of it, 50 epochs, both dropouts at 0.3 (none on a GPU, where it is also timed with them), in stacks; on
-the CPU one process per core. tox21: an epoch of 6,411 graphs, batch 64, 64 units, 4 heads, from prepared graphs.
-memory: resident bytes over 2,000 epochs of a small graph.
+step    one step of a featureless two-layer NodeClassifier (additive WIRGAT, 16 units, no dropout) on AIFB; CPU time on
+        one thread; not on a GPU
+seeds   200 random seeds of it, 50 epochs, in stacks; on the CPU one process per core, with both dropouts at 0.3; on a
+        GPU without and with dropout
+tox21   an epoch of 6,411 prepared graphs, batch size 64, 64 units, 4 heads
+memory  resident memory over 2,000 epochs on a small graph
 """
 
 import argparse
@@ -33,11 +35,11 @@ from rgat.training.loop import Training, make_task
 from rgat.training.run import Run
 
 DROPOUT = {"feature_dropout": 0.3, "edge_dropout": 0.3}
-PER_STACK = 20  # members on the CPU: two processes, each with so many, fit any machine
+PER_STACK = 20  # members of a stack on the CPU: small enough for two processes on any machine
 
 
 def load(name, prepared):
-    """AIFB or Tox21, from their files or from plain tensors."""
+    """Load AIFB or Tox21 from their files or, with ``prepared``, from plain tensors."""
     if prepared is None:
         import rgat.data
 
@@ -46,7 +48,7 @@ def load(name, prepared):
 
 
 def measure_step(options):
-    """Milliseconds of CPU time of a step on one thread: median and best of 100."""
+    """Return the median and best CPU milliseconds of 100 steps on one thread."""
     torch.set_num_threads(1)
     data, settings = load("aifb", options.prepared), Settings(patience=None)
     model = build_model(data)
@@ -69,7 +71,7 @@ def _train_seeds(seeds, epochs, prepared):
 
 
 def measure_seeds(options):
-    """Seconds of all seeds: of processes on the CPU, or of one stack on the GPU after a first epoch."""
+    """Return the seconds to train all seeds: in processes on the CPU, in one stack on the GPU."""
     seeds, epochs = range(options.seeds), options.epochs
     what = f"{options.seeds} seeds x {epochs} epochs"
     if options.device == "cpu":
@@ -80,7 +82,7 @@ def measure_seeds(options):
             shares = [list(seeds[k::workers]) for k in range(workers)]
             hows = list(pool.map(_train_seeds, shares, [epochs] * workers, [options.prepared] * workers))
             return {"what": what, "seconds": time.perf_counter() - started, "processes": workers, "how": hows[0]}
-    data, found = load("aifb", options.prepared), {"what": what}
+    data, results = load("aifb", options.prepared), {"what": what}
     for word, rates in (("no dropout", {}), ("dropout", DROPOUT)):
         for name, count in (("with compilation", 5), ("seconds", epochs)):
             models = [build_model(data, seed, **rates).to(options.device) for seed in seeds]
@@ -95,16 +97,16 @@ def measure_seeds(options):
                     stamps.append(time.perf_counter()) if not number else None
                 ),
             )[0]
-            # Training alone, and beside it everything: stacking, unstacking and the scores of all parts.
-            found[f"{name}, {word}"] = stamps[-1] - started
-            found[f"{name}, {word}, scores too"] = time.perf_counter() - started
-        found[f"how, {word}"] = result.how
-        found[f"peak GiB, {word}"] = torch.cuda.max_memory_allocated() / 2**30
-    return found
+            # First training alone, then with stacking, unstacking and scoring all parts.
+            results[f"{name}, {word}"] = stamps[-1] - started
+            results[f"{name}, {word}, scores too"] = time.perf_counter() - started
+        results[f"how, {word}"] = result.how
+        results[f"peak GiB, {word}"] = torch.cuda.max_memory_allocated() / 2**30
+    return results
 
 
 def measure_tox21(options):
-    """Seconds of a training epoch: best and median of three after the first."""
+    """Return the best and median seconds of three training epochs after the first."""
     torch.set_num_threads(os.cpu_count() or 1)
     data, settings = load("tox21", options.prepared), Settings(max_epochs=4, patience=None)
     model = build_model(data, hidden_channels=64, heads=4).to(options.device)
@@ -115,7 +117,7 @@ def measure_tox21(options):
 
 
 def measure_memory(options):
-    """Resident MiB after 500, 1,000, 1,500 and 2,000 epochs with validation, both dropouts and batch norm."""
+    """Return resident MiB at every 500th epoch, with validation, both dropouts and batch normalisation."""
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)
     edges = torch.randint(60, (2, 400), generator=generator)
@@ -139,24 +141,26 @@ MEASURES = {"step": measure_step, "seeds": measure_seeds, "tox21": measure_tox21
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--prepared", type=Path, metavar="FOLDER")
-    parser.add_argument("--only", nargs="+", choices=MEASURES, default=list(MEASURES))
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--seeds", type=int, default=200)
-    parser.add_argument("--epochs", type=int, default=50)
-    parser.add_argument("--out", metavar="FILE")
+    parser.add_argument(
+        "--prepared", type=Path, metavar="FOLDER", help="read data that `rgat reproduce --propose` wrote"
+    )
+    parser.add_argument("--only", nargs="+", choices=MEASURES, default=list(MEASURES), help="default: all")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda (default: %(default)s)")
+    parser.add_argument("--seeds", type=int, default=200, help="models to train (default: %(default)s)")
+    parser.add_argument("--epochs", type=int, default=50, help="epochs of each (default: %(default)s)")
+    parser.add_argument("--out", metavar="FILE", help="write the results to this JSON file")
     options = parser.parse_args()
     gpu = options.device != "cpu"
     name = torch.cuda.get_device_name() if gpu else platform.processor() or platform.machine()
-    found = {"torch": torch.__version__, "device": name, "cores": os.cpu_count()}
+    results = {"torch": torch.__version__, "device": name, "cores": os.cpu_count()}
     for word in options.only:
         if word != "step" or not gpu:
-            found[word] = MEASURES[word](options)
-            for key, value in found[word].items():
+            results[word] = MEASURES[word](options)
+            for key, value in results[word].items():
                 print(f"{word:8s} {key:34s} {value:10.3f}" if isinstance(value, float) else f"{word:8s} {key}: {value}")
     if options.out:
         with open(options.out, "w", encoding="utf-8") as file:
-            json.dump(found, file, indent=1)
+            json.dump(results, file, indent=1)
 
 
 if __name__ == "__main__":

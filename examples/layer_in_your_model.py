@@ -1,4 +1,4 @@
-"""Use the layer inside a PyTorch model of your own, and look at its attention."""
+"""Use the layer in your own PyTorch model and print its attention."""
 
 import torch
 
@@ -11,7 +11,7 @@ graph = RelationalGraph(edge_index, edge_type, num_nodes=4, num_relations=3).wit
 
 
 class Model(torch.nn.Module):
-    """Two attention layers; the first with a head for each softmax scope."""
+    """Stack two attention layers; the first has one head per softmax scope."""
 
     def __init__(self):
         super().__init__()
@@ -19,7 +19,7 @@ class Model(torch.nn.Module):
         self.second = RGATConv(32, 2, graph.num_relations)
 
     def forward(self, x, graph):
-        """Class logits of every node."""
+        """Return the class logits of every node."""
         return self.second(self.first(x, graph).relu(), graph)
 
 

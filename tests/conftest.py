@@ -6,12 +6,12 @@ import pytest
 import torch
 
 os.environ.pop("RGAT_BACKEND", None)  # the tests choose backends themselves
-torch.set_num_threads(1)  # the tests run side by side; two pools of threads on two cores only hinder each other
+torch.set_num_threads(1)  # tests run in parallel processes; more threads than cores are slower
 
 
 @pytest.fixture(autouse=True)
 def _fixed_and_poisoned():
-    """Fix the seed, and fill fresh memory with NaN, so that an uninitialised value shows at once."""
+    """Fix the random seed, and fill fresh memory with NaN to expose uninitialised values."""
     torch.manual_seed(0)
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = True
@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture
 def free_port():
-    """A port on loopback that nothing listens on."""
+    """Return a free port on loopback."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
@@ -37,7 +37,7 @@ def free_port():
 
 @pytest.fixture
 def full_disk():
-    """A context in which no file can grow beyond some bytes, as on a disk that is full."""
+    """Return a context in which no file can grow beyond some bytes, as on a full disk."""
     resource = pytest.importorskip("resource", reason="no limit of file sizes on this system")
 
     @contextmanager

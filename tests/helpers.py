@@ -1,4 +1,4 @@
-"""Graphs, comparisons with the float64 reference, and a pairwise covering table of options."""
+"""Provide random graphs, comparisons with the float64 reference, and pairwise covering tables."""
 
 import copy
 import itertools
@@ -12,7 +12,7 @@ TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5, torch.bfloat16: 3e-2}
 
 
 def random_graph(num_nodes=9, num_edges=60, num_relations=4, edge_dim=None, seed=0, **options):
-    """A graph with parallel edges, an isolated last node and an unused last relation."""
+    """Return a graph with parallel edges, an isolated last node and an unused last relation."""
     generator = torch.Generator().manual_seed(seed)
     edge_index = torch.randint(max(num_nodes - 1, 1), (2, num_edges), generator=generator)
     edge_type = torch.randint(max(num_relations - 1, 1), (num_edges,), generator=generator)
@@ -36,7 +36,7 @@ def with_edge_attr(graph, edge_attr):
 
 
 def relative_error(actual, expected):
-    """The largest difference, relative to the largest expected value."""
+    """Return the largest difference relative to the largest expected value."""
     if expected.numel() == 0:
         return 0.0
     actual, expected = actual.detach(), expected.detach()
@@ -51,7 +51,7 @@ def assert_close(actual, expected, tolerance, what="value"):
 
 
 def pack_half(tensor):
-    """Keep what is saved for backward as bfloat16; with ``unpack``, for ``saved_tensors_hooks``."""
+    """Cast a tensor saved for backward to bfloat16; with ``unpack``, for ``saved_tensors_hooks``."""
     return (tensor.dtype, tensor.bfloat16()) if tensor.is_floating_point() else (None, tensor)
 
 
@@ -61,7 +61,7 @@ def unpack(packed):
 
 
 def run(conv, x, graph, cotangents, backend, autocast=None, device="cpu", x_is_given=False, **call):
-    """Outputs and all gradients of one call of a copy of ``conv``; features that are given need no gradient."""
+    """Return outputs and all gradients of one call of a copy of ``conv``; given features need no gradient."""
     conv = copy.deepcopy(conv).to(device)
     graph = graph.to(device)
     if x is not None:
@@ -137,7 +137,7 @@ def assert_matches_reference(
 
 
 def _compare(actual, expected, tolerance):
-    """The number of values that were compared."""
+    """Return the number of values that were compared."""
     compared = 0
     for name, value in expected.items():
         if value is None:
@@ -151,7 +151,7 @@ def _compare(actual, expected, tolerance):
 
 
 def pairwise(options):
-    """Rows in which every pair of values of every two options occurs; greedy, the same each time."""
+    """Return rows that contain every pair of values of any two options; greedy and deterministic."""
     names = list(options)
 
     def pair(row, a, b):
@@ -173,7 +173,7 @@ def pairwise(options):
 
 
 def labelled_graph(num_nodes=40):
-    """A small graph with labels and all parts, as a data set."""
+    """Return a small labelled graph with all parts as a data set."""
     nodes = torch.randperm(num_nodes, generator=torch.Generator().manual_seed(1))
     names = tuple(map(str, range(num_nodes)))
     parts = (nodes[: num_nodes // 2], nodes[num_nodes // 2 : num_nodes * 3 // 4], nodes[num_nodes * 3 // 4 :])
@@ -182,7 +182,7 @@ def labelled_graph(num_nodes=40):
 
 
 def large_graphs():
-    """Twelve graphs of 50,000 nodes and edges each: two of them fit into a batch that is scored."""
+    """Return twelve graphs of 50,000 nodes and edges each, of which two fit into a scoring batch."""
     graphs, nodes, edges = 12, 20_000, 30_000
     ends = torch.randint(nodes, (2, graphs * edges)) + nodes * torch.arange(graphs).repeat_interleave(edges)
     ptr = [size * torch.arange(graphs + 1) for size in (nodes, edges)]

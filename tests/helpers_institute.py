@@ -4,7 +4,7 @@ PREFIX = "http://institute.example/"
 
 
 def write_institute(folder, num_people=60, labelled=48):
-    """An institute as plain files; the people that come last have no label."""
+    """Write an institute as plain files; the last people have no label."""
     triples, groups = institute_triples(3, num_people)
     graph, labels = folder / "institute.nt", folder / "labels.tsv"
     graph.write_text("".join(f"{' '.join(triple)} .\n" for triple in triples))

@@ -1,11 +1,11 @@
-"""What a test has to know about processes of others, by Linux's `/proc`."""
+"""Inspect other processes through Linux's `/proc`."""
 
 import time
 from pathlib import Path
 
 
 def _state(pid):
-    """State and parent of a process; a zombie or nothing if it is gone."""
+    """Return the state and parent of a process; ("Z", 0) if there is none."""
     try:
         state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
     except (FileNotFoundError, ProcessLookupError):
@@ -14,18 +14,18 @@ def _state(pid):
 
 
 def is_alive(pid):
-    """Whether a process is there and no zombie: whoever adopts an orphan may be slow to bury it."""
+    """Return whether a process runs; a zombie does not, since its new parent may reap it late."""
     return _state(pid)[0] != "Z"
 
 
 def children(pid):
-    """The processes that a process has started."""
-    everybody = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
-    return [one for one in everybody if _state(one)[1] == pid and is_alive(one)]
+    """Return the live child processes of a process."""
+    pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+    return [other for other in pids if _state(other)[1] == pid and is_alive(other)]
 
 
 def wait_until(condition, seconds=120):
-    """Come back when a condition holds; a deadline that is never reached unless something is wrong."""
+    """Return when a condition holds; fail after a deadline that is only reached if something is wrong."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"still waiting after {seconds} s"

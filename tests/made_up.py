@@ -1,4 +1,4 @@
-"""Made-up records whose truth is known."""
+"""Generate synthetic records with known true means."""
 
 import numpy as np
 
@@ -18,7 +18,7 @@ VERSIONS = {"versions": {"rgat": "0.1.0", "torch": "2.13.0", "python": "3.12.1"}
 
 
 def describe(data="aifb", task="node", budget="paper", seeds=30, trials=40, **more):
-    """An experiment's description."""
+    """Return the description of an experiment."""
     described = {
         "data": data,
         "task": task,
@@ -41,14 +41,14 @@ def describe(data="aifb", task="node", budget="paper", seeds=30, trials=40, **mo
 
 
 def node_outputs(rng, labels, accuracy):
-    """Logits whose accuracy is about the wanted one."""
+    """Return logits with about the given accuracy."""
     labels = np.array(labels)
     named = np.where(rng.random(len(labels)) < accuracy, labels, (labels + 1) % 4)
     return pack_array(np.eye(4)[named] * 3)
 
 
 def graph_outputs(rng, labels, auc):
-    """Logits whose ROC-AUC is about the wanted one."""
+    """Return logits with about the given ROC-AUC."""
     labels = np.array(labels)
     shift = np.where(labels == 1, 1.0, 0.0) * 4 * (auc - 0.5)
     logits = np.stack([np.zeros(labels.shape), shift + rng.normal(size=labels.shape)], -1)
@@ -56,7 +56,7 @@ def graph_outputs(rng, labels, auc):
 
 
 def run_record(model, seed, score, constant, description, split=None, setting=None, rng=None):
-    """One final run with everything a record has."""
+    """Return the record of one final run, with all fields."""
     rng = rng or np.random.default_rng(seed)
     labels = description["test_labels"]["" if split is None else str(split)]
     outputs = node_outputs if description["task"] == "node" else graph_outputs
@@ -93,7 +93,7 @@ def run_record(model, seed, score, constant, description, split=None, setting=No
 
 
 def trial_record(model, number, objective, description, prior=20, status="done", folds=()):
-    """One trial."""
+    """Return the record of one trial."""
     rng = np.random.default_rng(number)
     return {
         "kind": "trial",
@@ -120,7 +120,7 @@ def trial_record(model, number, objective, description, prior=20, status="done",
 
 
 def write_study(folder, truth=PAPER_LIKE, seeds=30, trials=40, seed=0, baselines=(), exact=False, **description):
-    """A whole experiment; returns its folder. Accuracies are multiples of 1/36, as those of AIFB are, unless exact."""
+    """Write a whole experiment and return its folder; accuracies are multiples of 1/36, as on AIFB, unless exact."""
     described = describe(seeds=seeds, trials=trials, **description)
     node = described["task"] == "node"
     open_experiment(folder, described)

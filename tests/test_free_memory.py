@@ -24,17 +24,17 @@ def write(root, files):
 
 @pytest.fixture
 def machine(tmp_path):
-    """Eight GiB available, and no control group."""
+    """Simulate a machine with eight GiB available and no control group."""
     write(tmp_path, {"proc/meminfo": f"MemTotal: 99999999 kB\nMemAvailable: {8 * 2**20} kB\n"})
     return tmp_path
 
 
-def test_what_linux_calls_available_is_free(machine):
+def test_memavailable_counts_as_free_on_linux(machine):
     assert free_memory(root=machine) == 8 * GIB
 
 
 @pytest.mark.parametrize("mount", ["sys/fs/cgroup", "sys/fs/cgroup/unified"])
-def test_the_tightest_control_group_above_the_process_counts(machine, mount):
+def test_the_tightest_control_group_of_the_process_counts(machine, mount):
     write(machine, {"proc/self/cgroup": "0::/pod/box\n"})
     write(machine, {f"{mount}/pod/box/memory.max": "max\n", f"{mount}/pod/box/memory.current": f"{GIB}\n"})
     assert free_memory(root=machine) == 8 * GIB
@@ -61,18 +61,18 @@ def test_control_groups_of_version_1_count(machine):
     assert free_memory(root=machine) == 3 * GIB
 
 
-def test_a_limit_of_the_address_space_counts(machine, monkeypatch):
+def test_an_address_space_limit_counts(machine, monkeypatch):
     write(machine, {"proc/self/status": f"Name:\tpython\nVmSize:\t{2**20} kB\n"})
     monkeypatch.setattr(resource, "getrlimit", lambda which: (3 * GIB, 3 * GIB))
     assert free_memory(root=machine) == 2 * GIB
 
 
-def test_another_unix_is_asked_for_its_pages(tmp_path, monkeypatch):
+def test_other_unix_systems_report_free_pages(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "sysconf", {"SC_AVPHYS_PAGES": 1000, "SC_PAGE_SIZE": 4096}.__getitem__)
     assert free_memory(root=tmp_path) == 4_096_000
 
 
-def test_macos_is_asked_for_pages_that_can_be_taken(tmp_path, monkeypatch):
+def test_macos_reports_free_and_reclaimable_pages(tmp_path, monkeypatch):
     told = {"vm.page_free_count": 10, "vm.page_purgeable_count": 1, "vm.page_pageable_external_count": 5}
 
     def sysctlbyname(name, value, size, new, length):
@@ -87,7 +87,7 @@ def test_macos_is_asked_for_pages_that_can_be_taken(tmp_path, monkeypatch):
     assert free_memory(root=tmp_path) == memory.UNKNOWN
 
 
-def test_windows_is_asked_for_its_available_memory(tmp_path, monkeypatch):
+def test_windows_reports_available_memory(tmp_path, monkeypatch):
     def status(pointer):
         assert pointer._obj[0] == 64, "the length of the structure comes first"
         pointer._obj[1], pointer._obj[2] = 16 * GIB, 5 * GIB
@@ -98,7 +98,7 @@ def test_windows_is_asked_for_its_available_memory(tmp_path, monkeypatch):
     assert free_memory(root=tmp_path) == 5 * GIB
 
 
-def test_models_train_together_where_the_system_says_nothing_about_its_memory(tmp_path, monkeypatch):
+def test_models_train_in_a_stack_if_free_memory_is_unknown(tmp_path, monkeypatch):
     def sysconf(name):
         raise ValueError("unrecognized configuration name")
 
@@ -110,7 +110,7 @@ def test_models_train_together_where_the_system_says_nothing_about_its_memory(tm
     assert all(result.how.startswith("in a stack of 2") for result in results)
 
 
-def test_memory_that_the_allocator_of_a_gpu_holds_unused_is_free(monkeypatch):
+def test_unused_memory_held_by_the_gpu_allocator_is_free(monkeypatch):
     asked = []
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: asked.append(device) or (100, 1000))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 70)

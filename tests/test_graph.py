@@ -28,7 +28,7 @@ def graphs(draw):
 
 @settings(max_examples=100, deadline=None)
 @given(graphs())
-def test_the_structure_is_what_its_names_say(graph):
+def test_the_structure_matches_its_definition(graph):
     s = graph.structure
     source, target = graph.edge_index
     edges = [(int(target[e]), int(graph.edge_type[e]), int(source[e])) for e in s.order]
@@ -60,7 +60,7 @@ def test_the_structure_is_what_its_names_say(graph):
 
 
 def test_the_structure_does_not_depend_on_the_order_of_the_edges():
-    graph = random_graph(5, 80, 3, edge_dim=2)  # 80 edges among 32 possible ones: many are parallel
+    graph = random_graph(5, 80, 3, edge_dim=2)  # 80 edges among 32 possible ones, so many are parallel
     order = torch.randperm(80)
     shuffled = RelationalGraph(
         graph.edge_index[:, order],
@@ -75,7 +75,7 @@ def test_the_structure_does_not_depend_on_the_order_of_the_edges():
                 pytree.tree_leaves(value), pytree.tree_leaves(getattr(shuffled.structure, name)), strict=True
             ):
                 assert torch.equal(a, b), name
-    # Even parallel edges come in one order: that of their features.
+    # Parallel edges are ordered by their features.
     sorted_features = graph.edge_attr[graph.structure.order.long()]
     assert torch.equal(sorted_features, shuffled.edge_attr[shuffled.structure.order.long()])
 
@@ -87,7 +87,7 @@ def test_prepare_computes_once():
     assert graph.prepare().structure is graph.structure
 
 
-def test_with_inverses_adds_reverse_edges_under_relations_of_their_own():
+def test_with_inverses_adds_reverse_edges_with_new_relations():
     graph = make([(0, 1, 2), (3, 3, 0)], edge_attr=torch.tensor([[1.0], [2.0]])).with_inverses()
     assert graph.edge_index.tolist() == [[0, 3, 1, 3], [1, 3, 0, 3]]
     assert graph.edge_type.tolist() == [2, 0, 5, 3]
@@ -103,7 +103,7 @@ def test_with_self_loops_adds_one_relation():
     assert graph.edge_attr.flatten().tolist() == [1, 0, 0, 0, 0]
 
 
-def test_collate_keeps_graphs_apart_even_without_nodes():
+def test_collate_keeps_graphs_separate_even_without_nodes():
     empty = make([], num_nodes=0)
     batch = RelationalGraph.collate([make([(0, 1, 2)], 2), empty, make([(2, 0, 1)], 3), empty])
     assert (batch.num_graphs, batch.num_nodes, batch.num_edges) == (4, 5, 2)
@@ -202,7 +202,7 @@ def test_validation_can_be_switched_off():
     RelationalGraph(EDGE, TYPE, num_nodes=4, num_relations=3, edge_attr=torch.tensor([[torch.nan]]), validate=False)
 
 
-def test_collate_refuses_what_does_not_fit():
+def test_collate_refuses_incompatible_graphs():
     with pytest.raises(ValueError, match="at least one graph"):
         RelationalGraph.collate([])
     with pytest.raises(ValueError, match=r"same `num_relations`, got \[3, 4\]"):
@@ -223,7 +223,7 @@ def test_a_graph_does_not_see_later_changes_to_the_tensors_it_was_built_from(pre
     if prepared:
         graph.prepare()
     for tensor in (edge_index, edge_type, batch):
-        tensor.numpy()[...] = 10**6  # also where PyTorch does not count versions
+        tensor.numpy()[...] = 10**6  # also without PyTorch counting versions
     assert all(torch.equal(a, b) for a, b in zip((graph.edge_index, graph.edge_type, graph.batch), kept, strict=True))
     expected = RelationalGraph(kept[0], kept[1], batch=kept[2], **sizes)
     assert all(map(torch.equal, graph.structure.leaves(), expected.structure.leaves()))
@@ -263,7 +263,7 @@ class OwnGraph(RelationalGraph):
     pass
 
 
-def test_copies_keep_what_a_caller_has_set():
+def test_copies_keep_values_set_by_the_caller():
     graph = random_graph(edge_dim=2, validate=False)
     graph.edge_attr[0] = torch.nan  # allowed without validation
     graph.name = "mine"
@@ -290,7 +290,7 @@ def test_a_graph_made_in_inference_mode_can_be_trained_on():
 
 
 def forge(graph, **changes):
-    """Store a graph whose state was changed, and load it as a stranger's file."""
+    """Store a graph with manipulated state and load it as an untrusted file."""
     state, buffer = graph.__getstate__() | changes, io.BytesIO()
     with mock.patch.object(RelationalGraph, "__getstate__", return_value=state):
         torch.save(graph, buffer)
@@ -321,6 +321,6 @@ def test_a_stored_structure_is_never_trusted():
         ({"counted": torch.ones(2)}, r"`counted` of a stored graph must have shape \[9\]"),
     ],
 )
-def test_a_stored_graph_is_checked(changes, message):
+def test_a_stored_graph_is_validated(changes, message):
     with pytest.raises(ValueError, match=message):
         forge(random_graph(), **changes)

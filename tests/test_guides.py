@@ -1,4 +1,4 @@
-"""Each guide is executed from top to bottom, in an empty folder, and prints what it says it prints."""
+"""Run each guide from top to bottom in an empty folder and compare its output with the text."""
 
 import contextlib
 import io
@@ -30,13 +30,13 @@ def run_command(line, fails, monkeypatch):
 
 
 def shape(text):
-    """What a text says, but for numbers, which differ between machines, and bars of progress."""
+    """Return a text without progress bars, and with its numbers, which differ between machines, replaced by 0."""
     lines = [line for line in text.splitlines() if "━" not in line]
     return re.sub(r"[\d.,+-]+", "0", " ".join(" ".join(lines).split()))
 
 
 def run_guide(path, folder, monkeypatch):
-    """Run all blocks; yield what each printed, and what the guide says."""
+    """Run all blocks; yield the printed and the documented output of each."""
     monkeypatch.chdir(folder)
     names, out = {"__name__": "guide"}, ""
     for kind, content in BLOCK.findall(path.read_text()):
@@ -59,11 +59,11 @@ def run_guide(path, folder, monkeypatch):
 
 
 @pytest.mark.parametrize("path", GUIDES, ids=lambda path: path.stem)
-def test_a_guide_runs_and_prints_what_it_says(path, tmp_path, monkeypatch):
+def test_a_guide_prints_its_documented_output(path, tmp_path, monkeypatch):
     compared = 0
-    for printed, told in run_guide(path, tmp_path, monkeypatch):
-        # Which class or edge comes first may differ between machines; the words that frame them do not.
-        assert shape(printed).split()[:3] == shape(told).split()[:3]
+    for printed, documented in run_guide(path, tmp_path, monkeypatch):
+        # Classes and edges may come in another order on other machines; the first words do not differ.
+        assert shape(printed).split()[:3] == shape(documented).split()[:3]
         compared += 1
     assert compared >= 4
 

@@ -58,7 +58,7 @@ def test_a_graph_classifier_follows_the_papers_figure(options, batch_norm):
     torch.testing.assert_close(model(x, graph), expected)
 
 
-def test_units_per_head_shrink_so_that_the_total_stays():
+def test_hidden_channels_are_divided_among_heads():
     for heads in (1, 2, 4):
         model = NodeClassifier(F, 3, R, hidden_channels=8, heads=heads)
         assert (model.conv1.heads, model.conv1.out_channels, model.conv1.head_merge) == (heads, 8 // heads, "concat")
@@ -182,7 +182,7 @@ def test_a_graph_classifier_compiles_with_the_default_compiler_under_autocast():
 
 
 def watch_training_part(data):
-    """Let early stopping choose the epoch that is best on what is learned."""
+    """Select the epoch by the training nodes."""
     return dataclasses.replace(data, valid=data.train)
 
 
@@ -214,7 +214,7 @@ def test_models_train_under_bf16_autocast(name):
     ]
     for result in results:
         assert result.curve[-1].train_loss < 0.6 * result.curve[0].train_loss
-    assert results[0].curve[-1] != results[1].curve[-1]  # autocast is noticed
+    assert results[0].curve[-1] != results[1].curve[-1]  # autocast has an effect
 
 
 STACKS = pairwise(
@@ -232,7 +232,7 @@ STACKS = pairwise(
         "constant_attention": [False, True],
     }
 )
-RATES = [(0.3, 0.2), (0.0, 0.0), (0.5, 0.0)]  # of features and edges, for each member
+RATES = [(0.3, 0.2), (0.0, 0.0), (0.5, 0.0)]  # feature and edge dropout of each member
 
 
 def members(kind, *sizes, **options):
@@ -245,7 +245,7 @@ def members(kind, *sizes, **options):
 
 
 def assert_stack_equals_members(models, x, graph, own=False, **call):
-    """Logits, gradients and, after two training steps, all buffers, under a random cotangent."""
+    """Return logits, gradients under a random cotangent and, after two training steps, all buffers."""
     together = stack(models)
     for _ in range(2):
         for parameter in (*together.parameters(), *(p for model in models for p in model.parameters())):
@@ -271,7 +271,7 @@ def assert_stack_equals_members(models, x, graph, own=False, **call):
 
 
 @pytest.mark.parametrize("row", STACKS, ids=lambda row: "-".join(str(value) for value in row.values()))
-def test_a_stack_is_its_members_one_by_one(row):
+def test_a_stack_equals_its_members_one_by_one(row):
     graph = random_graph(N, 60, R, edge_dim=row["edge_dim"])
     options = {name: row[name] for name in ("layer", "batch_norm", "bias", "num_bases")}
     if row["layer"] == "rgat":
@@ -297,7 +297,7 @@ def test_a_stack_is_its_members_one_by_one(row):
 
 
 @pytest.mark.parametrize("options", [*FAMILIES, {"heads": 2, "scope": ["within", "across"]}])
-def test_a_stack_of_graph_classifiers_is_its_members_one_by_one(options):
+def test_a_stack_of_graph_classifiers_equals_its_members_one_by_one(options):
     graph = batch_of_graphs(3, 5, 1)
     models = members(GraphClassifier, F, 4, R, hidden_channels=8, dense_channels=6, batch_norm=True, **options)
     assert_stack_equals_members(models, torch.randn(9, F).double(), graph)
@@ -312,7 +312,7 @@ def test_a_stack_merges_heads_as_its_members_do(head_merge):
     torch.testing.assert_close(together(x, graph), torch.stack([layer(x, graph) for layer in layers], dim=1))
 
 
-def test_members_are_copies_and_can_be_let_go():
+def test_members_are_copies_and_can_be_removed():
     graph = random_graph(N, 60, R)
     models = members(NodeClassifier, N, 3, R, graph=graph)
     together = stack(models)
@@ -323,7 +323,7 @@ def test_members_are_copies_and_can_be_let_go():
     with torch.no_grad():
         for parameter in together.parameters():
             parameter.zero_()
-    with torch.no_grad():  # a second call: masks of the second call
+    with torch.no_grad():  # the second call draws the second masks
         for model in models:
             model(None, graph)
         again = torch.stack([model(None, graph) for model in (models[2], models[0])])
@@ -353,12 +353,12 @@ def test_a_stack_moves_to_another_precision():
         ),
     ],
 )
-def test_models_that_do_not_fit_together_are_refused(others, message):
+def test_stacking_incompatible_models_is_refused(others, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         stack(others)
 
 
-def test_what_is_no_model_and_features_of_other_members_are_refused():
+def test_stack_refuses_other_modules_and_features_of_another_number_of_members():
     with pytest.raises(TypeError, match="takes NodeClassifiers or GraphClassifiers, got a RGATConv"):
         stack([RGATConv(F, 3, R)])
     with pytest.raises(ValueError, match=re.escape("`x` must have one entry per member, [N, 2, F], got [9, 3, 5]")):
@@ -379,7 +379,7 @@ def test_a_batch_without_graphs_has_no_logits(name, options):
             assert model(*data.graphs.batch(data.test[:0]), constant_attention=constant).shape == (0, 6, 2)
 
 
-def test_what_has_no_stacked_form_is_refused():
+def test_layers_without_a_stacked_form_are_refused():
     model = NodeClassifier(5, 3, 4, score="dynamic")
     with pytest.raises(ValueError, match='the score "dynamic", of which there are no stacks'):
         stack([model, model])
@@ -396,7 +396,7 @@ def test_what_has_no_stacked_form_is_refused():
     ],
 )
 @pytest.mark.parametrize("featureless", [True, False])
-def test_the_edges_that_some_nodes_need_give_them_the_same_logits_and_gradients(options, featureless):
+def test_receptive_fields_give_the_same_logits_and_gradients_as_the_whole_graph(options, featureless):
     graph = random_graph(30, 90, 4, edge_dim=options.get("edge_dim")).with_self_loops()
     given = {"in_channels": 30, "graph": graph} if featureless else {"in_channels": 6}
     torch.manual_seed(0)
@@ -417,13 +417,13 @@ def test_the_edges_that_some_nodes_need_give_them_the_same_logits_and_gradients(
         assert_close(part, whole, 1e-12)
 
 
-def test_fields_of_no_node_and_of_all():
+def test_receptive_fields_of_no_node_and_of_all_nodes():
     graph = random_graph(9, 60, 4)
     assert [field.num_edges for field in graph.fields(torch.empty(0, dtype=torch.long))] == [0, 0]
     assert [field.num_edges for field in graph.fields(torch.arange(9), layers=3)] == [60, 60, 60]
 
 
-def test_nodes_depend_on_more_than_edges_by_batch_statistics_and_on_their_numbers_by_masks():
+def test_batch_norm_and_edge_dropout_make_nodes_depend_on_more_than_their_receptive_field():
     for option in ({"batch_norm": True}, {"edge_dropout": 0.1}):
         for model in (NodeClassifier(6, 3, 4, **option), stack([NodeClassifier(6, 3, 4, **option)]).model):
             assert not model.depends_on_edges_alone

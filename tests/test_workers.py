@@ -24,7 +24,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_busy_worker_leaves_when_its_parent_is_killed(tmp_path):
+def test_a_busy_worker_exits_when_its_parent_is_killed(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
@@ -35,7 +35,7 @@ def test_a_busy_worker_leaves_when_its_parent_is_killed(tmp_path):
     wait_until(lambda: not is_alive(worker))
 
 
-def test_an_error_ends_the_work_under_way_at_once():
+def test_an_error_stops_running_work_at_once():
     workers = []
 
     def fail():
@@ -49,13 +49,13 @@ def test_an_error_ends_the_work_under_way_at_once():
     assert not is_alive(workers[0])
 
 
-def test_work_that_was_handed_in_is_finished():
+def test_submitted_work_is_finished():
     with WorkerPool(1) as pool:
         futures = [pool.submit(pow, 2, power) for power in range(20)]
     assert [future.result() for future in futures] == [2**power for power in range(20)]
 
 
-def test_all_pools_of_the_package_are_of_this_kind():
+def test_the_package_uses_no_other_process_pool():
     root = Path(rgat.__file__).parent
     pools = [path for path in root.rglob("*.py") if re.search(r"ProcessPoolExecutor|\bPool\(", path.read_text())]
     assert [path.relative_to(root).as_posix() for path in pools] == ["workers.py"]

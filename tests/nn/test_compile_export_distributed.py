@@ -1,4 +1,4 @@
-"""Layers inside `torch.compile`, `torch.export` and `DistributedDataParallel`."""
+"""Test layers under `torch.compile`, `torch.export` and `DistributedDataParallel`."""
 
 import copy
 import io
@@ -42,7 +42,7 @@ def gradients(module, conv, x, graph):
 
 @pytest.fixture
 def _ordinary_memory():
-    # Inductor's own scratch memory may not be filled under it.
+    # Inductor's scratch memory must not be filled with NaN.
     torch.use_deterministic_algorithms(False)
 
 
@@ -53,13 +53,13 @@ def test_layers_compile_without_a_graph_break(name):
     conv = LAYERS[name]()
     twin = copy.deepcopy(conv)
     compiled = torch.compile(conv, fullgraph=True, backend="aot_eager")
-    for num_nodes, num_edges in ((9, 60), (12, 40), (30, 200)):  # the second size makes sizes dynamic
+    for num_nodes, num_edges in ((9, 60), (12, 40), (30, 200)):  # the second call makes sizes dynamic
         x, graph = inputs(name, num_nodes, num_edges)
         torch.testing.assert_close(gradients(compiled, conv, x, graph), gradients(twin, twin, x, graph))
 
 
 class TwoLayers(torch.nn.Module):
-    """Dropout in two calls of a step, and values that are not contiguous, as one-hot input with bases makes them."""
+    """Use dropout in two calls of a step, and non-contiguous values, as one-hot input with bases gives."""
 
     def __init__(self):
         super().__init__()
@@ -78,7 +78,7 @@ def test_layers_compile_with_the_default_compiler():
     twin = copy.deepcopy(model)
     compiled = torch.compile(model, fullgraph=True)
     x, graph = inputs("", 9, 60)
-    for _ in range(3):  # a new mask in every call, the same in its backward
+    for _ in range(3):  # a new mask in every call, the same in its backward pass
         torch.testing.assert_close(gradients(compiled, model, x, graph), gradients(twin, twin, x, graph))
     assert model.first.dropout_state[1] == 3
 
@@ -92,7 +92,7 @@ def test_an_unprepared_graph_is_refused_by_compiled_code():
 
 
 def dynamic(x, graph):
-    """Every axis of every tensor; `torch.export` wants the leaves of a registered class as a list."""
+    """Mark every axis of every tensor as dynamic; `torch.export` expects a list of leaves for a registered class."""
     shapes = [[Dim.AUTO] * leaf.dim() for leaf in (x, *pytree.tree_leaves(graph))]
     return shapes[0], shapes[1:]
 
@@ -142,7 +142,7 @@ def _ddp_worker(rank, port, results):
     torch.manual_seed(0)
     model = RGATConv(F, 3, R, heads=2, num_bases=2, num_attention_bases=2, edge_dim=2, feature_dropout=0.2)
     wrapped = torch.nn.parallel.DistributedDataParallel(model)
-    graph = random_graph(9, 0 if rank else 60, R, edge_dim=2, seed=rank)  # one process even has no edges
+    graph = random_graph(9, 0 if rank else 60, R, edge_dim=2, seed=rank)  # one process has no edges
     graph.edge_attr = graph.edge_attr.float()
     x = torch.randn(9, F, generator=torch.Generator().manual_seed(rank))
     for _ in range(3):  # a parameter without a gradient would make the second step fail

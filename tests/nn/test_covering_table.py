@@ -1,4 +1,4 @@
-"""Every pair of layer options against the float64 reference: output, attention, every gradient."""
+"""Compare output, attention and all gradients with the float64 reference for every pair of layer options."""
 
 import itertools
 
@@ -32,7 +32,7 @@ RGCN_ROWS = pairwise(RGCN_OPTIONS)
 
 
 def make_input(kind):
-    """The input, its width, and the graph to build the layer with."""
+    """Return the input, its width, and the `graph` argument of the layer."""
     graph = random_graph(N, 60, R, seed=1)
     generator = torch.Generator().manual_seed(2)
     index = torch.randint(F, (N,), generator=generator)

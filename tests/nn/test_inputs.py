@@ -1,4 +1,4 @@
-"""One-hot inputs in all their forms, compact rows, and bad input to the layers."""
+"""Test all forms of one-hot input, compact rows, and invalid input to the layers."""
 
 import os
 import re
@@ -92,7 +92,7 @@ def test_a_compact_layer_takes_graphs_with_a_subset_of_its_rows(graph):
             conv(torch.eye(N).double(), graph)
 
 
-def test_other_rows_leave_the_parameters_as_they_were(graph):
+def test_loading_other_rows_fails_and_leaves_the_parameters_unchanged(graph):
     other = RelationalGraph(graph.edge_index.flip(0), graph.edge_type, num_nodes=N, num_relations=R)
     conv, saved = RGATConv(N, D, R, graph=graph), RGATConv(N, D, R, graph=other)
     before = conv.kernel.weight.clone()
@@ -102,7 +102,7 @@ def test_other_rows_leave_the_parameters_as_they_were(graph):
 
 
 def test_with_bases_there_is_nothing_to_compact(graph):
-    RGATConv(F, D, R, graph=graph, num_bases=2)  # of another size even
+    RGATConv(F, D, R, graph=graph, num_bases=2)  # even for a graph of another size
     for conv in both(N, graph=graph, num_bases=2):
         assert conv.rows is None
         assert conv.kernel.bases.shape == (2, N, D)
@@ -224,7 +224,7 @@ def test_bad_calls_are_refused_in_one_sentence(change, message):
         call(**change)
 
 
-def test_nan_passes_where_validation_is_off():
+def test_nan_passes_if_validation_is_off():
     graph = RelationalGraph(**TENSORS, num_nodes=N, num_relations=R, validate=False)
     assert call(x=NAN, edge_index=graph)[1].isnan().all()
 

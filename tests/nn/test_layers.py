@@ -1,4 +1,4 @@
-"""What theory promises of the layers, and what users may rely on."""
+"""Test the theoretical properties of the layers and the guarantees to users."""
 
 import copy
 import pickle
@@ -99,7 +99,7 @@ def test_permuting_relations_with_their_kernels_changes_nothing(graph, x):
 
 
 @pytest.mark.parametrize("backend", ["torch", "reference"])
-def test_the_order_of_the_edges_changes_nothing_not_even_with_dropout(x, backend):
+def test_the_order_of_the_edges_changes_nothing_even_with_dropout(x, backend):
     graph = random_graph(N, 200, R, edge_dim=2)
     order = torch.randperm(200)
     shuffled = RelationalGraph(
@@ -140,7 +140,7 @@ def test_as_many_bases_as_kernels_with_identity_coefficients_equals_the_full_ker
     torch.testing.assert_close(basis(x, graph), full(x, graph))
 
 
-def test_bare_tensors_and_a_prepared_graph_give_the_same(x):
+def test_bare_tensors_and_a_prepared_graph_give_the_same_output(x):
     graph = random_graph(N, 60, R, edge_dim=2)
     for conv in layers(edge_dim=2):
         attributes = (graph.edge_attr,) if isinstance(conv, RGATConv) else ()
@@ -162,7 +162,7 @@ def test_heads_merge_as_their_names_say(graph, x):
     torch.testing.assert_close(convs["projection"](x, graph), heads.flatten(1) @ projection)
 
 
-def test_every_option_is_noticed(graph, x):
+def test_every_option_changes_the_output(graph, x):
     def output(call=None, train=False, **options):
         torch.manual_seed(3)
         attr = torch.randn(60, 2, dtype=torch.float64)
@@ -193,8 +193,8 @@ def test_every_option_is_noticed(graph, x):
     assert output(head_merge="mean").shape == (N, D)
 
 
-def test_only_the_dynamic_score_lets_each_node_prefer_a_neighbour_of_its_own():
-    """Two nodes, both with both as neighbours, each of which attends to itself: no ranking that both share."""
+def test_only_the_dynamic_score_lets_each_node_prefer_another_neighbour():
+    """Two nodes share both neighbours, and each attends to itself: no common ranking of sources does that."""
     graph = RelationalGraph(
         torch.tensor([[0, 1, 0, 1], [0, 0, 1, 1]]), torch.zeros(4, dtype=torch.long), num_nodes=2, num_relations=1
     )
@@ -254,7 +254,7 @@ def test_the_same_seed_gives_the_same_parameters_and_masks(graph, x):
     assert all(torch.equal(a, b) for a, b in zip(draw(), draw(), strict=True))
 
 
-def test_initial_kernels_have_the_variance_of_glorot():
+def test_initial_kernels_have_glorot_variance():
     def check(kernels, fan):
         assert abs(kernels.var() / (2 / fan) - 1) < 0.1
 
@@ -315,7 +315,7 @@ def test_no_nan_from_huge_logits(graph, x):
         assert all(t.isfinite().all() for t in (out, attention, y.grad, conv.attention_kernel.weight.grad))
 
 
-def test_a_node_without_edges_gets_the_bias_alone(graph, x):
+def test_a_node_without_edges_gets_only_the_bias(graph, x):
     for conv in layers():
         torch.nn.init.normal_(conv.bias)
         assert torch.equal(conv(x, graph)[N - 1], conv.bias)
@@ -417,7 +417,7 @@ def test_layers_survive_pickle_deepcopy_and_state_dict(graph, x):
         other = other.double()
         other.feature_dropout = 0.5
         other.load_state_dict(conv.state_dict())
-        assert torch.equal(other(x, graph), conv(x, graph))  # masks go on where they were
+        assert torch.equal(other(x, graph), conv(x, graph))  # the sequence of masks continues
 
 
 def test_reset_parameters_touches_every_parameter(graph):

@@ -1,4 +1,4 @@
-"""Batch normalisation of batches that have no variance: the same for one model, a stack and a padded batch."""
+"""Test that batch normalisation without variance is the same for one model, a stack and a padded batch."""
 
 import dataclasses
 
@@ -21,12 +21,12 @@ CHANNELS = 3
 
 
 def counted(nodes, padding):
-    """Which nodes of a batch count; None without padding."""
+    """Return the mask of real nodes in a padded batch, or None without padding."""
     return (torch.arange(nodes + padding) < nodes).float() if padding else None
 
 
 def make_norm(seed=0):
-    """A layer whose parameters and running statistics are those of some training."""
+    """Return a layer with parameters and running statistics as after some training."""
     torch.manual_seed(seed)
     norm = nn.BatchNorm1d(CHANNELS).double()
     nn.init.normal_(norm.weight)
@@ -37,7 +37,7 @@ def make_norm(seed=0):
 
 
 def results(nodes, padding, members, x):
-    """Outputs, gradients and statistics of member 0 after one step of training."""
+    """Return outputs, gradients and statistics of member 0 after one training step."""
     norms = [make_norm(seed) for seed in range(members)]
     norm = norms[0] if members == 1 else stack_layers(norms)
     x = torch.cat([x, torch.full((padding, CHANNELS), 1e3).double()])
@@ -54,10 +54,10 @@ def results(nodes, padding, members, x):
 
 @pytest.mark.parametrize("nodes", [0, 1, 2, 5])
 @pytest.mark.parametrize(("padding", "members"), [(0, 1), (4, 1), (0, 2), (4, 2)])
-def test_small_batches_are_normalised_alike_alone_padded_and_stacked(nodes, padding, members):
+def test_small_batches_are_normalised_the_same_alone_padded_and_stacked(nodes, padding, members):
     x = torch.randn(nodes, CHANNELS).double()
     found, before = results(nodes, padding, members, x), make_norm()
-    if nodes < 2:  # there is no variance to learn, so the statistics of earlier batches stay
+    if nodes < 2:  # no variance to learn, so the running statistics stay
         expected = dict(before.named_buffers())
         expected["output"] = before.bias.expand(nodes, -1)
         expected["gradient of x"] = torch.zeros_like(x)
@@ -86,7 +86,7 @@ def test_a_padded_batch_in_half_precision_is_normalised_in_single_precision():
 
 
 def lone_atoms():
-    """Graphs of which the last batch of an epoch may be a single atom."""
+    """Return graphs such that the last batch of an epoch may be a single atom."""
     sizes = torch.tensor([1] * 9 + [4] * 12)
     node_ptr = torch.cat([torch.zeros(1).long(), sizes.cumsum(0)])
     number = int(node_ptr[-1])
@@ -102,7 +102,7 @@ def lone_atoms():
     return GraphData("lone atoms", store, labels, ("a",), ids[:9], ids[9:15], ids[15:], (), ("self",))
 
 
-def test_training_passes_over_a_last_batch_of_one_atom():
+def test_training_accepts_a_last_batch_of_one_atom():
     data, settings = lone_atoms(), Settings(max_epochs=3, batch_size=4)
     options = {"hidden_channels": 4, "dense_channels": 4, "batch_norm": True}
     model = build_model(data, 1, **options).double()
@@ -129,7 +129,7 @@ def test_a_padded_batch_of_one_atom_leaves_a_model_finite(members):
     assert all(p.grad.isfinite().all() for p in model.parameters())
 
 
-def test_a_padded_batch_without_any_graph_leaves_the_statistics_as_they_are():
+def test_a_padded_batch_without_graphs_leaves_the_statistics_unchanged():
     store = load("molecules").graphs
     batch = PaddedBatch(store, 4, CPU, Capacity.usual(store, torch.arange(4), 4))
     batch.fill(torch.arange(0))
@@ -142,7 +142,7 @@ def test_a_padded_batch_without_any_graph_leaves_the_statistics_as_they_are():
 
 @pytest.mark.parametrize("others", [0, 4])
 def test_a_process_with_one_node_is_normalised_by_the_nodes_of_all_processes(others, monkeypatch):
-    """With several processes, what counts is whether the whole batch has a variance."""
+    """With several processes only the variance of the whole batch matters."""
     x, theirs = torch.randn(1, CHANNELS).double(), torch.randn(others, CHANNELS).double()
     before, norm = make_norm(), make_norm()
     together = normalise(before, torch.cat([x, theirs]))[:1]

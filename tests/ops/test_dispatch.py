@@ -9,7 +9,7 @@ from rgat import ops
 from rgat.nn import RGATConv
 
 
-def test_auto_is_the_default_and_blocks_nest(monkeypatch):
+def test_auto_is_the_default_and_backend_blocks_nest(monkeypatch):
     assert ops.active_backend() == "numba"
     assert ops.active_backend("meta") == "torch"
     with ops.backend("reference"):
@@ -23,13 +23,13 @@ def test_auto_is_the_default_and_blocks_nest(monkeypatch):
         assert ops.active_backend() == "numba"
 
 
-def test_a_block_ends_even_after_an_error():
+def test_a_backend_block_ends_after_an_error():
     with pytest.raises(KeyError), ops.backend("reference"):
         raise KeyError
     assert ops.active_backend() == "numba"
 
 
-def test_without_numba_plain_pytorch_runs_and_says_why():
+def test_without_numba_the_torch_backend_runs_and_the_reason_is_reported():
     code = """
 import sys
 sys.modules["numba"] = None
@@ -50,7 +50,7 @@ except ValueError as error:
     assert "`pip install numba` adds it" in done.stdout
 
 
-def test_a_backend_refuses_tensors_that_are_elsewhere():
+def test_a_backend_refuses_tensors_on_another_device():
     with ops.backend("numba"), pytest.raises(ValueError, match='"numba" must be given tensors on cpu, got meta'):
         ops.active_backend("meta")
 
@@ -69,7 +69,7 @@ def test_unknown_and_missing_backends_are_refused(monkeypatch):
         RGATConv(2, 2, 4)(torch.randn(9, 2), random_graph())
 
 
-def test_the_torch_backend_forms_no_tensor_of_nodes_times_relations_or_of_edges_times_kernels():
+def test_the_torch_backend_allocates_no_tensor_of_nodes_times_relations_or_edges_times_kernels():
     from torch.utils._python_dispatch import TorchDispatchMode
 
     num_nodes, num_relations, num_edges, F, D = 300, 50, 400, 8, 4

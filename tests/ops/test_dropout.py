@@ -15,7 +15,7 @@ from rgat.ops.dropout import EDGES, FEATURES, count_call, keep_mask, member_rate
 
 
 def test_the_generator_never_changes():
-    """Golden bits: any backend that draws other masks, on any machine, breaks this."""
+    """Compare with golden bits: they fail on any machine whose backend draws other masks."""
     mask = keep_mask(torch.tensor([123456789, 3]), FEATURES, torch.tensor([0, 1, 2**40 + 7]), 16, 0.5)
     words = [sum(int(bit) << place for place, bit in enumerate(row)) for row in mask.tolist()]
     assert words == GOLDEN
@@ -29,7 +29,7 @@ GOLDEN = [8223, 34992, 12867]  # computed once with Python integers, one element
 def test_masks_keep_the_right_share_in_every_row_and_column(kind, rate):
     mask = keep_mask(torch.tensor([1, 0]), kind, torch.arange(4096), 64, rate).double()
     assert abs(mask.mean() - (1 - rate)) < 0.005
-    # Five standard deviations of a binomial share.
+    # Allow five standard deviations of a binomial proportion.
     for axis, count in ((0, 4096), (1, 64)):
         assert (mask.mean(axis) - (1 - rate)).abs().max() < 5 * (rate * (1 - rate) / count) ** 0.5
 
@@ -44,14 +44,14 @@ def test_elements_are_uncorrelated_between_neighbouring_ids_columns_calls_seeds_
         assert abs((base * other).mean()) < 5 / base.numel() ** 0.5
 
 
-def test_a_mask_depends_on_its_ids_alone():
+def test_a_mask_depends_only_on_its_ids():
     state = torch.tensor([9, 9])
     ids = torch.randperm(100)
     assert torch.equal(keep_mask(state, EDGES, ids, 4, 0.3), keep_mask(state, EDGES, torch.arange(100), 4, 0.3)[ids])
     assert torch.equal(keep_mask(state, EDGES, ids, 3, 0.3), keep_mask(state, EDGES, ids, 4, 0.3)[:, :3])
 
 
-def test_a_stacks_mask_is_that_of_its_members_side_by_side():
+def test_the_mask_of_a_stack_concatenates_the_masks_of_its_members():
     rates, ids = [0.3, 0.0, 0.8], torch.arange(50)
     pairs = torch.tensor([[5, 7], [6, 0], [5, 8]])
     for kind, edges_first in ((FEATURES, False), (EDGES, True)):
@@ -77,7 +77,7 @@ CHECKPOINTS = {
 
 
 def gradients(model, x, graph, call, mode=contextlib.nullcontext):
-    """Gradients of x and all parameters, over two steps whose backward passes come last."""
+    """Return the gradients of x and all parameters over two forward passes followed by two backward passes."""
     for layer in model.modules():
         if hasattr(layer, "dropout_state"):
             layer.dropout_state[..., 1] = 0
@@ -96,7 +96,7 @@ def two_layers():
 
 
 class TwoLayers(nn.Module):
-    """The first layer twice, a product, the second layer: what a checkpoint has to bring back in the right order."""
+    """Call one layer twice, then another: a checkpoint has to restore three masks in the right order."""
 
     def __init__(self, first, second):
         super().__init__()
@@ -109,7 +109,7 @@ class TwoLayers(nn.Module):
 @pytest.mark.parametrize("mode", [contextlib.nullcontext, lambda: FlopCounterMode(display=False)], ids=["", "flops"])
 @pytest.mark.parametrize("kind", CHECKPOINTS)
 @pytest.mark.parametrize("backend", ["torch", "numba", "reference"])
-def test_a_recomputed_call_draws_the_masks_of_the_first_one(kind, mode, backend):
+def test_a_recomputed_call_draws_the_masks_of_the_original_call(kind, mode, backend):
     graph, model, x = random_graph(9, 60, 4), two_layers(), torch.randn(9, 8)
     with ops.backend(backend):
         expected = gradients(model, x, graph, lambda model, *inputs: model(*inputs))
@@ -120,7 +120,7 @@ def test_a_recomputed_call_draws_the_masks_of_the_first_one(kind, mode, backend)
     assert model.first.dropout_state[1] == 4  # recomputed calls are not counted
 
 
-def test_a_recomputed_stack_draws_the_masks_of_the_first_call():
+def test_a_recomputed_stack_draws_the_masks_of_the_original_call():
     graph, x = random_graph(9, 60, 4), torch.randn(9, 8)
     layers = [RGATConv(8, 8, 4, feature_dropout=rate) for rate in (0.5, 0.0)]
     together = stack_layers(layers)
@@ -133,7 +133,7 @@ def test_a_recomputed_stack_draws_the_masks_of_the_first_call():
 
 @pytest.mark.parametrize("rate", [0.0, 0.4])
 @pytest.mark.parametrize("backend", ["torch", "numba"])
-def test_a_recomputed_featureless_layer_draws_the_masks_of_the_first_call(backend, rate):
+def test_a_recomputed_featureless_layer_draws_the_masks_of_the_original_call(backend, rate):
     graph = random_graph(9, 60, 4)
     conv = RGATConv(9, 4, 4, graph=graph, feature_dropout=rate)
     cotangent, found = torch.randn(9, 4), []
@@ -157,7 +157,7 @@ def test_a_compiled_checkpoint_with_dropout_is_refused(compiler):
         call(x).backward(torch.randn(9, 8))
 
 
-def test_masks_that_cannot_be_found_again_are_refused():
+def test_masks_that_cannot_be_recovered_raise_an_error():
     graph, x, cotangent = random_graph(9, 60, 4), torch.randn(9, 8, requires_grad=True), torch.randn(9, 8)
     conv = RGATConv(8, 8, 4, feature_dropout=0.5)
     forgetful = checkpoint(conv, x, graph, use_reentrant=False, preserve_rng_state=False)

@@ -1,4 +1,4 @@
-"""The compiled CPU backend: sizes, degrees, threads and forks that a small random graph does not reach."""
+"""Test the Numba backend on sizes, degrees, threads and forks that small random graphs do not cover."""
 
 import multiprocessing
 import subprocess
@@ -34,7 +34,7 @@ def test_awkward_sizes(size, plan):
 
 
 def hub(degree, as_target):
-    """A node with very many edges, among others with few, under one relation of three."""
+    """Return a graph in which one node has a very high degree in one of three relations."""
     generator = torch.Generator().manual_seed(3)
     many = torch.randint(1, 50, (degree,), generator=generator)
     few = torch.randint(50, (2, 100), generator=generator)
@@ -95,10 +95,10 @@ def test_logits_of_ten_thousand_give_no_nan(scope, score):
 @pytest.mark.parametrize("score", ["additive", "multiplicative"])
 @pytest.mark.parametrize("scope", ["within", "across"])
 def test_a_nan_logit_makes_the_attention_of_its_group_nan_on_every_backend(scope, score, dtype):
-    # Target 0 has groups of three edges, of two and of one; targets 1 and 2 have finite logits, the last edge is alone.
+    # Target 0 has groups of three, two and one edges; targets 1 and 2 have finite logits; the last edge is alone.
     edge_index = torch.tensor([[3, 4, 5, 3, 4, 5, 3, 4, 5], [0, 0, 0, 0, 0, 0, 1, 1, 2]])
     edge_type = torch.tensor([0, 0, 0, 1, 1, 2, 0, 0, 1])
-    for bad, query_is_nan in ((0, True), (4, False), (5, False)):  # the target, or a source
+    for bad, query_is_nan in ((0, True), (4, False), (5, False)):  # the NaN is in the target or in a source
         graph = RelationalGraph(edge_index, edge_type, num_nodes=6, num_relations=3, validate=False)
         conv = RGATConv(3, 2, 3, heads=2, scope=scope, score=score).to(dtype)
         x = torch.randn(6, 3, dtype=dtype)
@@ -113,7 +113,7 @@ def test_a_nan_logit_makes_the_attention_of_its_group_nan_on_every_backend(scope
 
 
 def packed_gradients(conv, x, graph, backend, **call):
-    """All gradients of a step whose saved floating-point tensors are kept as bfloat16."""
+    """Return all gradients of a step whose saved floating-point tensors are cast to bfloat16."""
     conv.zero_grad()
     with ops.backend(backend), torch.autograd.graph.saved_tensors_hooks(pack_half, unpack):
         out = conv(x, graph, **call)
@@ -176,7 +176,7 @@ def test_threads_change_no_bit_of_the_loops(plan, two_threads):
         with ops.backend("numba"):
             outs.append(conv(x, graph, plan=chosen).detach())
     assert torch.equal(outs[0], outs[1])
-    assert_close(outs[2], outs[0], 1e-6)  # BLAS may sum in another order on one thread
+    assert_close(outs[2], outs[0], 1e-6)  # BLAS may use another order of summation on one thread
 
 
 def test_gradients_of_one_and_two_threads_differ_by_rounding_only(two_threads):
@@ -188,7 +188,7 @@ def test_gradients_of_one_and_two_threads_differ_by_rounding_only(two_threads):
         assert_close(together, alone, 2e-6)
 
 
-def test_twice_gives_the_same_bits(two_threads):
+def test_repeated_steps_give_the_same_bits(two_threads):
     conv, x, graph = big_case()
     first = step(conv, x, graph)
     conv.zero_grad()
@@ -200,7 +200,7 @@ def test_twice_gives_the_same_bits(two_threads):
 def test_gradients_on_many_threads_match_the_reference(plan, score, monkeypatch):
     monkeypatch.setattr(threads, "_num_threads", lambda: 9)
     rounds = []
-    monkeypatch.setattr(node_sums, "ROUND", 1)  # rounds as short as the nodes allow
+    monkeypatch.setattr(node_sums, "ROUND", 1)  # the shortest possible rounds
     add_in_rounds = node_sums.NodeSums._add_in_rounds
     monkeypatch.setattr(
         node_sums.NodeSums, "_add_in_rounds", lambda *given: rounds.append(given) or add_in_rounds(*given)
@@ -212,7 +212,7 @@ def test_gradients_on_many_threads_match_the_reference(plan, score, monkeypatch)
     assert rounds
 
 
-def test_four_python_threads_at_once(two_threads):
+def test_four_python_threads_run_layers_at_once(two_threads):
     conv, x, graph = big_case()
     conv.requires_grad_(False)
     expected = step_without_parameters(conv, x, graph)
@@ -237,7 +237,7 @@ def step_without_parameters(conv, x, graph):
 
 
 def in_child(queue, conv, x, graph):
-    assert threads.even(0, 1000, 1000) == [0, 1000]  # OpenMP's threads did not survive
+    assert threads.even(0, 1000, 1000) == [0, 1000]  # OpenMP's threads do not survive a fork
     with ops.backend("numba"):
         out = step_without_parameters(conv, x, graph)
     queue.put([t.numpy() for t in out])
@@ -273,7 +273,7 @@ def test_memory_does_not_grow_with_the_number_of_threads():
     assert max(growth) < growth[0] + 4 * size, growth
 
 
-def test_works_after_a_fork(two_threads):
+def test_layers_run_after_a_fork(two_threads):
     conv, x, graph = big_case()
     conv.requires_grad_(False)
     assert threads.even(0, 1000, 1000) == [0, 500, 1000]
@@ -336,17 +336,17 @@ def test_an_error_in_any_thread_reaches_the_caller(two_threads):
         threads.run(fails, [0, 5, 10])
 
 
-def test_without_an_entry_to_openmp_there_is_one_thread(two_threads, monkeypatch):
+def test_without_openmp_loops_run_on_one_thread(two_threads, monkeypatch):
     monkeypatch.setattr(threads, "_parallel", lambda: None)
     assert threads.even(0, 1000, 1000) == [0, 1000]
 
 
-def test_products_inside_loops_are_those_of_blas():
+def test_products_inside_loops_call_blas():
     for dtype in (torch.float32, torch.float64):
         assert blas.address(dtype) != 0
 
 
-def test_without_blas_the_backend_says_why(monkeypatch):
+def test_without_blas_the_backend_reports_the_reason(monkeypatch):
     monkeypatch.setattr(blas, "address", lambda dtype: 0)
     dispatch.why_not.cache_clear()
     try:
@@ -356,16 +356,16 @@ def test_without_blas_the_backend_says_why(monkeypatch):
         dispatch.why_not.cache_clear()
 
 
-def test_a_graph_whose_memory_moves_is_read_where_it_is():
+def test_a_graph_whose_tensors_move_in_memory_is_read_at_its_new_address():
     graph, conv = random_graph(30, 200, 4), RGATConv(6, 4, 4)
     x = torch.randn(30, 6)
     expected = conv(x, graph)
     for leaf in graph.structure.leaves():
-        leaf.share_memory_()  # as when it is sent to another process
+        leaf.share_memory_()  # as when sent to another process
     assert torch.equal(conv(x, graph), expected)
 
 
-def test_no_second_derivatives_under_a_dispatch_mode_either():
+def test_double_backward_is_refused_under_a_dispatch_mode():
     class Watch(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             return func(*args, **(kwargs or {}))

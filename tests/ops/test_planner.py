@@ -57,7 +57,7 @@ def test_a_plan_is_made_once_per_graph_and_sizes():
     assert len(graph.plans) == 2
 
 
-def test_what_is_not_possible_is_refused():
+def test_impossible_plans_are_refused():
     conv = RGATConv(5, 3, 4, feature_dropout=0.5)
     with pytest.raises(ValueError, match='the plan "aggregate" is not possible here'):
         conv.plan(GRAPH, "aggregate")
@@ -70,7 +70,7 @@ def test_what_is_not_possible_is_refused():
     assert conv.eval().plan(GRAPH, "aggregate").alternative == "aggregate"
 
 
-def test_a_relation_with_few_targets_is_aggregated_and_one_with_few_sources_projected():
+def test_a_relation_with_few_targets_is_aggregated_first_and_one_with_few_sources_projected_first():
     many, few = torch.arange(2000), torch.arange(2000) % 3
     source, target = torch.cat([many, few]), torch.cat([few, many])
     relation = torch.arange(2).repeat_interleave(2000)

@@ -1,4 +1,4 @@
-"""The reference against loops over single edges, written with Python numbers only."""
+"""Compare the reference with loops over single edges in plain Python."""
 
 import math
 
@@ -14,7 +14,7 @@ def dot(a, b):
 
 
 def loop_layer(x, W, QK, graph, scope, slope, edge_attr, u, a):
-    """One number at a time: output [N, H, D] and attention [E, H] as nested lists."""
+    """Compute output [N, H, D] and attention [E, H] as nested lists, one number at a time."""
     x, W = x.tolist(), W.tolist()
     R, H = len(W), len(W[0])
     F, D = len(W[0][0]), len(W[0][0][0])

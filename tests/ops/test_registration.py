@@ -1,4 +1,4 @@
-"""The operators as PyTorch checks them, and as its transforms and modes find them."""
+"""Test the operators with PyTorch's own checks, and under its transforms and modes."""
 
 import copy
 
@@ -29,7 +29,7 @@ def test_operators_pass_the_checks_of_torch_library(name, dtype, device, monkeyp
     called, usual = {}, operator.Operator.call_flat
 
     def watch(self, *arguments):
-        key = self.name, str(arguments[-1])  # the gradients with and without those of the inputs
+        key = self.name, str(arguments[-1])  # with and without the gradient of the inputs
         called.setdefault(key, (self, arguments))
         return usual(self, *arguments)
 
@@ -53,31 +53,31 @@ def test_operators_pass_the_checks_of_torch_library(name, dtype, device, monkeyp
             value.detach().requires_grad_(value.requires_grad) if isinstance(value, torch.Tensor) else value
             for value in arguments
         )
-        also = ("test_aot_dispatch_dynamic",) if one.name in forward else ()  # gradients have none themselves
+        also = ("test_aot_dispatch_dynamic",) if one.name in forward else ()  # gradient operators have no backward pass
         torch.library.opcheck(one.traced, again, test_utils=(*checks, *also))
 
 
-def test_operators_run_on_tensors_without_values():
+def test_operators_run_on_the_meta_device():
     rows = [leaf.to("meta") for leaf in random_graph(9, 60, 4).structure.sources]
     x, weight = torch.empty(9, 1, 8, device="meta"), torch.empty(4, 1, 8, 3, device="meta", requires_grad=True)
     assert torch.ops.rgat.project(x, weight, rows, None, False).shape == (len(rows[0]), 1, 3)
 
 
-def test_functionalisation_changes_no_number():
+def test_functionalisation_changes_no_value():
     graph, conv, x = random_graph(9, 60, 4), RGATConv(8, 4, 4, heads=2), torch.randn(9, 8)
     with torch.no_grad():
         found = torch.func.functionalize(lambda t: conv(t, graph))(x)
         assert torch.equal(found, conv(x, graph))
 
 
-def test_transforms_that_are_refused_leave_the_graph_as_it_was():
+def test_refused_transforms_leave_the_graph_unchanged():
     graph, conv, x = random_graph(9, 60, 4), RGATConv(8, 4, 4, heads=2), torch.randn(9, 8)
     with pytest.raises(RuntimeError, match="functorch"):
         torch.func.grad(lambda t: conv(t, graph).sum())(x)
     assert torch.equal(conv(x, graph), conv(x, random_graph(9, 60, 4)))
 
 
-def test_tangents_are_refused_and_not_lost():
+def test_forward_mode_is_refused_instead_of_dropping_tangents():
     graph, x = random_graph(9, 60, 4), torch.randn(9, 8)
     conv = RGATConv(8, 4, 4, heads=2).requires_grad_(False)
     with forward_ad.dual_level():

@@ -10,11 +10,11 @@ from rgat.nn.kernels import find_rows
 @pytest.mark.parametrize("backend", ["numba", "torch"])
 @pytest.mark.parametrize("ends", [("sources",), ("sources", "targets")])
 @pytest.mark.parametrize("fewer", [False, True])
-def test_looked_up_rows_and_their_gradients_are_those_of_indexing(backend, ends, fewer):
+def test_embedding_lookup_and_its_gradient_equal_indexing(backend, ends, fewer):
     graph = random_graph(9, 60, 4)
     conv = RGATConv(9, 3, 4, heads=2, graph=graph).double()
     part = random_graph(9, 60, 4)
-    if fewer:  # a graph that reads some of the rows only
+    if fewer:  # a graph that uses only some of the rows
         part = type(graph)(graph.edge_index[:, :20], graph.edge_type[:20], num_nodes=9, num_relations=4)
     places = [find_rows(conv.rows, getattr(part.structure, end), part) for end in ends]
     table = conv.kernel.weight
@@ -30,7 +30,7 @@ def test_looked_up_rows_and_their_gradients_are_those_of_indexing(backend, ends,
     assert exact.abs().max() > 0
 
 
-def test_rows_are_found_once_for_a_graph_and_layer():
+def test_row_positions_are_computed_once_per_graph_and_layer():
     graph = random_graph(9, 60, 4)
     first, second = (RGATConv(9, 3, 4, graph=graph) for _ in range(2))
     rows = graph.structure.sources
@@ -42,7 +42,7 @@ def test_rows_are_found_once_for_a_graph_and_layer():
     assert second.kernel.weight.grad is not None
 
 
-def test_there_are_no_second_derivatives_of_looked_up_rows():
+def test_double_backward_of_an_embedding_lookup_is_refused():
     graph = random_graph(9, 60, 4)
     conv = RGATConv(9, 3, 4, graph=graph)
     (rows,) = ops.look_up(conv.kernel.weight, find_rows(conv.rows, graph.structure.sources, graph))
@@ -55,8 +55,8 @@ def test_there_are_no_second_derivatives_of_looked_up_rows():
 @pytest.mark.parametrize("score", ["additive", "multiplicative"])
 @pytest.mark.parametrize("scope", ["within", "across"])
 @pytest.mark.parametrize(("constant", "dropout"), [(False, 0.0), (False, 0.4), (True, 0.0), (True, 0.4)])
-def test_rows_that_are_attended_to_in_place_are_those_that_are_copied(threads, score, scope, constant, dropout):
-    """On a graph large enough for two threads, which meet in the midst of a relation, and that reads some rows only."""
+def test_attending_to_rows_in_place_equals_attending_to_copies(threads, score, scope, constant, dropout):
+    """The graph uses only some rows, and is large enough for two threads that split within a relation."""
     graph = random_graph(300, 4000, 3)
     options = {"heads": 2, "scope": scope, "score": score, "edge_dropout": 0.3, "feature_dropout": dropout}
     conv = RGATConv(300, 8, 3, graph=graph, **options).double()

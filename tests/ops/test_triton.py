@@ -1,5 +1,4 @@
-"""The Triton backend on a device: sizes, degrees and modes that the covering table does not reach."""
-
+"""Test the Triton backend on sizes, degrees and modes that the covering table does not include."""
 
 import pytest
 import torch
@@ -32,10 +31,10 @@ def test_kernels_of_any_size_fit_the_grid(F, D, layer):
     assert_matches_reference(conv, torch.randn(12, F), graph, torch.float32, **options)
 
 
-def test_attention_of_many_channels():
+def test_attention_with_many_channels():
     graph, conv = random_graph(12, 60, 2), RGATConv(4, 5000, 2, heads=2, score="multiplicative", num_bases=3)
     with torch.no_grad():
-        conv.attention_kernel.weight /= 50  # logits of moderate size
+        conv.attention_kernel.weight /= 50  # keeps logits moderate
     assert_matches_reference(conv, torch.randn(12, 4), graph, torch.float32, backend="triton", device="cuda")
 
 
@@ -49,7 +48,7 @@ def test_a_row_of_degree_a_million(scope, as_target):
     relation = torch.cat([torch.ones(degree, dtype=torch.long), torch.randint(3, (100,), generator=generator)])
     graph = RelationalGraph(torch.cat([edges, few], dim=1), relation, num_nodes=50, num_relations=3)
     conv = RGATConv(6, 4, 3, heads=2, scope=scope)
-    # Sums of a million single-precision terms.
+    # Sums have a million float32 terms.
     options = {"backend": "triton", "device": "cuda", "tolerance": 1e-4}
     assert_matches_reference(conv, torch.randn(50, 6), graph, torch.float32, **options)
     assert_matches_reference(conv, torch.randn(50, 6), graph, torch.float64, backend="triton", device="cuda")
@@ -68,7 +67,7 @@ def test_no_edges_no_relations_no_nodes():
 
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize(("heads", "bases", "channels"), [(1, 1, 1), (3, 5, 17), (4, 30, 4), (20, 10, 63)])
-def test_bases_are_those_of_the_plain_backend(heads, bases, channels, shared):
+def test_bases_agree_with_the_torch_backend(heads, bases, channels, shared):
     from rgat.ops.triton import basis_kernels as triton_bases
 
     graph = random_graph(40, 3000, 7).to("cuda")
@@ -95,13 +94,13 @@ def step(conv, x, graph, x_is_given=False):
 
 
 @pytest.mark.parametrize("options", [{"scope": "within"}, {"scope": "across", "score": "multiplicative"}])
-def test_twice_gives_the_same_bits(options):
+def test_repeated_steps_give_the_same_bits(options):
     graph = random_graph(3000, 40_000, 9).to("cuda")
     conv, x = RGATConv(32, 16, 9, heads=4, **options).cuda(), torch.randn(3000, 32, device="cuda")
     assert all(torch.equal(a, b) for a, b in zip(step(conv, x, graph), step(conv, x, graph), strict=True))
 
 
-def test_a_captured_step_repeats_the_eager_one():
+def test_a_captured_step_equals_the_eager_step():
     graph = random_graph(3000, 40_000, 9).to("cuda").prepare()
     conv = RGATConv(32, 16, 9, heads=4).cuda()
     x = torch.randn(3000, 32, device="cuda", requires_grad=True)
@@ -124,7 +123,7 @@ def test_a_captured_step_repeats_the_eager_one():
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
-@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")  # one that PyTorch itself captures to begin with
+@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")  # PyTorch itself captures an empty one first
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 def test_a_compiled_two_layer_model_agrees_with_eager(mode):
     graph = random_graph(4000, 60_000, 9).to("cuda").prepare()
@@ -136,8 +135,8 @@ def test_a_compiled_two_layer_model_agrees_with_eager(mode):
         assert_close(compiled(x, graph).clone(), model(x, graph), 1e-4)
 
     assert_agreement()
-    for _ in range(20):  # until launches are repeated
-        model.zero_grad()  # gradients are in memory that the next step overwrites
+    for _ in range(20):  # until launches are replayed
+        model.zero_grad()  # the next step overwrites the memory of gradients
         compiled(x, graph).square().sum().backward()
     assert_agreement()
 
@@ -165,7 +164,7 @@ def test_tables_of_a_graph_are_dropped_with_it():
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e8, 1e-8])
-def test_a_feature_of_another_size_leaves_others_their_digits(scale):
+def test_a_feature_of_another_magnitude_costs_the_others_no_digits(scale):
     graph, conv = random_graph(300, 4000, 3).to("cuda"), RGCNConv(64, 64, 3).cuda()
     x = torch.randn(300, 64, device="cuda")
     x[:, 0] *= scale
@@ -177,10 +176,10 @@ def test_a_feature_of_another_size_leaves_others_their_digits(scale):
             conv(x.to(dtype), graph).backward(cotangent.to(dtype))
         found.append(conv.kernel.weight.grad.double())
     exact, ours = (grad[:2] for grad in found)  # the last relation has no edges
-    assert ((ours - exact).abs().amax(-1) <= 1e-5 * exact.abs().amax(-1)).all()  # for each feature
+    assert ((ours - exact).abs().amax(-1) <= 1e-5 * exact.abs().amax(-1)).all()  # per feature
 
 
-def test_nan_is_found_once_per_input_and_not_in_what_was_computed():
+def test_nan_is_checked_once_per_input_and_not_in_computed_tensors():
     graph, conv = random_graph(30, 100, 4).to("cuda"), RGATConv(8, 4, 4).cuda()
     x = torch.randn(30, 8, device="cuda")
     conv(x, graph)
@@ -192,15 +191,17 @@ def test_nan_is_found_once_per_input_and_not_in_what_was_computed():
     assert conv(x * weight, graph).isnan().any()
 
 
-def test_tables_kept_per_graph_change_no_bit():
+def test_cached_tables_of_a_graph_change_no_bit():
     graph = random_graph(500, 9000, 3)
-    hub = torch.stack([torch.randint(400, (700,)), torch.zeros(700, dtype=torch.long)])  # a long segment both ways
+    hub = torch.stack(
+        [torch.randint(400, (700,)), torch.zeros(700, dtype=torch.long)]
+    )  # a long segment in both directions
     edges = torch.cat([graph.edge_index, hub, hub.flip(0)], dim=1)
     relation = torch.cat([graph.edge_type, torch.zeros(1400, dtype=torch.long)])
     graph = RelationalGraph(edges, relation, num_nodes=500, num_relations=3).to("cuda").prepare()
     for options in ({}, {"scope": "across", "score": "multiplicative", "attention_channels": 1}):
         conv, x = RGATConv(16, 8, 3, heads=2, **options).cuda(), torch.randn(500, 16, device="cuda")
-        first, *others = [step(conv, x, graph) for _ in range(14)]  # tables are made on the way
+        first, *others = [step(conv, x, graph) for _ in range(14)]  # tables are built meanwhile
         for other in others:
             assert all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
 
@@ -211,10 +212,14 @@ def test_tables_kept_per_graph_change_no_bit():
     [
         ({}, torch.float32, 2),
         ({}, torch.float64, 2),
-        ({}, torch.bfloat16, 0),  # kernels are folded in single precision: conversions are no launches of ours
+        ({}, torch.bfloat16, 0),  # kernels are folded in float32, and casts are not recorded
         ({"scope": ["within", "across"], "bias": False}, torch.float32, 2),
         ({"scope": "across", "score": "multiplicative", "attention_channels": 1}, torch.float32, 2),
-        ({"scope": "across", "score": "multiplicative", "attention_channels": 5}, torch.float32, 0),  # kernels turned
+        (
+            {"scope": "across", "score": "multiplicative", "attention_channels": 5},
+            torch.float32,
+            0,
+        ),  # kernels are transposed by PyTorch
         ({"feature_dropout": 0.3, "edge_dropout": 0.3}, torch.float32, 2),
         ({"head_merge": "mean", "edge_dim": 3}, torch.float32, 2),
     ],
@@ -243,7 +248,7 @@ def test_replayed_launches_are_those_of_a_first_call(options, dtype, recordings,
 
 @pytest.mark.parametrize("how", ["inference", "compiled"])
 @pytest.mark.parametrize("options", [{"score": "multiplicative"}, {"constant": True}])
-def test_parameters_that_change_between_calls_are_read(how, options):
+def test_replay_reads_parameters_that_changed_between_calls(how, options):
     graph = random_graph(300, 4000, 5).to("cuda").prepare()
     constant = options.get("constant", False)
     conv = RGATConv(16, 8, 5, heads=2, score=options.get("score", "additive")).cuda()
@@ -309,9 +314,9 @@ def test_misaligned_inputs():
     graph = random_graph(40, 300, 5).to("cuda")
     conv = RGATConv(16, 16, 5, heads=4).cuda()
     flat = torch.randn(40 * 16 + 1, device="cuda")
-    for memory in (flat[1:], flat[:-1]):  # not a multiple of 16 bytes, and one; both after the other was compiled
+    for memory in (flat[1:], flat[:-1]):  # not aligned to 16 bytes, and aligned; each after the other was compiled
         x = memory.view(40, 16)
-        for _ in range(18):  # and when launches are repeated
+        for _ in range(18):  # until launches are replayed
             assert_close(conv(x, graph), conv(x.clone(), graph), 1e-6)
 
 
