@@ -13,13 +13,14 @@ import pyoxigraph as ox
 import pytest
 import torch
 
-from rgat.data import files, from_rdf, read_ids
-from rgat.data.files import LONGEST, UnreadableError
-from rgat.data.labels import read_table
+from rgat.data import files, from_rdf
+from rgat.data.files import MAX_LINE_BYTES, UnreadableError
+from rgat.data.rdf import blank_nodes
 from rgat.data.rdf import limits as nesting
 from rgat.data.rdf import reader as rdf
 from rgat.data.rdf.limits import Nesting
-from rgat.data.rdf.reader import merge_literal, read_triples
+from rgat.data.rdf.reader import read_triples
+from rgat.data.tables import read_table
 from rgat.predictor.streaming import read_smiles
 
 E = "http://e/"
@@ -262,30 +263,25 @@ TOO_LONG = {
 def test_a_line_or_term_that_would_fill_the_memory_is_refused(tmp_path, name):
     text, message, read = TOO_LONG[name]
     message += " at most 15,728,640 bytes long, got more" if message.endswith("be") else ""
-    (tmp_path / name).write_text(text % ("x" * (LONGEST + (2 << 20))))
+    (tmp_path / name).write_text(text % ("x" * (MAX_LINE_BYTES + (2 << 20))))
     with pytest.raises(ValueError, match=re.escape(name + message)):
         read(tmp_path / name)
 
 
 def test_equal_blank_nodes_are_told_apart_in_bounded_time(tmp_path, monkeypatch):
     (tmp_path / "chain.ttl").write_text(f"{TRIPLE} {f'[ <{E}p> ' * 500}1{' ]' * 500} .")
-    rounds, refine = [], rdf._refine
+    rounds, refine = [], blank_nodes._refine
 
     def count(*arguments):
         colour, used = refine(*arguments)
         rounds.append(used)
         return colour, used
 
-    monkeypatch.setattr(rdf, "_refine", count)
-    monkeypatch.setattr(rdf, "MAX_VISITS", 150 * 501)
+    monkeypatch.setattr(blank_nodes, "_refine", count)
+    monkeypatch.setattr(blank_nodes, "MAX_VISITS", 150 * 501)
     triples = read_triples(tmp_path / "chain.ttl")
     assert (len(triples), len(triples.node_names)) == (501, 502)
-    assert sum(rounds) == rdf.MAX_ROUNDS + 150
-
-
-def test_a_decimal_with_an_exponent_is_left_as_it_is():
-    """No decimal has one, and its digits could fill the memory."""
-    assert merge_literal(f'"1e99999"^^<{XSD}decimal>') == f'"1e99999"^^<{XSD}decimal>'
+    assert sum(rounds) == blank_nodes.MAX_ROUNDS + 150
 
 
 def test_a_year_beyond_all_numbers_is_no_feature(tmp_path):
@@ -293,12 +289,6 @@ def test_a_year_beyond_all_numbers_is_no_feature(tmp_path):
         "".join(f'<{E}{name}> <{E}year> "{year}"^^<{XSD}gYear> .\n' for name, year in (("a", "9" * 400), ("b", "2000")))
     )
     assert torch.isfinite(from_rdf(tmp_path / "graph.nt", literals="features").x).all()
-
-
-def test_deep_id_tables_are_refused(tmp_path):
-    (tmp_path / "ids.json").write_text("[" * 100_000)
-    with pytest.raises(ValueError, match=r"ids\.json: cannot be read as id tables"):
-        read_ids(tmp_path / "ids.json")
 
 
 def test_a_molecule_too_long_for_the_stack_is_no_molecule():

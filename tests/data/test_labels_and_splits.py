@@ -6,8 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rgat.data.labels import read_labels, read_table
+from rgat.data.rdf.labels import read_labels
 from rgat.data.splits import grouped_parts, random_parts, stratified_folds, stratified_parts
+from rgat.data.tables import read_table
 
 
 def write(folder, content, name):

@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rgat.data import MISSING, from_rdf, prune, read_ids, write_ids
-from rgat.data.rdf.reader import FORMATS, SUFFIXES, merge_literal, read_triples, split_literal
+from rgat.data import MISSING, from_rdf, prune
+from rgat.data.rdf.reader import FORMATS, SUFFIXES, read_triples, split_literal
 from rgat.models import NodeClassifier
 
 EX = "http://example.org/"
@@ -71,7 +71,7 @@ def test_every_format_of_the_same_triples_gives_the_same_graph(tmp_path, suffix,
     assert same(read_triples(renamed, format=SUFFIXES[suffix]), expected)
 
 
-def test_anonymous_blank_nodes_are_named_by_what_surrounds_them(tmp_path):
+def test_anonymous_blank_nodes_are_named_by_their_neighbourhood(tmp_path):
     turtle = f"""@prefix e: <{EX}> .
     e:a e:knows e:b ; e:age "042"^^<{XSD}integer> ; e:has [ e:part [ e:size 2.5e0 ], [ e:size 1.5e0 ] ] .
     e:b e:knows e:c ; e:age 42 . e:c e:age 7 ; e:note "zwölf, \\"quoted\\"\\nand broken"@de ."""
@@ -121,11 +121,9 @@ def test_a_long_list_of_equal_items_is_read(tmp_path):
     assert len(read_triples(write(tmp_path, f"<{EX}a> <{EX}p> ( {items} ) .", "list.ttl"))) == 10_001
 
 
-def test_literals_as_nodes_merged_dropped_or_features(tmp_path):
+def test_literals_as_nodes_dropped_or_features(tmp_path):
     path = write(tmp_path)
     assert sum(name[0] == '"' for name in read_triples(path).node_names) == 6
-    merged = read_triples(path, literals="merged")
-    assert [name for name in merged.node_names if "integer" in name] == [f'"{n}"^^<{XSD}integer>' for n in (42, 7)]
     dropped = read_triples(path, literals="dropped")
     assert not any(name[0] == '"' for name in dropped.node_names)
     assert len(dropped) == 5
@@ -140,14 +138,14 @@ def test_literals_as_nodes_merged_dropped_or_features(tmp_path):
     assert data.x[:2, :32].abs().sum() == 0
 
 
-def test_numbers_of_edges_become_features(tmp_path):
+def test_degrees_become_features(tmp_path):
     text = "".join(f"<{EX}{s}> <{EX}{p}> <{EX}{o}> .\n" for s, p, o in ("apb", "apc", "bqa", "cpa"))
     data = from_rdf(write(tmp_path, text), features=["degrees"])
     counts = [[2, 1, 0, 1], [0, 1, 1, 0], [1, 1, 0, 0]]  # of a, b, c: subject and object of p, then of q
     torch.testing.assert_close(data.x, torch.tensor(counts).float().log1p())
 
 
-def test_dates_and_booleans_become_features_and_rubbish_a_string(tmp_path):
+def test_dates_and_booleans_become_features_and_invalid_values_strings(tmp_path):
     text = "".join(
         f'<{EX}{n}> <{EX}{p}> "{v}"^^<{XSD}{t}> .\n'
         for n, p, v, t in (
@@ -169,18 +167,7 @@ def test_dates_and_booleans_become_features_and_rubbish_a_string(tmp_path):
     assert x[0, :32].gt(0).sum() == 2
 
 
-def test_merged_spellings():
-    for text, expected in (
-        (f'"+07"^^<{XSD}int>', f'"7"^^<{XSD}int>'),
-        (f'"1.50"^^<{XSD}decimal>', f'"1.5"^^<{XSD}decimal>'),
-        (f'"1"^^<{XSD}boolean>', f'"true"^^<{XSD}boolean>'),
-        (f'"seven"^^<{XSD}int>', f'"seven"^^<{XSD}int>'),
-        (f'"1_0"^^<{XSD}int>', f'"1_0"^^<{XSD}int>'),
-        (f'"007"^^<{XSD}unsignedLong>', f'"7"^^<{XSD}unsignedLong>'),
-        (f'"9007199254740993.0"^^<{XSD}decimal>', f'"9007199254740993"^^<{XSD}decimal>'),
-        ('"07"', '"07"'),
-    ):
-        assert merge_literal(text) == expected
+def test_a_literal_is_split_into_value_and_datatype_or_language():
     assert split_literal('"a\\"b"@en') == ('a\\"b', "@en")
 
 
@@ -331,7 +318,7 @@ def test_labels_are_split_by_seed_and_class(tmp_path):
     assert not torch.equal(from_rdf(path, labels, seed=4).test, data.test)
 
 
-def test_unknown_nodes_are_named_and_dropped_only_when_told_to(tmp_path):
+def test_unknown_nodes_are_named_and_dropped_only_on_request(tmp_path):
     labels = table(tmp_path, f"node class\n{EX}a red\n{EX}zz blue\n{EX}b red\n")
     with pytest.raises(ValueError, match=r"labels\.tsv, line 3: node .*zz is not in the graph \(1 of 3 labels"):
         from_rdf(write(tmp_path), labels)
@@ -357,28 +344,3 @@ def test_pruning_leaves_the_outputs_at_labelled_nodes_as_they_were(tmp_path):
         torch.testing.assert_close(part[labelled], full[labelled])
     again = from_rdf(tmp_path / "graph.nt", labels, skip_unknown=True, hops=2)
     assert again.node_names == small.node_names
-
-
-def test_ids_are_written_and_read_back_for_further_files(tmp_path):
-    data = from_rdf(write(tmp_path))
-    ids = tmp_path / "ids.json"
-    write_ids(data, ids)
-    nodes, relations = read_ids(ids)
-    assert tuple(nodes) == data.node_names
-    assert relations == list(data.relation_names[:6])
-    later = from_rdf(write(tmp_path, f"<{EX}c> <{EX}knows> <{EX}aa> .", "later.nt"), ids=ids)
-    assert later.node_names == (*data.node_names, f"<{EX}aa>")
-    assert later.relation_names == data.relation_names
-    edge = later.graph.edge_index[:, 0].tolist()
-    assert edge == [data.node_names.index(f"<{EX}c>"), len(data.node_names)]
-    with pytest.raises(ValueError, match=r"among the 6 of the id tables, got .*hates.* \(1 unknown\)"):
-        from_rdf(write(tmp_path, f"<{EX}c> <{EX}hates> <{EX}a> .", "more.nt"), ids=ids)
-    with pytest.raises(ValueError, match="`ids` must not be given with `hops`"):
-        from_rdf(tmp_path / "graph.nt", ids=ids, hops=2)
-    for content in (b"", b"{}", b'{"format": "rgat ids 1", "nodes": 3, "relations": []}'):
-        ids.write_bytes(content)
-        with pytest.raises(ValueError, match=r"ids\.json: "):
-            read_ids(ids)
-    ids.write_text('{"format": "rgat ids 1", "nodes": ["a", "a"], "relations": []}')
-    with pytest.raises(ValueError, match="must differ from each other"):
-        read_ids(ids)

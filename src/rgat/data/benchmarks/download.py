@@ -1,4 +1,4 @@
-"""Downloads: the right file, whole and verified, or a clear error; never half a file."""
+"""Download files and unpack archives, verified by SHA-256; a failure leaves no partial file."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ TIME_LIMIT = 3600.0  # seconds for a whole file, all tries together
 LEAST_SPEED = 1000  # bytes per second, once a connection is older than its timeout
 _HINT = "try again later, or put the files into the folder that RGAT_DATA names"
 
-Progress = Callable[[int, int | None], None]  # bytes so far, bytes in all if known
+Progress = Callable[[int, int | None], None]  # bytes so far, and in all if known
 
 
 class DownloadError(ValueError):
-    """A file could not be had; the message says why and what to do."""
+    """A file could not be downloaded or unpacked; the message says why and what to do."""
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file."""
+    """Return the SHA-256 of a file."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(CHUNK):
@@ -46,7 +46,7 @@ def sha256(path: Path) -> str:
 
 @contextmanager
 def lock(path: Path) -> Iterator[None]:
-    """One process at a time."""
+    """Let one process at a time into the block."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{path}.lock", timeout=LOCK_SECONDS):
@@ -58,7 +58,10 @@ def lock(path: Path) -> Iterator[None]:
 
 
 class _Deadline:
-    """Break the connections of a download when its time is up; only that ends a wait for headers that trickle in."""
+    """Shut down the sockets of a download after a time limit.
+
+    A timeout of ``urllib`` restarts with every byte, so it never ends a response whose headers arrive byte by byte.
+    """
 
     def __init__(self, url: str, seconds: float) -> None:
         self.url, self.seconds, self.expired = url, seconds, False
@@ -77,12 +80,12 @@ class _Deadline:
     def watch(self, connection: http.client.HTTPConnection) -> http.client.HTTPConnection:
         connect = connection.connect
 
-        def connect_and_keep() -> None:
+        def connect_and_register() -> None:
             connect()
             self.sockets.append(connection.sock)
             self.check()
 
-        connection.connect = connect_and_keep  # type: ignore[method-assign]
+        connection.connect = connect_and_register  # type: ignore[method-assign]
         return connection
 
     def check(self) -> None:
@@ -92,7 +95,7 @@ class _Deadline:
     def _expire(self) -> None:
         self.expired = True
         for open_socket in self.sockets:
-            with suppress(OSError):  # it is closed already
+            with suppress(OSError):  # it is already closed
                 open_socket.shutdown(socket.SHUT_RDWR)
 
     def opener(self) -> urllib.request.OpenerDirector:
@@ -116,18 +119,18 @@ def download(
     timeout: float = 60,
     time_limit: float = TIME_LIMIT,
 ) -> None:
-    """Bring ``url`` to ``path``, checking its SHA-256 where one is known.
+    """Download ``url`` to ``path`` and check its SHA-256 if one is given.
 
-    A second process waits for the first and finds its file. A connection that breaks is tried again from the start.
+    A second process waits for the first and uses its file. A broken connection is retried from the start.
 
     Args:
-        url: what to bring.
-        path: where to.
-        expected: its SHA-256.
-        max_bytes: limit of its size.
-        on_progress: called with the bytes so far and in all.
+        url: the source.
+        path: the file to write.
+        expected: the SHA-256 of the file.
+        max_bytes: the largest size to accept.
+        on_progress: called with the number of bytes so far, and in all if known.
         timeout: seconds without a byte after which a connection counts as broken.
-        time_limit: seconds for everything.
+        time_limit: seconds for all attempts together.
     """
     try:
         with lock(path):
@@ -167,7 +170,7 @@ def _download_once(
         length = response.headers.get("Content-Length")
         total = int(length) if length and length.isdigit() else None
         digest, received = hashlib.sha256(), 0
-        while chunk := response.read1(CHUNK):  # whatever has come, so that slowness is seen
+        while chunk := response.read1(CHUNK):  # `read` would wait for a whole chunk, and hide a slow connection
             received += len(chunk)
             if max(received, total or 0) > max_bytes:
                 raise DownloadError(f"{url}: must be at most {max_bytes:,} bytes, got {max(received, total or 0):,}")
@@ -191,19 +194,19 @@ def _download_once(
 
 
 def extract(archive: Path, members: Mapping[str, tuple[Path, str | None]], max_bytes: int) -> None:
-    """Take the named files, and nothing else, out of a .tgz archive.
+    """Extract only the named files of a .tgz archive.
 
     Args:
         archive: the archive.
-        members: for the last part of a member's name the path to write and its SHA-256, if known.
-        max_bytes: limit of what the archive may unpack to.
+        members: file names, each with the path to write and the SHA-256 if it is known.
+        max_bytes: the largest size to unpack to.
     """
     wanted = dict(members)
     total = 0
     try:
         with (
             gzip.open(archive) as content,
-            tarfile.open(fileobj=_limited(content, archive, max_bytes), mode="r|") as tar,
+            tarfile.open(fileobj=_Limited(content, archive, max_bytes), mode="r|") as tar,  # type: ignore[call-overload]
         ):
             for member in tar:
                 name = PurePosixPath(member.name)
@@ -228,9 +231,9 @@ def _too_large(archive: Path, max_bytes: int) -> str:
 
 
 class _Limited:
-    """A file that can be read up to a number of bytes: what an archive unpacks to, with some room for headers."""
+    """A readable file that raises after ``max_bytes`` unpacked bytes, and one MiB for headers."""
 
-    def __init__(self, file: IO[bytes], archive: Path, max_bytes: int) -> None:
+    def __init__(self, file: gzip.GzipFile, archive: Path, max_bytes: int) -> None:
         self.file, self.left, self.message = file, max_bytes + 2**20, _too_large(archive, max_bytes)
 
     def read(self, size: int) -> bytes:
@@ -241,15 +244,11 @@ class _Limited:
         return content
 
 
-def _limited(file: Any, archive: Path, max_bytes: int) -> Any:
-    return _Limited(file, archive, max_bytes)
-
-
-def _copy_verified(source: IO[bytes], path: Path, expected: str | None, what: str) -> None:
+def _copy_verified(source: IO[bytes], path: Path, expected: str | None, member: str) -> None:
     digest = hashlib.sha256()
     with replacing(path) as file:
         while chunk := source.read(CHUNK):
             digest.update(chunk)
             file.write(chunk)
         if expected is not None and digest.hexdigest() != expected:
-            raise DownloadError(f"{what} must have the SHA-256 {expected}, got {digest.hexdigest()}")
+            raise DownloadError(f"{member} must have the SHA-256 {expected}, got {digest.hexdigest()}")
