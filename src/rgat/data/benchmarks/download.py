@@ -202,7 +202,6 @@ def extract(archive: Path, members: Mapping[str, tuple[Path, str | None]], max_b
         max_bytes: the largest size to unpack to.
     """
     wanted = dict(members)
-    total = 0
     try:
         with (
             gzip.open(archive) as content,
@@ -212,9 +211,6 @@ def extract(archive: Path, members: Mapping[str, tuple[Path, str | None]], max_b
                 name = PurePosixPath(member.name)
                 if name.is_absolute() or ".." in name.parts:
                     raise DownloadError(f"{archive}: names in it must stay inside, got {member.name}: not used")
-                total += member.size
-                if total > max_bytes:
-                    raise DownloadError(_too_large(archive, max_bytes))
                 if member.isfile() and name.name in wanted:
                     path, expected = wanted.pop(name.name)
                     source = tar.extractfile(member)
@@ -226,15 +222,12 @@ def extract(archive: Path, members: Mapping[str, tuple[Path, str | None]], max_b
         raise DownloadError(f"{archive}: must hold {', '.join(sorted(wanted))}, got an archive without")
 
 
-def _too_large(archive: Path, max_bytes: int) -> str:
-    return f"{archive}: must unpack to at most {max_bytes:,} bytes, got more: not used"
-
-
 class _Limited:
-    """A readable file that raises after ``max_bytes`` unpacked bytes, and one MiB for headers."""
+    """A readable file that raises after ``max_bytes`` unpacked bytes, and 64 KiB for headers of members."""
 
     def __init__(self, file: gzip.GzipFile, archive: Path, max_bytes: int) -> None:
-        self.file, self.left, self.message = file, max_bytes + 2**20, _too_large(archive, max_bytes)
+        self.file, self.left = file, max_bytes + 2**16
+        self.message = f"{archive}: must unpack to at most {max_bytes:,} bytes, got more: not used"
 
     def read(self, size: int) -> bytes:
         content = self.file.read(min(size, self.left + 1))

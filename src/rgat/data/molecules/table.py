@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any
 
@@ -34,7 +34,6 @@ def from_smiles(
     rich: bool = False,
     bonds: bool = False,
     name: str = "molecules",
-    on_molecule: Callable[[int], None] | None = None,
 ) -> GraphData:
     """Read a table of molecules and their labels.
 
@@ -52,14 +51,13 @@ def from_smiles(
         rich: add ten atom features to the usual 75.
         bonds: add bond features.
         name: name of the data set.
-        on_molecule: called with the number of molecules read so far, to show progress.
     """
     check_word("split", split, SPLITS)
     table = read_table(path)
     column = _smiles_column(table, smiles_column)
     chosen, ignored, labels = _read_tasks(table, column, tasks, dict(thresholds or {}))
     smiles = [text.strip() for text in table.column(column)]
-    molecules = _parse_rows(table, smiles, relaxed, skip_invalid, on_molecule)
+    molecules = _parse_rows(table, smiles, relaxed, skip_invalid)
     rows = list(molecules)
     names = [smiles[row] for row in rows]
     canonical = [rdkit().MolToSmiles(molecule) for molecule in molecules.values()]
@@ -99,17 +97,10 @@ def molecule_data(
     )
 
 
-def _parse_rows(
-    table: Table, smiles: Sequence[str], relaxed: bool, skip_invalid: bool, on_molecule: Callable[[int], None] | None
-) -> dict[int, Any]:
+def _parse_rows(table: Table, smiles: Sequence[str], relaxed: bool, skip_invalid: bool) -> dict[int, Any]:
     """Return RDKit molecules by row; raise at an invalid SMILES unless these are skipped."""
-    molecules = {}
-    for row, text in enumerate(smiles):
-        molecule = parse_smiles(text, relaxed) if text else None
-        if molecule is not None:
-            molecules[row] = molecule
-        if on_molecule is not None:
-            on_molecule(row + 1)
+    parsed = {row: parse_smiles(text, relaxed) if text else None for row, text in enumerate(smiles)}
+    molecules = {row: molecule for row, molecule in parsed.items() if molecule is not None}
     invalid = [row for row in range(len(smiles)) if row not in molecules]
     if invalid and not skip_invalid:
         raise ValueError(
