@@ -1,10 +1,10 @@
-"""Thousands of damaged inputs: each gives data, or one of our own errors that names the file."""
+"""Damaged inputs: each gives data, or an error of ours that names the file."""
 
 import random
 
 import pyoxigraph as ox
 import pytest
-from test_rdf import TRIPLES
+from helpers_rdf import TRIPLES
 
 from rgat.data import from_rdf, from_smiles
 from rgat.data.molecules.smiles import parse_smiles, store_molecules

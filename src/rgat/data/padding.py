@@ -126,8 +126,8 @@ class PaddedBatch:
     def _fields(self, graphs: Tensor) -> dict[str, tuple[Any, ...]]:
         """Return the entries of each field: those of the graphs, then those of the padding.
 
-        Padding has ``n`` nodes, ``e`` edges and ``u`` rows of sources. Its edge ``k`` belongs to row ``k u // e``, and its
-        row ``k`` to node ``k n // u``; rows and nodes begin where these quotients increase.
+        Padding has ``n`` nodes, ``e`` edges and ``u`` rows of sources. Its edge ``k`` belongs to row ``k u // e``, and
+        its row ``k`` to node ``k n // u``; rows and nodes begin where these quotients increase.
         """
         parts = self.store.prepared.assemble(graphs.long().numpy())
         s: Any = Structure.from_leaves([leaf.numpy() for leaf in parts.structure.leaves()])  # type: ignore[misc]

@@ -281,7 +281,7 @@ def test_two_processes_at_once_fetch_one_archive(toy):
     assert Handler.hits == 1
 
 
-def test_a_damaged_cache_is_made_anew(toy):
+def test_a_damaged_cache_is_rebuilt(toy):
     expected = load_benchmark("toy")
     (stored,) = (toy / "cache/rgat/parsed").iterdir()
     content = stored.read_bytes()

@@ -11,11 +11,9 @@ from pathlib import Path
 
 import pyoxigraph as ox
 import pytest
-import torch
 
-from rgat.data import files, from_rdf
+from rgat.data import files
 from rgat.data.files import MAX_LINE_BYTES, UnreadableError
-from rgat.data.rdf import blank_nodes
 from rgat.data.rdf import limits as nesting
 from rgat.data.rdf import reader as rdf
 from rgat.data.rdf.limits import Nesting
@@ -24,9 +22,14 @@ from rgat.data.tables import read_table
 from rgat.predictor.streaming import read_smiles
 
 E = "http://e/"
+
+
 DEEP = 20_000
-XSD = "http://www.w3.org/2001/XMLSchema#"
+
+
 TRIPLE = f"<{E}a> <{E}p>"
+
+
 XML = f'<rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#" xmlns:e="{E}">%s</rdf:RDF>'
 
 
@@ -123,7 +126,11 @@ def test_moderate_nesting_is_read(tmp_path, name, text, triples):
 
 
 SIGNS = "<<( {{{ [[[ <a><a> \\\"\\\" ' '' ''' # "
+
+
 ESCAPED = SIGNS.replace("<", "&lt;")
+
+
 INNOCENT = {
     "graph.nt": f'{TRIPLE} "{SIGNS}" . # {SIGNS}\n',
     "graph.ttl": f"""{TRIPLE} "{SIGNS}", '''{SIGNS[:-6]}''', <{E}it's#<> . # {SIGNS}\n""".replace("#<>", "#>"),
@@ -158,6 +165,8 @@ OBJECTS = (
     "'''' \"<<'''",
     "(1 [] 'x')",
 )
+
+
 GAPS = (" ", "# << ' \" <x\r", "\n")
 
 
@@ -266,35 +275,6 @@ def test_a_line_or_term_that_would_fill_the_memory_is_refused(tmp_path, name):
     (tmp_path / name).write_text(text % ("x" * (MAX_LINE_BYTES + (2 << 20))))
     with pytest.raises(ValueError, match=re.escape(name + message)):
         read(tmp_path / name)
-
-
-def test_equal_blank_nodes_are_told_apart_in_bounded_time(tmp_path, monkeypatch):
-    (tmp_path / "chain.ttl").write_text(f"{TRIPLE} {f'[ <{E}p> ' * 500}1{' ]' * 500} .")
-    rounds, refine = [], blank_nodes._refine
-
-    def count(*arguments):
-        colour, used = refine(*arguments)
-        rounds.append(used)
-        return colour, used
-
-    monkeypatch.setattr(blank_nodes, "_refine", count)
-    monkeypatch.setattr(blank_nodes, "MAX_VISITS", 150 * 501)
-    triples = read_triples(tmp_path / "chain.ttl")
-    assert (len(triples), len(triples.node_names)) == (501, 502)
-    assert sum(rounds) == blank_nodes.MAX_ROUNDS + 150
-
-
-def test_a_year_beyond_all_numbers_is_no_feature(tmp_path):
-    (tmp_path / "graph.nt").write_text(
-        "".join(f'<{E}{name}> <{E}year> "{year}"^^<{XSD}gYear> .\n' for name, year in (("a", "9" * 400), ("b", "2000")))
-    )
-    assert torch.isfinite(from_rdf(tmp_path / "graph.nt", literals="features").x).all()
-
-
-def test_a_molecule_too_long_for_the_stack_is_no_molecule():
-    code = "from rgat.data.molecules.smiles import parse_smiles; print(parse_smiles('C' * 200_000))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
-    assert (done.returncode, done.stdout) == (0, "None\n")
 
 
 @pytest.mark.parametrize("space", ["", " "])
