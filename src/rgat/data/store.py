@@ -282,12 +282,12 @@ class PreparedStore:
         return [
             Rows(
                 node=field[f"{side}.node"],
-                relation=torch.from_numpy(relations.repeat(counts[place])),
-                relation_ptr=torch.from_numpy(relation_ptr[place]),
+                relation=torch.from_numpy(relations.repeat(counts[number])),
+                relation_ptr=torch.from_numpy(relation_ptr[number]),
                 by_node=field[f"{side}.by_node"],
                 node_ptr=field[f"{side}.node_ptr"],
             )
-            for place, side in enumerate(("sources", "targets"))
+            for number, side in enumerate(("sources", "targets"))
         ]
 
 

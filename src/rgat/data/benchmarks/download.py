@@ -14,8 +14,9 @@ import urllib.request
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -139,7 +140,8 @@ def download(
             with _Deadline(url, time_limit) as deadline:
                 for attempt in range(1, TRIES + 1):
                     try:
-                        return _download_once(url, path, expected, max_bytes, on_progress, timeout, deadline)
+                        chunks = _receive(url, max_bytes, on_progress, timeout, deadline)
+                        return _write_verified(chunks, path, expected, url)
                     except (ConnectionError, http.client.HTTPException, TimeoutError, urllib.error.URLError) as error:
                         deadline.check()
                         if isinstance(error, urllib.error.URLError):
@@ -155,41 +157,44 @@ def download(
         raise DownloadError(f"{path}: cannot be written ({error.strerror}); make the folder writable") from error
 
 
-def _download_once(
-    url: str,
-    path: Path,
-    expected: str | None,
-    max_bytes: int,
-    on_progress: Progress | None,
-    timeout: float,
-    deadline: _Deadline,
-) -> None:
+def _receive(
+    url: str, max_bytes: int, on_progress: Progress | None, timeout: float, deadline: _Deadline
+) -> Iterator[bytes]:
+    """Yield the content of ``url``; raise if it is too large, too slow or incomplete."""
     request = urllib.request.Request(url, headers={"User-Agent": "rgat"})
     start = time.monotonic()
-    with deadline.opener().open(request, timeout=timeout) as response, replacing(path) as file:
+    with deadline.opener().open(request, timeout=timeout) as response:
         length = response.headers.get("Content-Length")
         total = int(length) if length and length.isdigit() else None
-        digest, received = hashlib.sha256(), 0
+        received = 0
         while chunk := response.read1(CHUNK):  # `read` would wait for a whole chunk, and hide a slow connection
             received += len(chunk)
             if max(received, total or 0) > max_bytes:
                 raise DownloadError(f"{url}: must be at most {max_bytes:,} bytes, got {max(received, total or 0):,}")
-            digest.update(chunk)
-            file.write(chunk)
+            yield chunk
             if on_progress is not None:
                 on_progress(received, total)
-            spent = time.monotonic() - start
-            if spent > timeout and received < LEAST_SPEED * spent:
+            seconds = time.monotonic() - start
+            if seconds > timeout and received < LEAST_SPEED * seconds:
                 raise DownloadError(
                     f"{url}: must arrive at {LEAST_SPEED:,} bytes per second or faster, got {received:,} bytes in "
-                    f"{spent:.0f} s; {_HINT}"
+                    f"{seconds:.0f} s; {_HINT}"
                 )
         deadline.check()
         if total is not None and received != total:
             raise http.client.IncompleteRead(b"", total - received)
+
+
+def _write_verified(chunks: Iterator[bytes], path: Path, expected: str | None, source: str) -> None:
+    """Write a file atomically; raise if its SHA-256 is not the expected one."""
+    digest = hashlib.sha256()
+    with replacing(path) as file:
+        for chunk in chunks:
+            digest.update(chunk)
+            file.write(chunk)
         if expected is not None and digest.hexdigest() != expected:
             raise DownloadError(
-                f"{url}: must have the SHA-256 {expected}, got {digest.hexdigest()}; the file has changed"
+                f"{source}: must have the SHA-256 {expected}, got {digest.hexdigest()}; the file has changed"
             )
 
 
@@ -204,8 +209,8 @@ def extract(archive: Path, members: Mapping[str, tuple[Path, str | None]], max_b
     wanted = dict(members)
     try:
         with (
-            gzip.open(archive) as content,
-            tarfile.open(fileobj=_Limited(content, archive, max_bytes), mode="r|") as tar,  # type: ignore[call-overload]
+            gzip.open(archive) as unpacked,
+            tarfile.open(fileobj=_Limited(unpacked, archive, max_bytes), mode="r|") as tar,  # type: ignore[call-overload]
         ):
             for member in tar:
                 name = PurePosixPath(member.name)
@@ -213,9 +218,11 @@ def extract(archive: Path, members: Mapping[str, tuple[Path, str | None]], max_b
                     raise DownloadError(f"{archive}: names in it must stay inside, got {member.name}: not used")
                 if member.isfile() and name.name in wanted:
                     path, expected = wanted.pop(name.name)
-                    source = tar.extractfile(member)
-                    assert source is not None
-                    _copy_verified(source, path, expected, f"{archive}: {member.name}")
+                    content = tar.extractfile(member)
+                    assert content is not None
+                    _write_verified(
+                        iter(partial(content.read, CHUNK), b""), path, expected, f"{archive}: {member.name}"
+                    )
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         raise DownloadError(f"{archive}: cannot be unpacked ({error}); delete it and try again") from error
     if wanted:
@@ -235,13 +242,3 @@ class _Limited:
         if self.left < 0:
             raise DownloadError(self.message)
         return content
-
-
-def _copy_verified(source: IO[bytes], path: Path, expected: str | None, member: str) -> None:
-    digest = hashlib.sha256()
-    with replacing(path) as file:
-        while chunk := source.read(CHUNK):
-            digest.update(chunk)
-            file.write(chunk)
-        if expected is not None and digest.hexdigest() != expected:
-            raise DownloadError(f"{member} must have the SHA-256 {expected}, got {digest.hexdigest()}")
