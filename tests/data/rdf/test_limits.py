@@ -14,9 +14,9 @@ import pytest
 
 from rgat.data import files
 from rgat.data.files import MAX_LINE_BYTES, UnreadableError
-from rgat.data.rdf import limits as nesting
+from rgat.data.rdf import limits
 from rgat.data.rdf import reader as rdf
-from rgat.data.rdf.limits import Nesting
+from rgat.data.rdf.limits import RdfLimits
 from rgat.data.rdf.reader import read_triples
 from rgat.data.tables import read_table
 from rgat.predictor.streaming import read_smiles
@@ -175,7 +175,7 @@ def depth_of(term):
 
 
 def is_refused(text, word, rng):
-    check, stream = Nesting(Path("no file"), word), io.BytesIO(text)
+    check, stream = RdfLimits(Path("no file"), word), io.BytesIO(text)
     try:
         while piece := stream.read(rng.choice([1, 2, 3, 7, 1000])):
             check(piece)
@@ -198,7 +198,7 @@ def test_the_depth_found_is_that_of_the_parser_whatever_the_pieces(monkeypatch):
         text = f"@prefix e: <{E}> .\n e:a e:p {', '.join(terms)} . e:a e:p <<( e:a e:p e:b )>> .".encode()
         depth = max(depth_of(quad.object) for quad in ox.parse(text, format=ox.RdfFormat.TURTLE))
         for limit, refused in ((depth, False), (depth - 1, True)):
-            monkeypatch.setattr(nesting, "MAX_DEPTH", limit)
+            monkeypatch.setattr(limits, "MAX_DEPTH", limit)
             assert is_refused(text, "turtle", rng) is refused, (text, limit)
 
 
@@ -214,7 +214,7 @@ def test_the_depth_of_other_formats_does_not_depend_on_the_pieces_either(monkeyp
     rng = random.Random(0)
     for _ in range(20):
         for limit, refused in ((depth, False), (depth - 1, True)):
-            monkeypatch.setattr(nesting, "MAX_DEPTH", limit)
+            monkeypatch.setattr(limits, "MAX_DEPTH", limit)
             assert is_refused(text.encode(), word, rng) is refused
 
 
@@ -226,7 +226,7 @@ def test_ordinary_entities_are_expanded(tmp_path):
 
 
 def test_entities_must_not_multiply_the_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(nesting, "SPARE_EXPANSION", 1 << 16)
+    monkeypatch.setattr(limits, "SPARE_EXPANSION", 1 << 16)
     path = tmp_path / "graph.rdf"
     path.write_text(f'<!DOCTYPE r [<!ENTITY a "{"x" * 2000}">]>' + XML % ('<e:a e:p="&a;"/>' * 10))
     assert len(read_triples(path)) == 20
@@ -283,7 +283,7 @@ def test_empty_elements_hide_nothing(tmp_path, space):
     declared = '<!DOCTYPE rdf:RDF [ <!ENTITY e "http://e/"> ]>' + XML % (f"<e:a{space}/>" + '<e:a e:p="1"/>\n' * 3)
     path.write_text(declared)
     assert len(read_triples(path)) >= 2
-    seen = nesting.Nesting(path, "rdfxml")
+    seen = limits.RdfLimits(path, "rdfxml")
     seen(declared.encode())
     assert (seen.depth, seen.rest) == (0, b"")
 

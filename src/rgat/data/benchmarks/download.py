@@ -103,8 +103,9 @@ class _Deadline:
         deadline = self
 
         class Watched:
-            def do_open(self, kind: Any, request: Any, **options: Any) -> Any:
-                return super().do_open(lambda *a, **k: deadline.watch(kind(*a, **k)), request, **options)  # type: ignore[misc]
+            def do_open(self, connect: Any, request: Any, **options: Any) -> Any:
+                watched = lambda *args, **settings: deadline.watch(connect(*args, **settings))
+                return super().do_open(watched, request, **options)  # type: ignore[misc]
 
         plain = type("Plain", (Watched, urllib.request.HTTPHandler), {})
         secure = type("Secure", (Watched, urllib.request.HTTPSHandler), {})

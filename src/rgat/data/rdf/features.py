@@ -1,4 +1,4 @@
-"""Node features of a knowledge graph: types, degrees, and literals, which then are no nodes.
+"""Node features of a knowledge graph: types, degrees, and literals, which are then removed from the graph.
 
 A vocabulary defines the columns, so that files read later, with other nodes, get the same columns.
 """
@@ -9,9 +9,8 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Any
 
 import numpy as np
 import torch
@@ -46,10 +45,6 @@ class Vocabulary:
     types: list[str] | None = None
     numbers: dict[str, list[float]] | None = None
     degrees: list[str] | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        """Return plain values; ``Vocabulary(**values)`` restores the vocabulary."""
-        return asdict(self)
 
 
 def is_type(relation: str) -> bool:
@@ -124,12 +119,12 @@ def count_degrees(x: Tensor, triples: Triples, vocabulary: Vocabulary) -> None:
 
 
 def _is_literal(triples: Triples) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-    """Return a mask over nodes."""
+    """Return a mask of the nodes that are literals."""
     return np.array([name[0] == '"' for name in triples.node_names], dtype=bool)
 
 
 def _ends_in_literal(triples: Triples) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-    """Return a mask over triples."""
+    """Return a mask of the triples whose object is a literal."""
     return _is_literal(triples)[triples.edges[:, 2]]
 
 

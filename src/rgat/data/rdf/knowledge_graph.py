@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -93,7 +93,7 @@ def label_triples(
     if features:
         vocabulary = learn_vocabulary(triples, features)
         triples, x = encode(triples, vocabulary)
-        provenance["vocabulary"] = vocabulary.as_json()
+        provenance["vocabulary"] = asdict(vocabulary)
     matched, num_unknown = match_labels(labels, triples.node_names, source.skip_unknown)
     if num_unknown:
         provenance["unknown_nodes"] = num_unknown

@@ -41,7 +41,7 @@ _REFERENCE = re.compile(r"&([^;&]*)")
 _PREDEFINED = {"amp": 1, "lt": 1, "gt": 1, "quot": 1, "apos": 1}
 
 
-class Nesting:
+class RdfLimits:
     """Check the nesting, the terms and the entities of an RDF file piece by piece; raise at the first excess.
 
     JSON-LD and RDF/XML are checked throughout. Other formats are checked in their first piece only; a "<<", which
@@ -51,30 +51,30 @@ class Nesting:
     def __init__(self, path: Path, format: str) -> None:  # noqa: A002
         self.path, self.format = path, format
         self.pattern = re.compile(_XML if format == "rdfxml" else _TURTLE, re.DOTALL)
-        self.followed = format in ("jsonld", "rdfxml") or not path.is_file()  # a pipe cannot be read again
+        self.checks_all = format in ("jsonld", "rdfxml") or not path.is_file()  # a pipe cannot be read again
         self.size, self.tail = 0, b""
         self._reset()
 
     def _reset(self) -> None:
-        self.rest, self.line, self.depth, self.in_string, self.text = b"", 1, 0, False, 0
+        self.rest, self.line, self.depth, self.in_string, self.text_length = b"", 1, 0, False, 0
         self.lengths: dict[str, int] = {}  # of expanded entities
         self.expanded = 0
 
     def __call__(self, piece: bytes) -> None:
         """Check the next bytes."""
-        if not self.followed and _has_quoted_triple(self.tail + piece):
-            self.follow()
-        if self.followed or not self.size:
+        if not self.checks_all and _has_quoted_triple(self.tail + piece):
+            self.check_all()
+        if self.checks_all or not self.size:
             self._check(piece)
         self.tail = piece[-1:]
         self.size += len(piece)
 
-    def follow(self) -> None:
+    def check_all(self) -> None:
         """Check all bytes since the start of the file, unless that was done, and all following bytes."""
-        if self.followed:
+        if self.checks_all:
             return
         self._reset()
-        self.followed, left = True, self.size
+        self.checks_all, left = True, self.size
         with open_bytes(self.path) as file:
             while piece := file.read(min(left, 16 * PIECE)):
                 self._check(piece)
@@ -84,14 +84,16 @@ class Nesting:
         text = self.rest + piece
         if self.format == "rdfxml":
             self._expand(text, piece)
-            self.text = len(text) - text.rfind(b"<") if b"<" in text else self.text + len(piece)  # between two tags
-        done = self._follow_json(text) if self.format == "jsonld" else self._follow(text)
-        if max(len(text) - done, self.text) > MAX_LINE_BYTES:
+            self.text_length = (
+                len(text) - text.rfind(b"<") if b"<" in text else self.text_length + len(piece)
+            )  # between two tags
+        done = self._count_json_nesting(text) if self.format == "jsonld" else self._count_nesting(text)
+        if max(len(text) - done, self.text_length) > MAX_LINE_BYTES:
             self._refuse(text[:done], f"a term must be at most {MAX_LINE_BYTES:,} bytes long, got more")
         self.line += text.count(b"\n", 0, done)
         self.rest = text[done:]
 
-    def _follow(self, text: bytes) -> int:
+    def _count_nesting(self, text: bytes) -> int:
         """Count openings and closings, and return where the first incomplete token begins."""
         for match in self.pattern.finditer(text):
             group = match.lastindex
@@ -105,7 +107,7 @@ class Nesting:
                 return match.start(3)
         return len(text)
 
-    def _follow_json(self, text: bytes) -> int:
+    def _count_json_nesting(self, text: bytes) -> int:
         """Count the brackets outside strings, and return the number of bytes checked."""
         done = len(text) - (len(text) - len(text.rstrip(b"\\"))) % 2  # do not cut an escape in two
         plain = text[:done].replace(b"\\\\", b"").replace(b'\\"', b"")

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rgat.checks import check_word
 from rgat.data.files import LineLimit, UnreadableError, kind_of, open_bytes
 from rgat.data.rdf.blank_nodes import name_blank_nodes
-from rgat.data.rdf.limits import Nesting
+from rgat.data.rdf.limits import RdfLimits
 
 Ids = NDArray[np.int64]
 
@@ -151,8 +151,8 @@ def _read_file(
     format = format or _format_of(path)  # noqa: A001
     parser_format = getattr(ox.RdfFormat, FORMATS[format])
     by_line = format in ("ntriples", "nquads")
-    nesting = Nesting(path, format)
-    checks = [LineLimit(path), nesting] if by_line else [nesting]
+    limits = RdfLimits(path, format)
+    checks = [LineLimit(path), limits] if by_line else [limits]
     base = None if by_line else "http://base.invalid/"
     node_id, predicate_id = nodes.setdefault, predicates.setdefault
     add_subject, add_predicate, add_object = (column.append for column in columns)
@@ -174,7 +174,7 @@ def _read_file(
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{path}: cannot be read: {error}") from error
     except MemoryError as error:
-        nesting.follow()  # raises an error that names the line, if nesting is the cause
+        limits.check_all()  # raises an error that names the line, if nesting is the cause
         raise ValueError(f"{path}: a term is too long for the parser, or the memory too small: {error}") from error
     except UnreadableError:
         raise
