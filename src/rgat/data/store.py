@@ -233,10 +233,10 @@ class PreparedStore:
         shift = begin - begin[:, 0].take(self.first)[:, None] - start  # of each slice within its field
         values = memory.numpy()  # shares memory
         values += shift.take(self.counts, axis=0).ravel().astype(np.int32).repeat(copies)
-        self._place_rows(values, begin, size)
+        self._renumber_rows(values, begin, size)
         return self._parts(memory, begin, size, start)
 
-    def _place_rows(self, values: Array, begin: Array, size: Array) -> None:
+    def _renumber_rows(self, values: Array, begin: Array, size: Array) -> None:
         """Renumber rows, which are numbered by graph and then by relation, by relation and then by graph."""
         lines = slice(self.line["sources.node"], self.line["source_ptr"])
         shape = (2, -1, size.shape[1])  # sides, relations, graphs

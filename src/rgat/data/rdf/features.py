@@ -48,7 +48,7 @@ class Vocabulary:
 
 
 def is_type(relation: str) -> bool:
-    """Whether a predicate names the type of its subject: rdf:type, or another IRI that ends in "type"."""
+    """Whether a predicate names the type of its subject: rdf:type, or another IRI whose last part is "type"."""
     return relation.startswith("<") and re.split(r"[/#]", relation[1:-1])[-1] == "type"
 
 

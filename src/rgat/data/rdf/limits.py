@@ -56,7 +56,8 @@ class RdfLimits:
         self._reset()
 
     def _reset(self) -> None:
-        self.rest, self.line, self.depth, self.in_string, self.text_length = b"", 1, 0, False, 0
+        self.rest, self.line, self.depth, self.in_string = b"", 1, 0, False
+        self.text_length = 0  # of XML, since the last "<"
         self.lengths: dict[str, int] = {}  # of expanded entities
         self.expanded = 0
 
@@ -84,9 +85,7 @@ class RdfLimits:
         text = self.rest + piece
         if self.format == "rdfxml":
             self._expand(text, piece)
-            self.text_length = (
-                len(text) - text.rfind(b"<") if b"<" in text else self.text_length + len(piece)
-            )  # between two tags
+            self.text_length = len(text) - text.rfind(b"<") if b"<" in text else self.text_length + len(piece)
         done = self._count_json_nesting(text) if self.format == "jsonld" else self._count_nesting(text)
         if max(len(text) - done, self.text_length) > MAX_LINE_BYTES:
             self._refuse(text[:done], f"a term must be at most {MAX_LINE_BYTES:,} bytes long, got more")
