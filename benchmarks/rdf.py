@@ -1,10 +1,10 @@
-"""Read a made-up N-Triples file of AM's size, and a part of it with rdflib, and compare triples per CPU second.
+"""Read a synthetic N-Triples file of AM's size, and its first part with rdflib, and compare triples per CPU second.
 
     python benchmarks/rdf.py [--triples 6000000] [--peer-triples 1500000]
 
-The file has 1.7 million nodes, 133 predicates and a third literals; written to a temporary folder. rdflib is timed
-on the first quarter only, since the whole would take it minutes and much memory. Each reader runs in a process of its
-own; memory is that process's peak.
+The file, in a temporary folder, has 1.7 million nodes and 133 predicates; a third of its triples end in literals.
+rdflib reads the first quarter only, since the whole file would take minutes and much memory. Each reader runs in its
+own process, whose peak memory is reported.
 """
 
 import argparse
@@ -47,10 +47,10 @@ def write(path, num_triples, num_entities=1_200_000, num_values=500_000, num_pre
 
 
 def measure(code, path):
-    done = subprocess.run([sys.executable, "-c", code + MEASURE, path], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(done.stderr.strip().splitlines()[-1])
-    return json.loads(done.stdout)
+    result = subprocess.run([sys.executable, "-c", code + MEASURE, path], capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise SystemExit(result.stderr.strip().splitlines()[-1])
+    return json.loads(result.stdout)
 
 
 def main():
@@ -67,11 +67,11 @@ def main():
         print(f"{whole.stat().st_size / 2**20:.0f} MiB written in {time.perf_counter() - started:.0f} s")
         speeds = {}
         for name, code, path in (("rgat", OURS, whole), ("rgat", OURS, part), ("rdflib", PEER, part)):
-            found = measure(code, path)
-            speeds[name, path.name] = found["triples"] / found["cpu_seconds"]
+            count, seconds, peak = measure(code, path).values()
+            speeds[name, path.name] = count / seconds
             print(
-                f"{name:7s} {path.name:9s} {found['triples']:9,} triples, {found['cpu_seconds']:6.1f} s of CPU time, "
-                f"{speeds[name, path.name]:9,.0f} per second, peak {found['peak_bytes'] / 2**30:.2f} GiB"
+                f"{name:7s} {path.name:9s} {count:9,} triples, {seconds:6.1f} s of CPU time, "
+                f"{speeds[name, path.name]:9,.0f} per second, peak {peak / 2**30:.2f} GiB"
             )
         for file in ("whole.nt", "part.nt"):
             print(f"ratio to rdflib ({file}): {speeds['rgat', file] / speeds['rdflib', 'part.nt']:.1f}")

@@ -1,4 +1,4 @@
-"""Files appear whole or not at all, leave no litter, and are never named or read as a stranger likes."""
+"""Files are written whole or not at all, leave no temporary files, and have safe names."""
 
 import errno
 import os
@@ -31,7 +31,7 @@ with files.replacing(sys.argv[2]) as file:
 
 @pytest.fixture
 def writer(tmp_path):
-    """Another process that is in the middle of writing a file of the folder."""
+    """Another process that is writing a file of the folder."""
     command = [sys.executable, "-c", WRITER, files.__file__, tmp_path / "theirs"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "ready\n"
@@ -48,14 +48,14 @@ def kill(process):
     process.wait()
 
 
-def test_what_a_killed_process_left_is_removed_by_the_next_write(tmp_path, writer):
+def test_the_next_write_removes_the_file_of_a_killed_process(tmp_path, writer):
     kill(writer)
     assert len(names(tmp_path)) == 1
     write_atomically(tmp_path / "mine", b"whole")
     assert names(tmp_path) == ["mine"]
 
 
-def test_the_next_checkpoint_removes_what_a_killed_process_left(tmp_path, writer):
+def test_the_next_checkpoint_removes_the_file_of_a_killed_process(tmp_path, writer):
     import torch
 
     from rgat.training import save_checkpoint
@@ -72,7 +72,7 @@ def test_the_file_of_a_living_process_stays(tmp_path, writer):
 
 
 @pytest.mark.parametrize("where", ["another machine", "Windows"])
-def test_a_file_of_a_process_that_cannot_be_asked_for_stays_for_a_day(tmp_path, writer, monkeypatch, where):
+def test_a_file_of_a_process_that_cannot_be_checked_stays_for_a_day(tmp_path, writer, monkeypatch, where):
     (theirs,) = names(tmp_path)
     kill(writer)
     if where == "Windows":  # to send a process any signal would end it
@@ -118,7 +118,7 @@ def test_a_full_disk_while_writing_is_one_sentence(tmp_path, full_disk):
     assert names(tmp_path) == []
 
 
-def test_an_error_of_whoever_writes_stays_what_it_is(tmp_path):
+def test_an_error_of_the_caller_passes_unchanged(tmp_path):
     def download():
         with replacing(tmp_path / "file") as file:
             file.write(b"half")
@@ -129,7 +129,7 @@ def test_an_error_of_whoever_writes_stays_what_it_is(tmp_path):
     assert names(tmp_path) == []
 
 
-def test_what_is_no_regular_file_is_not_replaced(tmp_path):
+def test_only_regular_files_are_replaced(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path, what in ((tmp_path, "a folder"), (tmp_path / "pipe", "a pipe, a device or a socket")):
         with pytest.raises(WriteError, match=f"cannot be written: it is {what}"):
@@ -137,7 +137,7 @@ def test_what_is_no_regular_file_is_not_replaced(tmp_path):
     assert (tmp_path / "pipe").is_fifo()
 
 
-def test_a_folder_that_cannot_be_opened_is_no_obstacle(tmp_path, monkeypatch):
+def test_a_folder_that_cannot_be_opened_does_no_harm(tmp_path, monkeypatch):
     """On Windows it cannot."""
     opened = os.open
 

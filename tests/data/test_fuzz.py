@@ -1,15 +1,16 @@
-"""Thousands of damaged inputs: each gives data, or one of our own errors that names the file."""
+"""Damaged inputs: each gives data, or an error of ours that names the file."""
 
 import random
 
 import pyoxigraph as ox
 import pytest
-from test_rdf import TRIPLES
+from helpers_rdf import TRIPLES
 
 from rgat.data import from_rdf, from_smiles
-from rgat.data.labels import read_labels, read_table
 from rgat.data.molecules.smiles import parse_smiles, store_molecules
+from rgat.data.rdf.labels import read_labels
 from rgat.data.rdf.reader import FORMATS, SUFFIXES
+from rgat.data.tables import read_table
 
 TSV = 'node\tid\tclass\nhttp://example.org/a\t1\tred\nhttp://example.org/b\t2\t"bl\nue"\n'
 CSV = 'smiles,t1,t2\nCCO,1,0\nc1ccccc1O,,1\n"CC(=O)N",0,\nC[N+](C)(C)C,1,1\n'

@@ -25,7 +25,7 @@ def pad(store, ids, number):
     "options", [{}, {"batch_norm": True, "heads": 2}, {"layer": "rgcn", "batch_norm": True}], ids=str
 )
 @pytest.mark.parametrize("members", [1, 2])
-def test_a_filler_changes_nothing(backend, options, members):
+def test_padding_changes_nothing(backend, options, members):
     data, ids = load("molecules"), torch.tensor([3, 9, 1, 1, 30, 22])
 
     def run(x, graph):
@@ -43,7 +43,7 @@ def test_a_filler_changes_nothing(backend, options, members):
         torch.testing.assert_close(ours, expected, rtol=1e-12, atol=1e-12)
 
 
-def test_a_filled_batch_is_a_graph_like_any_other():
+def test_a_padded_batch_is_a_graph_like_any_other():
     data, ids = load("molecules"), torch.tensor([5, 2, 11])
     _, batch = pad(data.graphs, ids, 4)
     graph, s = batch.graph, batch.graph.structure
@@ -67,7 +67,7 @@ def test_a_filled_batch_is_a_graph_like_any_other():
     assert batch.number.tolist() == [3]
 
 
-def test_losses_of_filled_batches_are_those_of_batches():
+def test_losses_of_padded_batches_are_those_of_batches():
     data = load("molecules")
     task = make_task([data], Settings(batch_size=16), CPU)
     model = build_model(data, hidden_channels=8)

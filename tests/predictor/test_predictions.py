@@ -4,7 +4,7 @@ import numpy as np
 import pyoxigraph as ox
 import pytest
 
-from rgat.data.cells import csv_cell
+from rgat.data.tables import csv_cell
 from rgat.predictor.predictions import Predictions
 
 CHANCE = np.array([[0.7, 0.3], [0.2, 0.8]])

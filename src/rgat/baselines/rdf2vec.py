@@ -16,7 +16,7 @@ from rgat.baselines.triples import Ids, original_triples
 from rgat.checks import check_count, check_word
 from rgat.data import NodeData
 from rgat.data.cache import Arrays, cached
-from rgat.data.rdf.reader import mix
+from rgat.data.rdf.blank_nodes import mix
 
 COSTS = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
 WALKS = ("plain", "WL")

@@ -25,7 +25,7 @@ from rgat.baselines.svm import classify, labelled, linear_kernel, normalised, sc
 from rgat.baselines.triples import Ids, original_triples
 from rgat.checks import check_count
 from rgat.data import NodeData
-from rgat.data.rdf.reader import mix
+from rgat.data.rdf.blank_nodes import mix
 
 Flags = NDArray[np.bool_]
 DEPTHS = (1, 2, 3)

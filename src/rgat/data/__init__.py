@@ -10,24 +10,25 @@ from rgat.checks import check_word
 from rgat.data.benchmarks.registry import BENCHMARKS, fetch, load_benchmark
 from rgat.data.dataset import MISSING, GraphData, GraphStore, NodeData
 from rgat.data.molecules.table import from_smiles
-from rgat.data.rdf.knowledge_graph import from_rdf, prune, read_ids, write_ids
+from rgat.data.rdf.knowledge_graph import from_rdf, prune
 from rgat.data.statistics import statistics
-from rgat.data.synthetic import registry as synthetic
+from rgat.data.synthetic.institute import load_institute
+from rgat.data.synthetic.molecules import load_molecules
 from rgat.data.synthetic.planted import KINDS, planted
 
 REGISTRY: dict[str, Callable[..., NodeData | GraphData]] = {
     **{name: partial(load_benchmark, name) for name in BENCHMARKS},
-    "institute": synthetic.institute,
-    "molecules": synthetic.molecules,
+    "institute": load_institute,
+    "molecules": load_molecules,
     **{f"planted-{kind}": partial(planted, kind) for kind in KINDS},
 }
 BUILT_IN = tuple(name for name in REGISTRY if name not in BENCHMARKS)
 
 
 def load(name: str, **options: Any) -> NodeData | GraphData:
-    """Return a data set by name; files of a benchmark are downloaded unless they are here.
+    """Return a data set by name; missing files of a benchmark are downloaded.
 
-    ``options`` are those of the set's loader: ``split`` of Tox21, ``seed`` of the built-in sets.
+    ``options`` go to the loader of the data set: ``split`` for Tox21, ``seed`` for the built-in sets.
     """
     check_word("name", name, tuple(REGISTRY))
     return REGISTRY[name](**options)
@@ -46,7 +47,5 @@ __all__ = [
     "from_smiles",
     "load",
     "prune",
-    "read_ids",
     "statistics",
-    "write_ids",
 ]

@@ -7,29 +7,31 @@ from typing import Any
 
 from torch import Tensor
 
-from rgat.data.store import GraphStore as GraphStore  # part of a record, and found here too
+from rgat.data.store import GraphStore as GraphStore  # re-exported: it is part of GraphData
 from rgat.graph import RelationalGraph
 
-MISSING = -1  # in place of a class: the label is not known
+MISSING = -1  # the class of a node or graph without a label
 PARTS = ("train", "valid", "test")
+INVERSE = "inverse of "  # prefix of the name of an inverse relation
 
 
 @dataclass(frozen=True)
 class NodeData:
-    """One graph, some of whose nodes are labelled.
+    """One graph with labels on some of its nodes.
 
     Attributes:
-        name: of the data set.
-        graph: what the layers see, inverse relations and self-loops included where there are any.
+        name: name of the data set.
+        graph: the graph that layers receive, with inverse relations and self-loops where these were added.
         x: node features ``[N, F]``, or None for featureless input.
-        labels: class of each node ``[N]``, -1 where there is none.
+        labels: class of each node ``[N]``, -1 where it has no label.
         classes: names of the classes.
-        train: ids of the nodes to learn from.
-        valid: ids of the nodes to select on.
-        test: ids of the nodes to report on.
+        train: ids of the training nodes.
+        valid: ids of the validation nodes.
+        test: ids of the test nodes.
         node_names: names of the nodes.
         relation_names: names of the graph's relations.
         provenance: where the data come from.
+        base_relation: for each relation the relation that it is the inverse of, or itself; from ``relation_names``.
     """
 
     name: str
@@ -43,10 +45,16 @@ class NodeData:
     node_names: tuple[str, ...] = field(repr=False)
     relation_names: tuple[str, ...] = field(repr=False)
     provenance: dict[str, Any] = field(default_factory=dict, repr=False)
+    base_relation: tuple[int, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        number = {f"{INVERSE}{name}": relation for relation, name in enumerate(self.relation_names)}
+        base = tuple(number.get(name, relation) for relation, name in enumerate(self.relation_names))
+        object.__setattr__(self, "base_relation", base)
 
     @property
     def in_channels(self) -> int:
-        """Number of input channels of a model: features, or nodes where there are none."""
+        """Number of input channels of a model: node features or, without any, the number of nodes."""
         return self.graph.num_nodes if self.x is None else self.x.shape[1]
 
     def __str__(self) -> str:
@@ -63,14 +71,14 @@ class GraphData:
     """Many graphs, each labelled for several tasks.
 
     Attributes:
-        name: of the data set.
+        name: name of the data set.
         graphs: the graphs and their node features.
         labels: classes ``[G, tasks]``, -1 where a label is missing.
         tasks: names of the tasks.
-        train: ids of the graphs to learn from.
-        valid: ids of the graphs to select on.
-        test: ids of the graphs to report on.
-        graph_names: a name of each graph, such as its SMILES.
+        train: ids of the training graphs.
+        valid: ids of the validation graphs.
+        test: ids of the test graphs.
+        graph_names: names of the graphs, such as SMILES.
         relation_names: names of the relations.
         provenance: where the data come from.
     """

@@ -1,6 +1,7 @@
-"""Files: written under a temporary name and renamed, read with limits, and named after anything.
+"""Read files with limits, write them atomically, and turn any name into a file name.
 
-Nobody ever sees half of a file. What a killed process leaves is removed by the next one that writes into the folder.
+A file is written under a temporary name and then renamed, so no reader sees half of it. The next write to a folder
+removes temporary files of killed processes.
 """
 
 from __future__ import annotations
@@ -22,43 +23,43 @@ from os import PathLike
 from pathlib import Path
 from typing import IO, Any
 
-_MASK = os.umask(0o077)  # what new files are not allowed; it can only be read by setting it
+_MASK = os.umask(0o077)  # the umask can be read only by setting it
 os.umask(_MASK)
 _TEMPORARY = re.compile(r"\.rgat-(?P<host>[0-9a-f]{8})-(?P<pid>\d+)-\w+\.part")
-_STALE_SECONDS = 86_400  # a temporary file that nobody has touched for a day is left of a process that died
-_LONGEST_NAME = 80  # of a slug, its digest left out; file systems allow 255, and suffixes follow
+_STALE_SECONDS = 86_400  # a temporary file unchanged for a day belongs to a dead process
+_MAX_SLUG = 80  # characters before the digest; file systems allow 255, and suffixes follow
 COMPRESSIONS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open}
 PIECE = 1 << 18  # bytes read and checked at a time
-LONGEST = 15 << 20  # bytes of a line or a term; the RDF parser gives up at 16 MiB, without a line
-MAX_RATIO = 200  # bytes unpacked per packed byte, beyond SPARE; text has 5 to 50, a packed bomb 1,000
+MAX_LINE_BYTES = 15 << 20  # of a line or an RDF term; the RDF parser fails at 16 MiB without naming a line
+MAX_RATIO = 200  # unpacked bytes per packed byte, beyond SPARE; text has 5 to 50, a decompression bomb 1,000
 SPARE = 1 << 24
 
-Check = Callable[[bytes], None]  # looks at the next bytes of a file, and raises if they must not be read
+Check = Callable[[bytes], None]  # receives the next bytes of a file, and raises to refuse the file
 
 
 class UnreadableError(ValueError):
-    """A file is refused before a parser sees the rest of it; the message names the file, and the line where known."""
+    """A file exceeds a limit; the message names the file and, where known, the line."""
 
 
-class Lines:
-    """Refuse a file with a line that would fill the memory."""
+class LineLimit:
+    """Refuse a file with a line longer than ``MAX_LINE_BYTES``."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.line, self.length = path, 1, 0
 
     def __call__(self, piece: bytes) -> None:
-        """Look at the next bytes."""
+        """Check the next bytes."""
         end = max(piece.rfind(b"\n"), piece.rfind(b"\r"))
         self.length = len(piece) - 1 - end + (self.length if end < 0 else 0)
         self.line += piece.count(b"\n")
-        if self.length > LONGEST:
+        if self.length > MAX_LINE_BYTES:
             raise UnreadableError(
-                f"{self.path}, line {self.line}: a line must be at most {LONGEST:,} bytes long, got more"
+                f"{self.path}, line {self.line}: a line must be at most {MAX_LINE_BYTES:,} bytes long, got more"
             )
 
 
 class _Checked(io.RawIOBase):
-    """The bytes of a file, unpacked as its name says and checked piece by piece."""
+    """The bytes of a file, decompressed by its suffix and checked piece by piece."""
 
     def __init__(self, file: IO[bytes], path: Path, checks: tuple[Check, ...]) -> None:
         self.file, self.path, self.checks, self.size = file, path, checks, 0
@@ -73,8 +74,8 @@ class _Checked(io.RawIOBase):
         self.size += len(piece)
         if self.measured and self.size > max(SPARE, MAX_RATIO * self.file.tell()):
             raise UnreadableError(
-                f"{self.path}: must unpack to at most {MAX_RATIO} times its size, got more: it may be made to fill the "
-                "memory; unpack it first if you trust it"
+                f"{self.path}: must unpack to at most {MAX_RATIO} times its size, got more: it may be a "
+                "decompression bomb; unpack it first if you trust it"
             )
         for check in self.checks:
             check(piece)
@@ -88,28 +89,28 @@ class _Checked(io.RawIOBase):
 
 
 def open_bytes(path: Path, *checks: Check) -> io.BufferedReader:
-    """Open a file that may be compressed, as its name says; ``checks`` see all bytes before the reader does."""
+    """Open a file, decompressed by its suffix; ``checks`` receive all bytes before the reader does."""
     return io.BufferedReader(_Checked(path.open("rb"), path, checks), PIECE)
 
 
 def open_lines(path: Path) -> io.TextIOWrapper:
-    """Open a text file, plain or compressed, to be read line by line; it may begin with a byte-order mark."""
-    return io.TextIOWrapper(open_bytes(path, Lines(path)), encoding="utf-8-sig", newline="")
+    """Open a text file, plain or compressed, to read line by line; a byte-order mark is skipped."""
+    return io.TextIOWrapper(open_bytes(path, LineLimit(path)), encoding="utf-8-sig", newline="")
 
 
 def kind_of(path: Path) -> str:
-    """The suffix, in small letters, that tells what a file is once it is unpacked; empty if there is none."""
+    """Return the lower-case suffix of a file's name without the suffix of a compression; empty if there is none."""
     suffixes = [suffix for suffix in path.suffixes if suffix not in COMPRESSIONS]
     return suffixes[-1].lower() if suffixes else ""
 
 
 def slug(name: str) -> str:
-    """Return a word for file names and anchors: small letters, digits, dots, hyphens and underscores.
+    """Return a word for file names and anchors: lower-case letters, digits, dots, hyphens and underscores.
 
-    A name that is such a word stays as it is. All others end in a digest, so different names have different words, also
-    where the file system does not tell small letters from capitals.
+    A name that is such a word is returned unchanged. Any other gets a digest at its end, so different names give
+    different words even on a file system that ignores case.
     """
-    word = re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("._-")[:_LONGEST_NAME].rstrip("._-")
+    word = re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("._-")[:_MAX_SLUG].rstrip("._-")
     if word == name and word:
         return word
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
@@ -117,7 +118,7 @@ def slug(name: str) -> str:
 
 
 def open_regular(path: str | PathLike[str]) -> IO[bytes]:
-    """Open a regular file for reading; pipes, which may wait for ever, and devices are refused with an ``OSError``."""
+    """Open a regular file for reading; pipes, which may block forever, and devices raise an ``OSError``."""
     mode = os.stat(path).st_mode
     if not stat.S_ISREG(mode):
         raise OSError(None, f"it must be a regular file, got {_kind(mode)}")
@@ -125,7 +126,7 @@ def open_regular(path: str | PathLike[str]) -> IO[bytes]:
 
 
 def read_whole(path: str | PathLike[str], limit: int | None = None) -> bytes:
-    """Return the content of a regular file; one of more than ``limit`` bytes is refused with an ``OSError``."""
+    """Return the content of a regular file; more than ``limit`` bytes raise an ``OSError``."""
     with open_regular(path) as file:
         content = file.read(-1 if limit is None else limit + 1)
     if limit is not None and len(content) > limit:
@@ -141,7 +142,7 @@ class WriteError(ValueError):
     """A file could not be written; the message says which one, why and what to do.
 
     Attributes:
-        reason: why, in the words of the operating system.
+        reason: the operating system's message.
     """
 
     def __init__(self, path: Path, error: OSError) -> None:
@@ -149,8 +150,8 @@ class WriteError(ValueError):
         super().__init__(f"{path}: cannot be written: {self.reason}; make room, or choose another place")
 
 
-class _Raw(io.FileIO):
-    """A file of which a write that fails is a ``WriteError``; other errors of whoever writes stay what they are."""
+class _OutputFile(io.FileIO):
+    """A file whose failed writes raise ``WriteError``; the caller's own errors pass unchanged."""
 
     def __init__(self, handle: int, path: Path) -> None:
         super().__init__(handle, "wb")
@@ -164,35 +165,45 @@ class _Raw(io.FileIO):
 
 @contextmanager
 def replacing(path: str | PathLike[str]) -> Iterator[IO[bytes]]:
-    """Open a temporary file beside ``path`` that takes its place when the block ends well, and vanishes otherwise.
+    """Open a temporary file that replaces ``path`` when the block ends, and is removed if the block raises.
 
-    It is on the disk before it takes the place. Where the file system refuses, a ``WriteError`` says so.
+    Its content is on the disk before the rename. An error of the file system raises ``WriteError``.
     """
     path = Path(path)
     with _write_errors(path):
         if path.exists() and not path.is_file():
             raise OSError(None, f"it is {_kind(path.stat().st_mode)}")
         path.parent.mkdir(parents=True, exist_ok=True)
-        _remove_litter(path.parent)
+        _remove_stale_files(path.parent)
         handle, name = tempfile.mkstemp(prefix=f".rgat-{_host()}-{os.getpid()}-", suffix=".part", dir=path.parent)
     try:
-        with io.BufferedWriter(_Raw(handle, path)) as file:
+        with io.BufferedWriter(_OutputFile(handle, path)) as file:
             yield file
             file.flush()
             with _write_errors(path):
                 os.fsync(handle)
         with _write_errors(path):
-            os.chmod(name, 0o666 & ~_MASK)  # as any new file: a temporary one is its owner's alone
-            os.replace(name, path)
+            os.chmod(name, 0o666 & ~_MASK)  # as any new file; a temporary file is private to its owner
+            move_into_place(Path(name), path)
     except BaseException:
         with suppress(OSError):
             os.unlink(name)
         raise
-    _sync_folder(path.parent)
+
+
+def move_into_place(finished: Path, path: Path) -> None:
+    """Rename a finished file of the same folder to ``path``, replacing what is there."""
+    os.replace(finished, path)
+    with suppress(OSError):  # a folder cannot be opened on Windows
+        handle = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(handle)  # makes the rename survive a power failure
+        finally:
+            os.close(handle)
 
 
 def write_atomically(path: str | PathLike[str], content: bytes) -> None:
-    """Write a whole file or leave what was there."""
+    """Write a whole file, or leave the old one unchanged."""
     with replacing(path) as file:
         file.write(content)
 
@@ -205,37 +216,27 @@ def _write_errors(path: Path) -> Iterator[None]:
         raise WriteError(path, error) from error
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make a rename last through a power failure, where a folder can be opened: on Windows it cannot."""
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
 def _host() -> str:
-    """A word for this machine or container: within it, a process id says which process is meant."""
+    """Return a word for this machine or container, within which process ids are unique."""
     namespace = 0
     with suppress(OSError):
         namespace = os.stat("/proc/self/ns/pid").st_ino
     return hashlib.sha256(f"{platform.node()} {namespace}".encode()).hexdigest()[:8]
 
 
-def _remove_litter(folder: Path) -> None:
-    """Remove temporary files of processes that were killed, never one of a process that may be alive."""
+def _remove_stale_files(folder: Path) -> None:
+    """Remove temporary files of killed processes, never one of a process that may be alive."""
     names: list[str] = []
-    with suppress(OSError):  # a folder may be written to that must not be listed
+    with suppress(OSError):  # a folder may be writable but not listable
         names = os.listdir(folder)
-    for found in filter(None, map(_TEMPORARY.fullmatch, names)):
-        with suppress(OSError):  # another process was faster, or the file is not ours to remove
-            path = folder / found.string
-            if found["host"] == _host() and sys.platform != "win32":  # there one cannot ask without harm
-                is_left = not _is_alive(int(found["pid"]))
+    for match in filter(None, map(_TEMPORARY.fullmatch, names)):
+        with suppress(OSError):  # another process removed it first, or we may not
+            path = folder / match.string
+            if match["host"] == _host() and sys.platform != "win32":  # there os.kill would end the process
+                is_stale = not _is_alive(int(match["pid"]))
             else:
-                is_left = time.time() - path.stat().st_mtime > _STALE_SECONDS
-            if is_left:
+                is_stale = time.time() - path.stat().st_mtime > _STALE_SECONDS
+            if is_stale:
                 path.unlink()
 
 
@@ -244,6 +245,6 @@ def _is_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except (OSError, OverflowError):  # alive, and of another user; or no process id at all
+    except (OSError, OverflowError):  # alive and of another user, or not a valid process id
         return True
     return True

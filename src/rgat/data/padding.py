@@ -1,9 +1,9 @@
-"""Batches of small graphs that all have one size, in memory that stays where it is, so that a GPU can replay a step.
+"""Batches of small graphs padded to one size at a fixed memory address, so that a GPU can replay a training step.
 
-What is missing to that size is one more graph, the filler: nodes, rows and edges that are spread over each other
-evenly. It stands behind all others, and its rows have the last relation, so nothing of the batch itself changes its
-place. A batch with fewer graphs than others has some without nodes. Masks of feature dropout are drawn by relation and
-node from the number of nodes; a batch that is filled up draws other ones than the batch alone.
+Padding is one more graph, behind all others, whose edges are spread evenly over its rows and its rows evenly over its
+nodes. Its rows have the last relation, so padding moves no other entry of the batch. Missing graphs of a smaller batch
+have no nodes. The masks of feature dropout depend on the number of nodes, so a padded batch has other masks than the
+same batch without padding.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from rgat.data.store import GraphStore
 from rgat.graph import RelationalGraph, Structure
 
 Array = NDArray[Any]
-ALIGN = 4  # numbers of 4 bytes: compiled kernels like their arrays to begin at multiples of 16
-SIGMAS = 4  # standard deviations of the size of a batch above its mean
+ALIGN = 4  # int32 entries: compiled kernels are fastest on arrays that begin at multiples of 16 bytes
+SIGMAS = 4  # standard deviations above the mean size of a batch
 
 
 class Capacity(NamedTuple):
-    """How many nodes, edges, and rows of sources and targets a batch has, with its filler."""
+    """Numbers of nodes, edges, and rows of sources and targets of a padded batch."""
 
     nodes: int
     edges: int
@@ -33,10 +33,10 @@ class Capacity(NamedTuple):
 
     @classmethod
     def usual(cls, store: GraphStore, graphs: Tensor, number: int) -> Capacity:
-        """Room for nearly every batch of so many of these graphs, drawn at random, and for a filler."""
-        sizes = store._flat.sizes[graphs.numpy()]
-        room = number * sizes.mean(axis=0) + SIGMAS * number**0.5 * sizes.std(axis=0)
-        return cls(*(_aligned(int(size) + ALIGN) for size in room))
+        """Return a capacity that holds nearly every random batch of ``number`` of these graphs, and padding."""
+        sizes = store.prepared.sizes[graphs.numpy()]
+        capacity = number * sizes.mean(axis=0) + SIGMAS * number**0.5 * sizes.std(axis=0)
+        return cls(*(_aligned(int(size) + ALIGN) for size in capacity))
 
 
 def _aligned(size: int) -> int:
@@ -44,14 +44,14 @@ def _aligned(size: int) -> int:
 
 
 class PaddedBatch:
-    """One batch after another of ``num_graphs`` graphs, in the same memory.
+    """Memory that holds one batch of up to ``num_graphs`` graphs after another.
 
     Attributes:
-        graph: the batch, of ``num_graphs + 1`` graphs; the last one is the filler.
-        nodes: place in the store of each node; one behind the last for a filler's.
-        edges: likewise.
-        ids: of the graphs; ``len(store)`` for those that are missing.
-        number: of graphs that are there, ``[1]``.
+        graph: the batch of ``num_graphs + 1`` graphs; the last one is padding.
+        nodes: index of each node in the store; the number of nodes there for padding.
+        edges: index of each edge in the store; the number of edges there for padding.
+        ids: ids of the graphs; ``len(store)`` for missing graphs.
+        number: number of graphs without missing ones and padding, ``[1]``.
     """
 
     def __init__(self, store: GraphStore, num_graphs: int, device: torch.device, capacity: Capacity) -> None:
@@ -72,17 +72,17 @@ class PaddedBatch:
             "ids": num_graphs,
             "number": 1,
         }
-        self._places, end = {}, 0
+        self._slices, end = {}, 0
         for name, size in sizes.items():
-            self._places[name] = slice(end, end + size)
+            self._slices[name] = slice(end, end + size)
             end += _aligned(size)
         self._memory = torch.zeros(end, dtype=torch.int32, device=device)
-        field = {name: self._memory[place] for name, place in self._places.items()}
+        field = {name: self._memory[entries] for name, entries in self._slices.items()}
         self.nodes, self.edges, self.ids, self.number = (field[name] for name in ("nodes", "edges", "ids", "number"))
         self._batch, self._graph_sizes = field["batch"], field["graph_sizes"]
         leaves = [*(field[name] for name in Structure._fields[:8])]
         leaves += [field[f"{side}.{name}"] for side in ("sources", "targets") for name in _ROWS]
-        first = self._places["edge_source"].start
+        first = self._slices["edge_source"].start
         graph = RelationalGraph(
             self._memory.new_empty(2, 0),
             self._memory.new_empty(0),
@@ -94,29 +94,29 @@ class PaddedBatch:
         )
         graph.edge_index, graph.edge_type = self._memory[first : first + 2 * edges].view(2, edges), field["edge_type"]
         graph._structure = Structure.from_leaves([*leaves, self._graph_sizes.long()])
-        graph._sealed = None  # this memory is meant to change
+        graph._sealed = None  # the memory changes with every batch
         graph.counted = torch.zeros(nodes, device=device)
         self.graph = graph
 
     def holds(self, graphs: Tensor) -> bool:
-        """Whether there is room for these graphs, and a filler of one at least of everything."""
-        sizes = self.store._flat.sizes[graphs.numpy()].sum(axis=0)
+        """Whether these graphs fit, with at least one node, edge and row of padding."""
+        sizes = self.store.prepared.sizes[graphs.numpy()].sum(axis=0)
         return len(graphs) <= self.num_graphs and bool((sizes < self.capacity).all())
 
     def fill(self, graphs: Tensor) -> None:
-        """Put these graphs into the memory; on a GPU without waiting."""
+        """Copy these graphs into the memory; on a GPU without synchronisation."""
         content = torch.empty(len(self._memory), dtype=torch.int32, pin_memory=self.device.type == "cuda")
         values = content.numpy()
         for name, parts in self._fields(graphs).items():
-            place, at = self._places[name], self._places[name].start
+            start = self._slices[name].start
             for part in parts:
-                values[at : at + len(part)] = part
-                at += len(part)
-            assert at == place.stop, name
+                values[start : start + len(part)] = part
+                start += len(part)
+            assert start == self._slices[name].stop, name
         self._memory.copy_(content, non_blocking=True)
 
     def widen(self) -> None:
-        """Bring what PyTorch wants wider up to date; part of the step, so that it is replayed with it."""
+        """Copy the fields that PyTorch needs as int64 or float; part of the replayed step."""
         assert self.graph.batch is not None
         assert self.graph.counted is not None
         self.graph.batch.copy_(self._batch)
@@ -124,15 +124,15 @@ class PaddedBatch:
         self.graph.counted.copy_(self._batch < self.num_graphs)
 
     def _fields(self, graphs: Tensor) -> dict[str, tuple[Any, ...]]:
-        """What each field is made of: first that of the graphs, then that of the filler.
+        """Return the entries of each field: those of the graphs, then those of the padding.
 
-        The filler's edge ``k`` of ``e`` belongs to its row ``k u // e`` of ``u``, and its row ``k`` to its node
-        ``k n // u``; so rows and nodes begin where these numbers jump.
+        Padding has ``n`` nodes, ``e`` edges and ``u`` rows of sources. Its edge ``k`` belongs to row ``k u // e``, and
+        its row ``k`` to node ``k n // u``; rows and nodes begin where these quotients increase.
         """
-        parts = self.store._flat.assemble(graphs.long().numpy())
+        parts = self.store.prepared.assemble(graphs.long().numpy())
         s: Any = Structure.from_leaves([leaf.numpy() for leaf in parts.structure.leaves()])  # type: ignore[misc]
         nodes, edges, sources, targets = (len(part) for part in (parts.nodes, s.order, s.sources.node, s.targets.node))
-        n, e, u, v = (room - used for room, used in zip(self.capacity, (nodes, edges, sources, targets), strict=True))
+        n, e, u, v = (size - used for size, used in zip(self.capacity, (nodes, edges, sources, targets), strict=True))
         last = self.store.num_relations - 1
         edge, row, group = (np.arange(count) for count in (e, u, v))
         source_node, target_node = nodes + row * n // u, nodes + group * n // v
@@ -177,5 +177,5 @@ _ROWS = ("node", "relation", "relation_ptr", "by_node", "node_ptr")
 
 
 def _jumps(count: int, segments: int) -> Array:
-    """Where segments 1, 2, ... begin, and the last one ends, if entry ``k`` belongs to ``k * segments // count``."""
+    """Return where segments 1, 2, ... begin and the last one ends, if entry ``k`` is in ``k * segments // count``."""
     return -(-np.arange(1, segments + 1) * count // segments)

@@ -1,4 +1,4 @@
-"""To and from PyTorch Geometric's `Data` and `HeteroData`, which is imported only here and when called."""
+"""Convert graphs to and from PyTorch Geometric's `Data` and `HeteroData`; it is imported only when called."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _pyg() -> Any:
 
 
 def to_pyg(graph: RelationalGraph, x: Tensor | None = None) -> Any:
-    """A `Data` with ``edge_index``, ``edge_type`` and, where there are any, ``x``, ``edge_attr`` and ``batch``."""
+    """Return a `Data` with ``edge_index``, ``edge_type`` and, if present, ``x``, ``edge_attr`` and ``batch``."""
     fields = {"x": x, "edge_attr": graph.edge_attr, "batch": graph.batch}
     return _pyg().Data(
         edge_index=graph.edge_index,
@@ -32,10 +32,10 @@ def to_pyg(graph: RelationalGraph, x: Tensor | None = None) -> Any:
 
 
 def from_pyg(data: Any, num_relations: int | None = None) -> tuple[RelationalGraph, Tensor | None]:
-    """A graph and its node features, from a `Data` with ``edge_type`` or from a `HeteroData`.
+    """Return the graph and the node features of a `Data` with ``edge_type``, or of a `HeteroData`.
 
-    The node types of a `HeteroData` are numbered one after the other, its edge types are the relations, both in the
-    order in which it lists them; features of nodes and edges are kept only if all types have as many.
+    The nodes of a `HeteroData` are numbered one node type after the other, and its edge types become relations, both in
+    its own order. Node or edge features are kept only if all types have the same number of them.
     """
     if isinstance(data, _pyg().HeteroData):
         return _from_hetero(data)
@@ -65,21 +65,26 @@ def _from_hetero(data: Any) -> tuple[RelationalGraph, Tensor | None]:
         edges.append(edge_index + torch.tensor([[start[source]], [start[target]]]))
         types.append(torch.full((edge_index.shape[1],), relation))
     features = [data[node_type].get("x") for node_type in data.node_types]
-    same = all(x is not None for x in features) and len({x.shape[1] for x in features}) == 1
     attributes = [data[edge_type].get("edge_attr") for edge_type in data.edge_types]
-    whole = bool(attributes) and all(a is not None and a.dim() == 2 for a in attributes)
     graph = RelationalGraph(
         torch.cat(edges, dim=1),
         torch.cat(types),
         num_nodes=num_nodes,
         num_relations=len(data.edge_types),
-        edge_attr=torch.cat(attributes) if whole and len({a.shape[1] for a in attributes}) == 1 else None,
+        edge_attr=_concatenate(attributes),
     )
-    return graph, torch.cat(features) if same else None
+    return graph, _concatenate(features)
+
+
+def _concatenate(tensors: list[Tensor | None]) -> Tensor | None:
+    """Return all tensors as one, or None unless all are present and have the same number of columns."""
+    present = [tensor for tensor in tensors if tensor is not None and tensor.dim() == 2]
+    fits = present and len(present) == len(tensors) and len({tensor.shape[1] for tensor in present}) == 1
+    return torch.cat(present) if fits else None
 
 
 def to_hetero(graph: RelationalGraph, x: Tensor | None = None, relation_names: tuple[str, ...] | None = None) -> Any:
-    """A `HeteroData` with one node type, "node", and an edge type per relation."""
+    """Return a `HeteroData` with one node type, "node", and an edge type per relation."""
     names = relation_names or tuple(f"relation {r}" for r in range(graph.num_relations))
     if len(set(names)) != len(names):
         raise ValueError("`relation_names` must differ from each other, got the same name twice")
@@ -90,8 +95,8 @@ def to_hetero(graph: RelationalGraph, x: Tensor | None = None, relation_names: t
     if x is not None:
         data["node"].x = x
     for relation, name in enumerate(names):
-        mine = graph.edge_type == relation
-        data["node", name, "node"].edge_index = graph.edge_index[:, mine]
+        chosen = graph.edge_type == relation
+        data["node", name, "node"].edge_index = graph.edge_index[:, chosen]
         if graph.edge_attr is not None:
-            data["node", name, "node"].edge_attr = graph.edge_attr[mine]
+            data["node", name, "node"].edge_attr = graph.edge_attr[chosen]
     return data

@@ -1,4 +1,4 @@
-"""Many small graphs, prepared once and stored flat, so that a batch of them is put together without sorting."""
+"""Many small graphs, prepared once and stored flat, so that a batch of them is assembled without sorting."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from rgat.graph import INT32_LIMIT, RelationalGraph, Rows, Structure, check_ids
 
 Array = NDArray[Any]
 
-# Nodes and edges that a model without gradients is given at once: some hundred MB, more than enough to keep a GPU busy.
+# Nodes and edges of one batch without gradients: some hundred MB, which keeps a GPU busy.
 AT_ONCE = 2**17
 
 
 @dataclass(frozen=True)
 class GraphStore:
-    """Many graphs, stored flat: the nodes of all graphs in one numbering, graph after graph, and so the edges.
+    """Many graphs, stored flat: the nodes of all graphs are numbered one graph after the other, and so are the edges.
 
-    It lives on the CPU; its batches may be moved.
+    A store is on the CPU; its batches may be moved.
     """
 
     x: Tensor  # [nodes, F]
@@ -37,20 +37,20 @@ class GraphStore:
     edge_attr: Tensor | None = None  # [edges, edge_dim]
 
     def __post_init__(self) -> None:
-        for name in ("edge_index", "edge_type", "node_ptr", "edge_ptr"):  # later changes by the caller do not reach it
+        for name in ("edge_index", "edge_type", "node_ptr", "edge_ptr"):  # protect it from later changes by the caller
             object.__setattr__(self, name, getattr(self, name).clone())
 
     def __len__(self) -> int:
         return len(self.node_ptr) - 1
 
     def __getitem__(self, graph: int) -> RelationalGraph:
-        """One graph alone."""
+        """Return one graph."""
         if not -len(self) <= graph < len(self):
             raise IndexError(f"graph {graph} of {len(self)}")
         return self.batch(torch.tensor([graph % len(self)]))[1]
 
     def select(self, graphs: Tensor) -> GraphStore:
-        """The given graphs as a store of their own."""
+        """Return a store of the given graphs."""
         nodes, node_ptr, shift = _selected(self.node_ptr, graphs)
         edges, edge_ptr, _ = _selected(self.edge_ptr, graphs)
         edge_index = self.edge_index[:, edges] + shift.repeat_interleave(edge_ptr.diff())
@@ -65,9 +65,9 @@ class GraphStore:
         return self.node_ptr.diff() + self.edge_ptr.diff()
 
     def split(self, graphs: Tensor, most: int = AT_ONCE) -> Iterator[Tensor]:
-        """Cut a list of graphs into lists with at most ``most`` nodes and edges, but at least one graph each.
+        """Yield consecutive graphs with at most ``most`` nodes and edges together, but at least one graph.
 
-        An empty list is one empty list, so that there is always a batch.
+        An empty list yields one empty list, so that there is always a batch.
         """
         ends, start = self.sizes[graphs].cumsum(0), 0
         while start < len(graphs) or start == 0:
@@ -77,17 +77,17 @@ class GraphStore:
             start = end
 
     def batch(self, graphs: Tensor) -> tuple[Tensor, RelationalGraph]:
-        """Node features and one prepared graph made of the given graphs, in the given order.
+        """Return node features and one prepared graph of the given graphs, in the given order.
 
-        The first batch prepares the whole store. From then on a batch only copies slices, so that what a step of
-        training on small graphs waits for is its layers, not the preparation of its batch.
+        The first batch prepares the whole store; later batches only copy slices, which costs less than the layers of a
+        training step.
 
         Args:
-            graphs: ids of the graphs, in any order; one may occur several times.
+            graphs: ids of the graphs, in any order; an id may occur several times.
         """
         check_ids("graphs", graphs, len(self), "the number of graphs")
-        with torch.inference_mode(False):  # a batch made in inference may be trained on later
-            parts = self._flat.assemble(graphs.long().numpy())
+        with torch.inference_mode(False):  # a batch made in inference mode may be used in training later
+            parts = self.prepared.assemble(graphs.long().numpy())
             edge_type = self.edge_type.index_select(0, parts.edges)
         batch = RelationalGraph(
             parts.edge_index,
@@ -103,12 +103,13 @@ class GraphStore:
         return self.x.index_select(0, parts.nodes), batch
 
     @cached_property
-    def _flat(self) -> _Flat:
+    def prepared(self) -> PreparedStore:
+        """The structure of all graphs, derived at the first use."""
         return _prepare(self)
 
 
 def _selected(ptr: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The entries of the chosen segments one after the other, pointers to them, and how far each segment moves."""
+    """Return the entries of the chosen segments in order, pointers to these, and the shift of each segment."""
     start, sizes = ptr[chosen], ptr[chosen + 1] - ptr[chosen]
     new_ptr = torch.cat([ptr.new_zeros(1), sizes.cumsum(0)])
     shift = new_ptr[:-1] - start
@@ -116,28 +117,28 @@ def _selected(ptr: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 class _Field(NamedTuple):
-    """An array over all graphs, in slices: one of each graph, or one of each graph and relation."""
+    """An array over all graphs, cut into slices: one per graph, or one per graph and relation."""
 
     values: Tensor
-    ptr: Tensor  # slice k is ptr[k]:ptr[k + 1], graph after graph; an entry behind the last slice closes pointers
-    counts: str  # the field whose entries the values count; they move as its slices do
+    ptr: Tensor  # slice k is ptr[k]:ptr[k + 1], graph after graph; a pointer field has one more entry after the last
+    counts: str  # the field that the values index; they shift with its slices
     by_relation: bool = False
 
 
 class _Parts(NamedTuple):
-    """What of a batch is put together from slices."""
+    """The parts of a batch that are assembled from slices."""
 
-    nodes: Tensor  # [N] places in the store
-    edges: Tensor  # [E] places in the store
+    nodes: Tensor  # [N] indices in the store
+    edges: Tensor  # [E] indices in the store
     edge_index: Tensor  # [2, E]
     batch: Tensor  # [N]
     structure: Structure
 
 
-def _prepare(store: GraphStore) -> _Flat:
+def _prepare(store: GraphStore) -> PreparedStore:
     """Derive the structure of all graphs at once.
 
-    Each graph gets relations of its own, so that rows, which are sorted by relation first, come graph by graph.
+    Each graph gets separate relation ids, so that rows, which are sorted by relation first, are in the order of graphs.
     """
     num_graphs, num_lines = len(store), max(store.num_relations, 1)
     check_ids("edge_type", store.edge_type, store.num_relations, "num_relations")
@@ -156,11 +157,11 @@ def _prepare(store: GraphStore) -> _Flat:
             "the edges `edge_ptr[g]:edge_ptr[g + 1]` of a store must join the nodes `node_ptr[g]:node_ptr[g + 1]`, got "
             "an edge that leaves its graph; add `node_ptr[g]` to node ids that start at 0 in every graph"
         )
-    return _Flat(_fields(graph, store.node_ptr, store.edge_ptr, num_lines), store.num_relations)
+    return PreparedStore(_fields(graph, store.node_ptr, store.edge_ptr, num_lines), store.num_relations)
 
 
 def _fields(graph: RelationalGraph, nodes: Tensor, edges: Tensor, num_lines: int) -> dict[str, _Field]:
-    """What a batch has slices of, in the order in which they will lie in its memory."""
+    """Return the sliced fields, in the order of a batch's memory."""
     s = graph.structure
     source, target = graph.edge_index
     sources, targets = s.sources.relation_ptr, s.targets.relation_ptr
@@ -185,14 +186,14 @@ def _fields(graph: RelationalGraph, nodes: Tensor, edges: Tensor, num_lines: int
     }
 
 
-class _Flat:
-    """All fields of all graphs in one array, and a table of where each slice starts and how long it is.
+class PreparedStore:
+    """All fields of all graphs in one array, and a table with the start and size of each slice.
 
-    The table has a line for each field or, where a field is sliced by relation, one for each of its relations, and a
-    column for each graph, then one for what closes the pointers. A batch takes some columns; its memory is their
-    slices, line by line. So a field comes relation by relation, and in each graph by graph, which is how rows are
-    sorted. One exclusive sum over the table says where every slice goes, and hence by how much every value that
-    counts nodes, edges or rows changes.
+    The table has one line per field, or per relation of a field that is sliced by relation, and one column per graph,
+    then a column for the last entries of pointers. A batch takes some columns; its memory is their slices, line by
+    line. So a field is in the order of relations, and within a relation in the order of graphs, as rows are sorted. An
+    exclusive sum over the table gives the new start of every slice, and so the shift of every value that indexes nodes,
+    edges or rows.
     """
 
     def __init__(self, fields: dict[str, _Field], num_relations: int) -> None:
@@ -200,8 +201,8 @@ class _Flat:
         lines = [max(num_relations, 1) if field.by_relation else 1 for field in fields.values()]
         first = np.cumsum(lines) - lines
         self.line = dict(zip(fields, first.tolist(), strict=True))  # the first line of each field
-        self.first: Array = first.repeat(lines)  # of each line: the first line of its field
-        self.counts = np.concatenate(  # of each line: the line in whose slices the values are places
+        self.first: Array = first.repeat(lines)  # per line: the first line of its field
+        self.counts = np.concatenate(  # per line: the line whose slices the values index
             [
                 self.line[field.counts] + np.arange(count) * fields[field.counts].by_relation
                 for field, count in zip(fields.values(), lines, strict=True)
@@ -213,46 +214,46 @@ class _Flat:
         self.sizes = size[:-1, [self.line[name] for name in per_graph]]  # nodes, edges, rows of sources and targets
         lengths = [len(field.values) for field in fields.values()]
         base = (np.cumsum(lengths) - lengths).repeat(lines)
-        # A graph's slices lie side by side, and so do its entries of the table: a batch touches few places in memory.
-        place = _exclusive_sum(size)
+        # All slices of a graph are adjacent in memory, and so are its table entries, so a batch reads few cache lines.
+        offset = _exclusive_sum(size)
         order = _entries((start + base).ravel(), size.ravel())
         self.flat = torch.cat([field.values.int() for field in fields.values()])[order]
-        self.table = np.stack([size, start, place], axis=1)  # [G + 1, 3, lines]
+        self.table = np.stack([size, start, offset], axis=1)  # [G + 1, 3, lines]
         self.index_type = np.int32 if len(self.flat) < INT32_LIMIT else np.int64
 
     def assemble(self, graphs: Array) -> _Parts:
-        """Copy the slices of the given graphs and renumber what they hold."""
+        """Copy the slices of the given graphs and shift their values."""
         chosen = np.concatenate([graphs, [len(self.table) - 1]])
-        size, start, place = self.table.take(chosen, axis=0).transpose(1, 2, 0).copy()  # [lines, G + 1]
+        size, start, offset = self.table.take(chosen, axis=0).transpose(1, 2, 0).copy()  # [lines, G + 1]
         begin = _exclusive_sum(size)
         copies = size.ravel()
         index = np.arange(begin[-1, -1] + size[-1, -1], dtype=self.index_type)
-        index += (place - begin).ravel().astype(self.index_type).repeat(copies)
+        index += (offset - begin).ravel().astype(self.index_type).repeat(copies)
         memory = self.flat.index_select(0, torch.from_numpy(index))
         shift = begin - begin[:, 0].take(self.first)[:, None] - start  # of each slice within its field
-        values = memory.numpy()  # the same memory
+        values = memory.numpy()  # shares memory
         values += shift.take(self.counts, axis=0).ravel().astype(np.int32).repeat(copies)
-        self._place_rows(values, begin, size)
+        self._renumber_rows(values, begin, size)
         return self._parts(memory, begin, size, start)
 
-    def _place_rows(self, values: Array, begin: Array, size: Array) -> None:
-        """Rows are counted graph by graph, in each relation by relation; count them relation by relation first."""
+    def _renumber_rows(self, values: Array, begin: Array, size: Array) -> None:
+        """Renumber rows, which are numbered by graph and then by relation, by relation and then by graph."""
         lines = slice(self.line["sources.node"], self.line["source_ptr"])
         shape = (2, -1, size.shape[1])  # sides, relations, graphs
-        counts, places = (table[lines].reshape(shape).swapaxes(1, 2) for table in (size, begin))
-        shift = (places - places[:, :1, :1] - _exclusive_sum(counts)).ravel().astype(np.int32)
-        place = shift.repeat(counts.ravel())  # of the source rows, then of the target rows
-        place += np.arange(len(place), dtype=np.int32)
+        counts, begins = (table[lines].reshape(shape).swapaxes(1, 2) for table in (size, begin))
+        shift = (begins - begins[:, :1, :1] - _exclusive_sum(counts)).ravel().astype(np.int32)
+        new_id = shift.repeat(counts.ravel())  # of the source rows, then of the target rows
+        new_id += np.arange(len(new_id), dtype=np.int32)
         first, middle, last = (
             int(begin[self.line[name], 0]) for name in ("source_row", "targets.by_node", "target_ptr")
         )
         num_targets = last - middle
-        num_sources = len(place) - num_targets
-        for rows, moved in ((values[first:middle], place[:num_sources]), (values[middle:last], place[num_sources:])):
-            rows[:] = moved.take(rows)
+        num_sources = len(new_id) - num_targets
+        for rows, ids in ((values[first:middle], new_id[:num_sources]), (values[middle:last], new_id[num_sources:])):
+            rows[:] = ids.take(rows)
 
     def _parts(self, memory: Tensor, begin: Array, size: Array, start: Array) -> _Parts:
-        """Name the fields of a batch's memory, and add what follows from the table alone."""
+        """Return a batch's memory as named fields, with those that follow from the table alone."""
         begins = [*begin[list(self.line.values()), 0].tolist(), len(memory)]
         lengths = [after - before for before, after in pairwise(begins)]
         field = dict(zip(self.line, memory.split_with_sizes(lengths), strict=True))
@@ -281,17 +282,17 @@ class _Flat:
         return [
             Rows(
                 node=field[f"{side}.node"],
-                relation=torch.from_numpy(relations.repeat(counts[place])),
-                relation_ptr=torch.from_numpy(relation_ptr[place]),
+                relation=torch.from_numpy(relations.repeat(counts[number])),
+                relation_ptr=torch.from_numpy(relation_ptr[number]),
                 by_node=field[f"{side}.by_node"],
                 node_ptr=field[f"{side}.node_ptr"],
             )
-            for place, side in enumerate(("sources", "targets"))
+            for number, side in enumerate(("sources", "targets"))
         ]
 
 
 def _table(field: _Field, lines: int) -> tuple[Array, Array]:
-    """Size and start of each slice of one field, [G + 1, lines]; the last one closes pointers."""
+    """Return size and start of each slice of one field, [G + 1, lines]; the last slice holds the last pointer."""
     ptr = field.ptr.long().numpy()
     ends = np.full(lines - 1, ptr[-1])
     start = np.concatenate([ptr, ends]).reshape(-1, lines)
@@ -300,12 +301,12 @@ def _table(field: _Field, lines: int) -> tuple[Array, Array]:
 
 
 def _exclusive_sum(size: Array) -> Array:
-    """Where each slice begins if all lie side by side."""
+    """Return where each slice begins if all are adjacent."""
     return size.cumsum().reshape(size.shape) - size
 
 
 def _entries(start: Array, size: Array) -> Tensor:
-    """The entries of slices, one slice after the other."""
+    """Return the indices of all entries of the slices, one slice after the other."""
     entries = (start - _exclusive_sum(size)).repeat(size)
     entries += np.arange(len(entries))
     return torch.from_numpy(entries)

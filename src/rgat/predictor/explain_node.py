@@ -189,7 +189,7 @@ def explain_relations(fitted: NodeModel) -> RelationImportance:
     data, graph = fitted.data, fitted.data.graph
     nodes = (data.labels != MISSING).nonzero().squeeze(1)
     found = flow(layer_attention(fitted.members, data.x, graph), graph, nodes)
-    base = [name.removeprefix("inverse of ") for name in data.relation_names]
+    base = [data.relation_names[relation] for relation in data.base_relation]
     shares = _by_relation(found.edges, graph.edge_type, base)
     before = _probabilities(fitted, graph, nodes)
     predicted = before.argmax(1, keepdim=True)
@@ -229,11 +229,9 @@ def _without(graph: RelationalGraph, edge: int, data: NodeData) -> RelationalGra
     (source, target), relation = graph.edge_index[:, edge].tolist(), int(graph.edge_type[edge])
     gone = torch.zeros(graph.num_edges, dtype=torch.bool)
     gone[edge] = True
-    name = data.relation_names[relation]
-    other = name.removeprefix("inverse of ") if name.startswith("inverse of ") else f"inverse of {name}"
-    if other in data.relation_names:
-        twin = (graph.edge_index[0] == target) & (graph.edge_index[1] == source)
-        gone |= twin & (graph.edge_type == data.relation_names.index(other))
+    base = torch.tensor(data.base_relation)
+    is_inverse = (base[graph.edge_type] == base[relation]) & (graph.edge_type != relation)
+    gone |= is_inverse & (graph.edge_index[0] == target) & (graph.edge_index[1] == source)
     return graph.with_edges((~gone).nonzero().squeeze(1))
 
 

@@ -128,7 +128,7 @@ def find_leaks(data: NodeData) -> list[Leak]:
             continue
         reached, right = _told(source[chosen], target[chosen], labels, len(data.classes))
         if reached >= LEAST_SHARE * len(data.train) and right >= LEAK * reached:
-            name = data.relation_names[number].removeprefix("inverse of ")
+            name = data.relation_names[data.base_relation[number]]
             leaks.append(Leak(name, reached / len(data.train), right / reached))
     return sorted(set(leaks), key=lambda leak: -leak.right)
 

@@ -27,8 +27,7 @@ def extend(data: NodeData, files: Any) -> tuple[NodeData, list[str], list[str]]:
     all that the files name.
     """
     vocabulary = data.provenance.get("vocabulary")
-    literals = "features" if vocabulary and vocabulary["numbers"] is not None else "nodes"
-    triples = read_triples(files, literals=literals)
+    triples = read_triples(files)
     known = {name: place for place, name in enumerate(data.node_names)}
     if data.x is None or vocabulary is None:
         mine = [name for name in triples.node_names if name[0] != '"']
@@ -69,7 +68,7 @@ def extend(data: NodeData, files: Any) -> tuple[NodeData, list[str], list[str]]:
 
 def with_inverses(data: NodeData) -> bool:
     """Whether relations were given inverses."""
-    return any(name.startswith("inverse of ") for name in data.relation_names)
+    return any(base != relation for relation, base in enumerate(data.base_relation))
 
 
 def _in_ids_of(triples: Triples, place: dict[str, int], data: NodeData) -> tuple[Any, list[str]]:

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rgat.data.cells import csv_cell
 from rgat.data.files import write_atomically
+from rgat.data.tables import csv_cell
 
 Array = NDArray[np.float64]
 PREDICTED = "urn:rgat:predicted-class"  # predicate of the triples, unless another is given

@@ -23,10 +23,9 @@ import numpy as np
 import torch
 
 from rgat.checks import check_count
-from rgat.data.cells import csv_cell
-from rgat.data.files import LONGEST, kind_of, open_lines
-from rgat.data.labels import separator_hint
+from rgat.data.files import MAX_LINE_BYTES, kind_of, move_into_place, open_lines
 from rgat.data.molecules.smiles import parse_smiles, store_molecules
+from rgat.data.tables import csv_cell, separator_hint
 from rgat.graph import RelationalGraph
 from rgat.locks import locked
 from rgat.predictor.predictions import Predictions, table_text
@@ -121,7 +120,7 @@ def _predict_file(
                 file.flush()
                 judged, unreadable = judged + len(texts), unreadable + len(texts) - len(piece.good)
                 progress("molecules", (done + judged) / total)
-        os.replace(part, out)
+        move_into_place(part, out)
         mark.unlink()
     except BrokenProcessPool as error:
         raise ValueError(
@@ -192,7 +191,7 @@ def _resume(part: Path, header: Sequence[str], resume: bool) -> int:
 
 def _whole_rows(file: IO[bytes], part: Path) -> Iterator[tuple[list[str], int]]:
     """The rows of a table up to one that was cut off, each with the number of bytes up to its end."""
-    csv.field_size_limit(LONGEST)  # a molecule file may have as long a line
+    csv.field_size_limit(MAX_LINE_BYTES)  # a molecule file may have as long a line
     end = 0
 
     def lines() -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from rgat.data.dataset import INVERSE
 from rgat.predictor.explain_molecule import MoleculeExplanation
 from rgat.predictor.explain_node import NO_CHOICE, NodeExplanation, RelationImportance
 from rgat.predictor.predictions import Predictions
@@ -14,7 +15,8 @@ Row = tuple[str, ...]
 
 def short(name: str) -> str:
     """The last part of an IRI, or the value of a literal: what people call it."""
-    prefix, name = ("inverse of ", name[11:]) if name.startswith("inverse of ") else ("", name)
+    prefix = INVERSE if name.startswith(INVERSE) else ""
+    name = name.removeprefix(prefix)
     if name.startswith('"'):
         return prefix + name[: name.rindex('"') + 1]
     bare = name[1:-1] if name.startswith("<") and name.endswith(">") else name

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from rgat.data.cells import csv_cell
+from rgat.data.tables import csv_cell
 
 Value = float | str | None
 

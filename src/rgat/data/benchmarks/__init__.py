@@ -1,1 +1,1 @@
-"""Benchmarks by name: where their files come from and what they contain."""
+"""Public benchmarks: download, verify and load them by name."""

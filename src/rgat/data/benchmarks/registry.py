@@ -1,11 +1,10 @@
-"""The paper's benchmarks (table 1) and two larger ones by name: where they come from and what they hold."""
+"""The paper's benchmarks (table 1) and two larger ones: download, verify and load them by name."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,10 +13,10 @@ from rgat.checks import check_word
 from rgat.data.benchmarks.download import DownloadError, Progress, download, extract, lock, sha256
 from rgat.data.cache import Arrays, cached, pack_text, unpack_text
 from rgat.data.dataset import GraphData, GraphStore, NodeData
-from rgat.data.molecules.smiles import BONDS, count_bonds
-from rgat.data.molecules.table import distinct, from_smiles
-from rgat.data.rdf.features import encode, learn_vocabulary
-from rgat.data.rdf.knowledge_graph import LabelSource, label_triples
+from rgat.data.molecules.smiles import BONDS
+from rgat.data.molecules.table import distinct, from_smiles, molecule_data
+from rgat.data.rdf.knowledge_graph import label_triples
+from rgat.data.rdf.labels import LabelSource
 from rgat.data.rdf.reader import Triples, read_triples
 from rgat.data.splits import random_parts
 from rgat.folders import cache_folder
@@ -25,18 +24,18 @@ from rgat.folders import cache_folder
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A public data set: files by path and SHA-256 (None: never published), their home, and what they must hold."""
+    """A public data set: its URL, the SHA-256 of each file (None where none is known), and counts to check."""
 
     url: str
     files: dict[str, str | None]
     counts: dict[str, int]
     columns: tuple[str, str] = ("", "")  # of the label tables: node, class
-    features: tuple[str, ...] = ()  # of nodes, in place of a one-hot input
-    max_bytes: int = 1 << 28  # of the download, and eight times that unpacked
+    features: tuple[str, ...] = ()  # of nodes; empty for one-hot input
+    max_bytes: int = 1 << 28  # of the download; unpacked files may have eight times as many
 
 
 def _rdf_files(name: str, *hashes: str) -> dict[str, str | None]:
-    """Graph, training and test labels, with their SHA-256 where it is known."""
+    """Return the files of graph, training labels and test labels, with their SHA-256 where it is known."""
     files = (f"{name}/{name}_stripped.nt.gz", f"{name}/trainingSet.tsv", f"{name}/testSet.tsv")
     return dict(zip(files, hashes or (None, None, None), strict=True))
 
@@ -85,7 +84,7 @@ BENCHMARKS = {
         url="https://data.dgl.ai/dataset/am.tgz",
         files=_rdf_files("am"),
         counts={"nodes": 1666764, "edges": 5988321, "relations": 133, "labelled": 1000},
-        columns=("proxy", "label_cateogory"),  # so spelt in the file
+        columns=("proxy", "label_cateogory"),  # the file's own spelling
         max_bytes=1 << 31,
     ),
     "tox21": _TOX21,
@@ -95,37 +94,37 @@ SPLIT_SEEDS = (122, 123, 124)  # MoleculeNet's
 
 
 def locate(name: str) -> dict[str, Path]:
-    """Where the files of a benchmark are: in the folder RGAT_DATA, or in the user's cache; verified."""
-    found = {}
+    """Return the verified files of a benchmark that are in the folder RGAT_DATA or in the user's cache."""
+    located = {}
     for file, expected in BENCHMARKS[name].files.items():
         folders = [Path(os.environ["RGAT_DATA"])] if os.environ.get("RGAT_DATA") else []
         for folder in [*folders, cache_folder() / "data"]:
             if (folder / file).is_file():
                 if expected is not None and (actual := sha256(folder / file)) != expected:
                     raise DownloadError(f"{folder / file}: must have the SHA-256 {expected}, got {actual}; replace it")
-                found[file] = folder / file
+                located[file] = folder / file
                 break
-    return found
+    return located
 
 
 def fetch(name: str, on_progress: Progress | None = None) -> dict[str, Path]:
-    """Bring the files of a benchmark here unless they are here, and return where they are."""
+    """Return the files of a benchmark; download those that are missing."""
     check_word("benchmark", name, tuple(BENCHMARKS))
     benchmark = BENCHMARKS[name]
-    found = locate(name)
-    if missing := _missing(benchmark, found):
+    located = locate(name)
+    if missing := _missing(benchmark, located):
         target = cache_folder() / "data"
         if benchmark.url.endswith(".tgz"):
             _fetch_archive(name, benchmark, target, on_progress)
         else:
             for file, expected in missing.items():
                 download(benchmark.url, target / file, expected, benchmark.max_bytes, on_progress)
-        found = locate(name)
-    return found
+        located = locate(name)
+    return located
 
 
-def _missing(benchmark: Benchmark, found: dict[str, Path]) -> dict[str, str | None]:
-    return {file: expected for file, expected in benchmark.files.items() if file not in found}
+def _missing(benchmark: Benchmark, located: dict[str, Path]) -> dict[str, str | None]:
+    return {file: expected for file, expected in benchmark.files.items() if file not in located}
 
 
 def _fetch_archive(name: str, benchmark: Benchmark, target: Path, on_progress: Progress | None) -> None:
@@ -133,7 +132,7 @@ def _fetch_archive(name: str, benchmark: Benchmark, target: Path, on_progress: P
     with lock(target / f"{name}.fetch"):
         missing = _missing(benchmark, locate(name))
         if not missing:
-            return  # another process has brought the files meanwhile
+            return  # another process has downloaded the files meanwhile
         download(benchmark.url, archive, None, benchmark.max_bytes, on_progress)
         members = {Path(file).name: (target / file, expected) for file, expected in missing.items()}
         try:
@@ -143,24 +142,24 @@ def _fetch_archive(name: str, benchmark: Benchmark, target: Path, on_progress: P
 
 
 def load_benchmark(name: str, split: int = SPLIT_SEEDS[0], on_progress: Progress | None = None) -> NodeData | GraphData:
-    """A benchmark by name, its counts checked.
+    """Return a benchmark after checking its counts.
 
     Args:
         name: one of ``BENCHMARKS``.
-        split: for Tox21, the seed of the random split; MoleculeNet's are 122, 123 and 124.
-        on_progress: called with the bytes downloaded so far and in all, if anything is downloaded.
+        split: for Tox21, the random seed of the split; MoleculeNet's are 122, 123 and 124.
+        on_progress: called with the number of bytes downloaded so far, and in all if known.
     """
     files = fetch(name, on_progress)
     data = _load_molecules(name, files, split) if name.startswith("tox21") else _load_rdf(name, files)
     counts = count(data)
-    for what, expected in BENCHMARKS[name].counts.items():
-        if counts[what] != expected:
-            raise ValueError(f"{name}: must hold {expected:,} {what}, got {counts[what]:,}; the file has changed")
+    for word, expected in BENCHMARKS[name].counts.items():
+        if counts[word] != expected:
+            raise ValueError(f"{name}: must hold {expected:,} {word}, got {counts[word]:,}; the file has changed")
     return data
 
 
 def count(data: NodeData | GraphData) -> dict[str, int]:
-    """Sizes of the data as given: triples, or bonds counted once."""
+    """Return the sizes of the data as given, with triples or bonds counted once."""
     counts = {"edges": data.provenance["edges"], "relations": data.provenance["relations"]}
     if isinstance(data, GraphData):
         return counts | {"graphs": len(data.graphs), "nodes": len(data.graphs.x)}
@@ -178,21 +177,15 @@ def _load_rdf(name: str, files: dict[str, Path]) -> NodeData:
     hashes = _hashes(name, files)
     stored = cached(name, next(iter(hashes.values())), {}, build)
     triples = Triples(unpack_text(stored["nodes"]), unpack_text(stored["relations"]), stored["edges"].astype(np.int64))
-    benchmark, x = BENCHMARKS[name], None
+    benchmark = BENCHMARKS[name]
     node_column, label_column = benchmark.columns
     source = LabelSource(train=train, test=test, node_column=node_column, label_column=label_column)
-    vocabulary = learn_vocabulary(triples, benchmark.features) if benchmark.features else None
-    if vocabulary is not None:
-        triples, x = encode(triples, vocabulary)
-    data = label_triples(triples, source, x, name=name)
-    data.provenance["sha256"] = hashes
-    if vocabulary is not None:
-        data.provenance["vocabulary"] = vocabulary.as_json()
-    return data
+    data = label_triples(triples, source, benchmark.features, name=name)
+    return replace(data, provenance=data.provenance | {"sha256": hashes})
 
 
 def _hashes(name: str, files: dict[str, Path]) -> dict[str, str]:
-    """The SHA-256 of each file; where one is published, the file was held against it when it was located."""
+    """Return the SHA-256 of each file; :func:`locate` has verified those that are known."""
     return {file: BENCHMARKS[name].files[file] or sha256(path) for file, path in files.items()}
 
 
@@ -202,11 +195,16 @@ def _load_molecules(name: str, files: dict[str, Path], split: int) -> GraphData:
     def build() -> Arrays:
         data = from_smiles(path, relaxed=True)
         store = data.graphs
-        tensors = {key: getattr(store, key) for key in ("x", "edge_index", "edge_type", "node_ptr", "edge_ptr")}
-        small = {"x": np.int8, "edge_index": np.int32, "edge_type": np.int8}  # all are small whole numbers
-        arrays: dict[str, Any] = {key: t.numpy().astype(small.get(key, np.int64)) for key, t in tensors.items()}
-        texts = {"smiles": pack_text(data.graph_names), "tasks": pack_text(data.tasks)}
-        return {**arrays, "labels": data.labels.numpy().astype(np.int8), **texts}
+        return {
+            "x": store.x.numpy().astype(np.int8),  # atom features are small integers
+            "edge_index": store.edge_index.numpy().astype(np.int32),
+            "edge_type": store.edge_type.numpy().astype(np.int8),
+            "node_ptr": store.node_ptr.numpy(),
+            "edge_ptr": store.edge_ptr.numpy(),
+            "labels": data.labels.numpy().astype(np.int8),
+            "smiles": pack_text(data.graph_names),
+            "tasks": pack_text(data.tasks),
+        }
 
     hashes = _hashes(name, files)
     (content_hash,) = hashes.values()
@@ -223,25 +221,9 @@ def _load_molecules(name: str, files: dict[str, Path], split: int) -> GraphData:
     labels = torch.from_numpy(stored["labels"]).long()
     if name == "tox21-distinct":
         rows, labels = distinct(names, labels)
-        # Two labels of the public file of distinct molecules follow another rule.
+        # The public file of distinct molecules has other values for two labels.
         labels[781, tasks.index("SR-MMP")] = 0
         labels[2119, tasks.index("SR-p53")] = -1
         store, names = store.select(rows), [names[row] for row in rows.tolist()]
-    train, valid, test = random_parts(len(store), split)
-    return GraphData(
-        name=name,
-        graphs=store,
-        labels=labels,
-        tasks=tasks,
-        train=train,
-        valid=valid,
-        test=test,
-        graph_names=tuple(names),
-        relation_names=(*BONDS, "self"),
-        provenance={
-            "edges": count_bonds(store),
-            "relations": len(BONDS),
-            "split": split,
-            "sha256": hashes,
-        },
-    )
+    parts = random_parts(len(store), split)
+    return molecule_data(name, names, store, labels, tasks, parts, {"split": split, "sha256": hashes})

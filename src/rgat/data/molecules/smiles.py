@@ -1,4 +1,4 @@
-"""SMILES to relational graphs: atoms are nodes, bond types are relations (section 3.1, Tox21)."""
+"""SMILES to relational graphs: atoms become nodes, bond types become relations (section 3.1, Tox21)."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ ELEMENTS = (
 BONDS = ("single", "double", "triple", "aromatic")
 HYBRIDISATIONS = ("SP", "SP2", "SP3", "SP3D", "SP3D2")
 NUM_RICH_FEATURES = 10
-MAX_SMILES = 10_000  # characters; RDKit recurses along a molecule until the stack ends
+MAX_SMILES = 10_000  # characters; RDKit recurses along a molecule until the stack overflows
 NUM_BOND_FEATURES = len(BONDS) + 5
-_ELEMENT_PLACE = {symbol: place for place, symbol in enumerate(ELEMENTS)}
+_ELEMENT_ID = {symbol: number for number, symbol in enumerate(ELEMENTS)}
 NUM_ATOM_FEATURES = len(ELEMENTS) + 1 + 11 + 7 + 1 + 1 + len(HYBRIDISATIONS) + 1 + 5  # 75
 
 
 def rdkit() -> Any:
-    """Import RDKit's chemistry module, or say how to get it."""
+    """Import RDKit's chemistry module, or raise an error that says how to install it."""
     try:
         from rdkit import Chem, RDLogger
     except ImportError as error:
         raise ImportError("reading SMILES needs RDKit; install it with `pip install 'rgat[molecules]'`") from error
-    RDLogger.DisableLog("rdApp.*")  # type: ignore[attr-defined]  # what cannot be read is reported by us, with its row
+    RDLogger.DisableLog("rdApp.*")  # type: ignore[attr-defined]  # our errors name the row
     return Chem
 
 
 def _one_hot(position: int, size: int) -> list[float]:
-    """A one at ``position``, or at the last place where it lies beyond."""
+    """Return a one at ``position``, or at the last position if it lies beyond."""
     row = [0.0] * size
     row[min(position, size - 1)] = 1.0
     return row
 
 
 def atom_features(atom: Any, valence: Any) -> tuple[float, ...]:
-    """The 75 features of an RDKit atom; ``valence`` is RDKit's word for the implicit one."""
-    return _encoded(
+    """Return the 75 features of an RDKit atom; ``valence`` is RDKit's constant for the implicit valence."""
+    return _encode(
         atom.GetSymbol(),
         atom.GetDegree(),
         atom.GetValence(valence),
@@ -59,8 +59,8 @@ def atom_features(atom: Any, valence: Any) -> tuple[float, ...]:
     )
 
 
-@lru_cache(maxsize=1 << 16)  # most atoms are like one before
-def _encoded(
+@lru_cache(maxsize=1 << 16)  # most atoms equal an earlier one
+def _encode(
     symbol: str,
     degree: int,
     valence: int,
@@ -70,21 +70,21 @@ def _encoded(
     aromatic: bool,
     hydrogens: int,
 ) -> tuple[float, ...]:
-    word = str(hybridisation)
+    orbitals = str(hybridisation)
     return (
-        *_one_hot(_ELEMENT_PLACE.get(symbol, len(ELEMENTS)), len(ELEMENTS) + 1),
+        *_one_hot(_ELEMENT_ID.get(symbol, len(ELEMENTS)), len(ELEMENTS) + 1),
         *_one_hot(degree, 11),
         *_one_hot(valence, 7),
         float(charge),
         float(radicals),
-        *_one_hot(HYBRIDISATIONS.index(word) if word in HYBRIDISATIONS else 4, 5),
+        *_one_hot(HYBRIDISATIONS.index(orbitals) if orbitals in HYBRIDISATIONS else 4, 5),
         float(aromatic),
         *_one_hot(hydrogens, 5),
     )
 
 
 def rich_features(atom: Any) -> list[float]:
-    """Ten more: in a ring, in a ring of 3 to 8 atoms, the two senses of chirality, a hundredth of the mass."""
+    """Return ten more features: in a ring, in a ring of 3 to 8 atoms, two senses of chirality, mass / 100."""
     rings = [float(atom.IsInRingSize(size)) for size in range(3, 9)]
     chirality = str(atom.GetChiralTag())
     senses = [float(chirality.endswith(tag)) for tag in ("TETRAHEDRAL_CW", "TETRAHEDRAL_CCW")]
@@ -92,14 +92,14 @@ def rich_features(atom: Any) -> list[float]:
 
 
 def bond_features(bond: Any, relation: int) -> list[float]:
-    """Nine features: the bond type, conjugated, in a ring, and the stereo configuration (any, Z, E)."""
+    """Return nine features: the bond type, conjugated, in a ring, and the stereo configuration (any, Z, E)."""
     stereo = str(bond.GetStereo()).removeprefix("STEREO")
-    places = [float(stereo in words) for words in (("ANY",), ("Z", "CIS"), ("E", "TRANS"))]
-    return [*_one_hot(relation, len(BONDS)), float(bond.GetIsConjugated()), float(bond.IsInRing()), *places]
+    stereos = [float(stereo in words) for words in (("ANY",), ("Z", "CIS"), ("E", "TRANS"))]
+    return [*_one_hot(relation, len(BONDS)), float(bond.GetIsConjugated()), float(bond.IsInRing()), *stereos]
 
 
 def parse_smiles(smiles: str, relaxed: bool = False) -> Any:
-    """An RDKit molecule, or None; ``relaxed`` accepts valences that RDKit holds impossible."""
+    """Return an RDKit molecule, or None for an invalid SMILES; ``relaxed`` accepts valences that RDKit rejects."""
     chem = rdkit()
     if len(smiles) > MAX_SMILES:
         return None
@@ -117,29 +117,23 @@ def parse_smiles(smiles: str, relaxed: bool = False) -> Any:
 
 
 def bond_relation(bond: Any) -> int | None:
-    """The place of a bond's type among ``BONDS``; None for a type that is not there."""
-    word = str(bond.GetBondType()).lower()
-    if word.startswith("dative"):
+    """Return the index of a bond's type in ``BONDS``, or None for another type."""
+    bond_type = str(bond.GetBondType()).lower()
+    if bond_type.startswith("dative"):
         return 0  # one shared pair of electrons, as a single bond
-    return BONDS.index(word) if word in BONDS else None
-
-
-def canonical(molecule: Any) -> str:
-    """The SMILES that every spelling of a molecule shares."""
-    text: str = rdkit().MolToSmiles(molecule)
-    return text
+    return BONDS.index(bond_type) if bond_type in BONDS else None
 
 
 def store_molecules(
     molecules: Sequence[Any], self_loops: bool = True, rich: bool = False, bonds: bool = False
 ) -> GraphStore:
-    """Graphs of RDKit molecules: each bond gives both directions; a self-loop relation follows the bond types.
+    """Return graphs of RDKit molecules; each bond becomes two edges, one in each direction.
 
     Args:
         molecules: as :func:`parse_smiles` returns them.
-        self_loops: add the self-loop relation.
-        rich: give atoms ten more features.
-        bonds: give bonds features; those of self-loops are zero.
+        self_loops: add a self-loop relation after the bond types.
+        rich: add ten atom features.
+        bonds: add bond features; those of self-loops are zero.
     """
     valence = rdkit().ValenceType.IMPLICIT
     width = NUM_ATOM_FEATURES + NUM_RICH_FEATURES * rich
@@ -178,13 +172,8 @@ def store_molecules(
     )
 
 
-def count_bonds(store: GraphStore) -> int:
-    """Number of bonds, each once; self-loops are none."""
-    return int((store.edge_type < len(BONDS)).sum()) // 2
-
-
 def scaffold(smiles: str) -> str:
-    """The Bemis-Murcko scaffold of a molecule: its rings and what joins them."""
+    """Return the Bemis-Murcko scaffold of a molecule: its rings and their linkers."""
     rdkit()
     from rdkit.Chem.Scaffolds import MurckoScaffold
 

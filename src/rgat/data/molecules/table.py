@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rgat.checks import check_word
-from rgat.data.dataset import MISSING, GraphData
-from rgat.data.labels import Table, read_table, separator_hint
-from rgat.data.molecules.smiles import BONDS, canonical, count_bonds, parse_smiles, scaffold, store_molecules
+from rgat.data.dataset import MISSING, GraphData, GraphStore
+from rgat.data.molecules.smiles import BONDS, parse_smiles, rdkit, scaffold, store_molecules
 from rgat.data.splits import Parts, grouped_parts, random_parts
+from rgat.data.tables import Table, read_table, separator_hint
 
 SPLITS = ("random", "scaffold")
 _VALUES = {"0": 0, "0.0": 0, "1": 1, "1.0": 1, "": MISSING, "nan": MISSING, "NaN": MISSING, "NA": MISSING}
@@ -33,128 +34,143 @@ def from_smiles(
     rich: bool = False,
     bonds: bool = False,
     name: str = "molecules",
-    on_molecule: Callable[[int], None] | None = None,
 ) -> GraphData:
     """Read a table of molecules and their labels.
 
     Args:
         path: a CSV or TSV file, plain or compressed.
-        smiles_column: by default the column called smiles.
+        smiles_column: the column of SMILES; by default the one called smiles.
         tasks: the columns to learn, with 0, 1 or nothing; by default all columns that hold only these.
-        thresholds: columns of numbers to learn, each with the value from which on a molecule counts as positive.
-        split: "random", or "scaffold": molecules with the same rings stay in one part. Rows of one molecule always do.
-        shares: of the training and the validation part.
-        seed: of the random split.
-        skip_invalid: leave out rows whose SMILES cannot be read, instead of stopping.
-        relaxed: accept valences that RDKit holds impossible.
+        thresholds: columns of numbers to learn; a molecule is positive from the threshold on.
+        split: "random", or "scaffold", which keeps each scaffold in one part. Rows of one molecule stay in one part.
+        shares: shares of the training and validation parts.
+        seed: random seed of the split.
+        skip_invalid: leave out rows with an invalid SMILES instead of raising.
+        relaxed: accept valences that RDKit rejects.
         self_loops: add a relation from every atom to itself.
-        rich: give atoms ten more features than the usual 75.
-        bonds: give bonds features.
-        name: of the data set.
-        on_molecule: called with the number of molecules read so far, to show progress.
+        rich: add ten atom features to the usual 75.
+        bonds: add bond features.
+        name: name of the data set.
     """
     check_word("split", split, SPLITS)
     table = read_table(path)
     column = _smiles_column(table, smiles_column)
+    chosen, ignored, labels = _read_tasks(table, column, tasks, dict(thresholds or {}))
     smiles = [text.strip() for text in table.column(column)]
-    cuts = dict(thresholds or {})
-    chosen, ignored = _task_columns(table, column, tasks, cuts)
-    values = [_values(table, task, cuts.get(task)) for task in chosen]
-    labels = torch.tensor(values, dtype=torch.long).view(len(chosen), len(smiles)).t()
-    molecules = []
-    for row, text in enumerate(smiles):
-        molecules.append(parse_smiles(text, relaxed) if text else None)
-        if on_molecule is not None:
-            on_molecule(row + 1)
-    bad = [row for row, molecule in enumerate(molecules) if molecule is None]
-    if bad and not skip_invalid:
-        raise ValueError(
-            f'{table.path}, line {table.lines[bad[0]]}: "{smiles[bad[0]]}" cannot be read as SMILES ({len(bad)} of '
-            f"{len(smiles)} rows); pass `skip_invalid` (--skip-invalid) to leave them out, or `relaxed` (--relaxed) to "
-            "accept unusual valences"
-        )
-    good = [row for row, molecule in enumerate(molecules) if molecule is not None]
-    names = [smiles[row] for row in good]
-    same = [canonical(molecules[row]) for row in good]
+    molecules = _parse_rows(table, smiles, relaxed, skip_invalid)
+    rows = list(molecules)
+    names = [smiles[row] for row in rows]
+    canonical = [rdkit().MolToSmiles(molecule) for molecule in molecules.values()]
     if split == "random":
-        parts = _random_molecules(same, seed, shares)
+        parts = _random_molecules(canonical, seed, shares)
     else:
         parts = grouped_parts([scaffold(text) for text in names], shares)
-    store = store_molecules([molecules[row] for row in good], self_loops, rich, bonds)
+    store = store_molecules(list(molecules.values()), self_loops, rich, bonds)
+    skipped = [line for row, line in enumerate(table.lines) if row not in molecules]
+    about = {"split": split, "seed": seed, "skipped_lines": skipped, "ignored_columns": ignored}
+    about |= _count_repeats(canonical, labels[rows])
+    return molecule_data(name, names, store, labels[rows], chosen, parts, about)
+
+
+def molecule_data(
+    name: str,
+    smiles: Sequence[str],
+    store: GraphStore,
+    labels: Tensor,
+    tasks: Sequence[str],
+    parts: Parts,
+    provenance: dict[str, Any],
+) -> GraphData:
+    """Return a data set of molecules; its provenance counts each bond once, and bond types as relations."""
+    num_bonds = int((store.edge_type < len(BONDS)).sum()) // 2
     return GraphData(
         name=name,
         graphs=store,
-        labels=labels[good],
-        tasks=tuple(chosen),
+        labels=labels,
+        tasks=tuple(tasks),
         train=parts[0],
         valid=parts[1],
         test=parts[2],
-        graph_names=tuple(names),
-        relation_names=(*BONDS, *(["self"] if self_loops else [])),
-        provenance={
-            **_repeats(same, labels[good]),
-            "edges": count_bonds(store),
-            "relations": len(BONDS),
-            "split": split,
-            "seed": seed,
-            "skipped_lines": [table.lines[row] for row in bad],
-            "ignored_columns": ignored,
-        },
+        graph_names=tuple(smiles),
+        relation_names=(*BONDS, "self")[: store.num_relations],
+        provenance={"edges": num_bonds, "relations": len(BONDS), **provenance},
     )
 
 
-def _repeats(names: Sequence[str], labels: Tensor) -> dict[str, int]:
-    """How many molecules stand in several rows, and how many of these have a 0 and a 1 for the same task."""
+def _parse_rows(table: Table, smiles: Sequence[str], relaxed: bool, skip_invalid: bool) -> dict[int, Any]:
+    """Return RDKit molecules by row; raise at an invalid SMILES unless these are skipped."""
+    parsed = {row: parse_smiles(text, relaxed) if text else None for row, text in enumerate(smiles)}
+    molecules = {row: molecule for row, molecule in parsed.items() if molecule is not None}
+    invalid = [row for row in range(len(smiles)) if row not in molecules]
+    if invalid and not skip_invalid:
+        raise ValueError(
+            f'{table.path}, line {table.lines[invalid[0]]}: "{smiles[invalid[0]]}" cannot be read as SMILES '
+            f"({len(invalid)} of {len(smiles)} rows); pass `skip_invalid` (--skip-invalid) to leave them out, or "
+            "`relaxed` (--relaxed) to accept unusual valences"
+        )
+    return molecules
+
+
+def _count_repeats(names: Sequence[str], labels: Tensor) -> dict[str, int]:
+    """Count the molecules in several rows, and those among them with a 0 and a 1 for the same task."""
     rows: dict[str, list[int]] = {}
-    for place, name in enumerate(names):
-        rows.setdefault(name, []).append(place)
-    several = [labels[places] for places in rows.values() if len(places) > 1]
-    contradictory = sum(bool(((own == 0).any(0) & (own == 1).any(0)).any()) for own in several)
-    return {"repeated_molecules": len(several), "contradictory_molecules": contradictory} if several else {}
+    for row, name in enumerate(names):
+        rows.setdefault(name, []).append(row)
+    repeated = [labels[group] for group in rows.values() if len(group) > 1]
+    contradictory = sum(bool(((group == 0).any(0) & (group == 1).any(0)).any()) for group in repeated)
+    return {"repeated_molecules": len(repeated), "contradictory_molecules": contradictory} if repeated else {}
 
 
-def _smiles_column(table: Table, given: str | None) -> str:
-    if given is not None:
-        table.column(given)
-        return given
-    found = [name for name in table.header if name.lower() == "smiles"]
-    if len(found) != 1:
+def _smiles_column(table: Table, name: str | None) -> str:
+    if name is not None:
+        check_word(f"column of {table.path}", name, table.header)
+        return name
+    candidates = [name for name in table.header if name.lower() == "smiles"]
+    if len(candidates) != 1:
         raise ValueError(
             f"{table.path}: one column must be called smiles, got {', '.join(table.header)}; name it: `smiles_column`"
             f"{separator_hint(table.header)}"
         )
-    return found[0]
+    return candidates[0]
 
 
-def _random_molecules(names: Sequence[str], seed: int, shares: tuple[float, float]) -> Parts:
-    """Random parts of molecules; rows of the same molecule go together."""
-    owner: dict[str, int] = {}
-    molecule = torch.tensor([owner.setdefault(name, len(owner)) for name in names], dtype=torch.long)
-    rank = torch.empty(len(owner), dtype=torch.long)
-    parts, found = random_parts(len(owner), seed, shares), []
-    for part in parts:
-        rank.fill_(len(owner))
-        rank[part] = torch.arange(len(part))
-        rows = (rank[molecule] < len(owner)).nonzero().squeeze(1)
-        found.append(rows[rank[molecule[rows]].argsort(stable=True)])
-    return found[0], found[1], found[2]
-
-
-def _task_columns(
+def _read_tasks(
     table: Table, smiles: str, tasks: Sequence[str] | None, thresholds: Mapping[str, float]
-) -> tuple[list[str], list[str]]:
-    """The columns to learn, and those left aside, which hold text."""
+) -> tuple[list[str], list[str], Tensor]:
+    """Return the columns to learn, the ignored columns, and labels ``[rows, tasks]``."""
     others = [name for name in table.header if name != smiles]
     for name in thresholds:
         check_word(f"threshold: column of {table.path}", name, others)
-    if tasks is not None:
+    if tasks is None:
+        chosen = _find_tasks(table, smiles, others, thresholds)
+    else:
         twice = sorted({name for name in tasks if list(tasks).count(name) > 1})
         if twice:
             raise ValueError(f"`tasks` (--tasks) must name each column once, got {twice[0]} twice; leave one out")
         chosen = [*tasks, *(name for name in thresholds if name not in tasks)]
-        return chosen, [name for name in others if name not in chosen]
+    values = [_values(table, task, thresholds.get(task)) for task in chosen]
+    labels = torch.tensor(values, dtype=torch.long).view(len(chosen), len(table.rows)).t()
+    return chosen, [name for name in others if name not in chosen], labels
+
+
+def _random_molecules(names: Sequence[str], seed: int, shares: tuple[float, float]) -> Parts:
+    """Split molecules at random and return the parts' rows; rows of one molecule stay in one part."""
+    number: dict[str, int] = {}
+    molecule = torch.tensor([number.setdefault(name, len(number)) for name in names], dtype=torch.long)
+    rank = torch.empty(len(number), dtype=torch.long)
+    parts = []
+    for part in random_parts(len(number), seed, shares):
+        rank.fill_(len(number))
+        rank[part] = torch.arange(len(part))
+        rows = (rank[molecule] < len(number)).nonzero().squeeze(1)
+        parts.append(rows[rank[molecule[rows]].argsort(stable=True)])
+    return parts[0], parts[1], parts[2]
+
+
+def _find_tasks(table: Table, smiles: str, others: Sequence[str], thresholds: Mapping[str, float]) -> list[str]:
+    """Return the columns that hold labels or have a threshold; columns of text are ignored."""
     chosen = []
-    for name in filter(None, others):  # a column without a name is an index that somebody's table has kept
+    for name in filter(None, others):  # a column without a name is the index of an exported table
         values = [value.strip() for value in table.column(name)]
         if name in thresholds or all(value in _VALUES for value in values):
             chosen.append(name)
@@ -173,7 +189,7 @@ def _task_columns(
             f"{table.path}: some column beside {smiles} must hold 0, 1 or nothing, got "
             f"{', '.join(others) or 'no other column'}"
         )
-    return chosen, [name for name in others if name not in chosen]
+    return chosen
 
 
 def _is_number(text: str) -> bool:
@@ -197,15 +213,15 @@ def _values(table: Table, task: str, threshold: float | None) -> list[int]:
                 f'{table.path}, line {line}: {task}, which has a threshold, must hold numbers, got "{text}"'
             )
         else:
-            way = f"; cut numbers with `thresholds` (--threshold {task}=VALUE)" if _is_number(text) else ""
-            raise ValueError(f'{table.path}, line {line}: task {task} must be 0, 1 or empty, got "{text}"{way}')
+            hint = f"; cut numbers with `thresholds` (--threshold {task}=VALUE)" if _is_number(text) else ""
+            raise ValueError(f'{table.path}, line {line}: task {task} must be 0, 1 or empty, got "{text}"{hint}')
     return values
 
 
 def distinct(names: Sequence[str], labels: Tensor) -> tuple[Tensor, Tensor]:
-    """First rows of distinct SMILES, and their labels: 1 if any repeat says 1, else 0 if any says 0, else missing."""
-    first: dict[str, int] = {}
-    owner = torch.tensor([first.setdefault(name, len(first)) for name in names])
-    rows = torch.full((len(first),), len(owner)).scatter_reduce(0, owner, torch.arange(len(owner)), "amin")
-    merged = torch.full((len(first), labels.shape[1]), MISSING)
-    return rows, merged.scatter_reduce(0, owner.unsqueeze(1).expand_as(labels), labels, "amax")
+    """Return the first row of each distinct SMILES, and the largest label of its rows: 1, else 0, else missing."""
+    number: dict[str, int] = {}
+    molecule = torch.tensor([number.setdefault(name, len(number)) for name in names])
+    rows = torch.full((len(number),), len(molecule)).scatter_reduce(0, molecule, torch.arange(len(molecule)), "amin")
+    merged = torch.full((len(number), labels.shape[1]), MISSING)
+    return rows, merged.scatter_reduce(0, molecule.unsqueeze(1).expand_as(labels), labels, "amax")

@@ -1,6 +1,6 @@
-"""Features of nodes: their types, their numbers of edges, and literals instead of nodes for these.
+"""Node features of a knowledge graph: types, degrees, and literals, which are then removed from the graph.
 
-A vocabulary says what each column means, so that files read later, with other nodes, get the same columns.
+A vocabulary defines the columns, so that files read later, with other nodes, get the same columns.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,8 +20,8 @@ from rgat.checks import check_word
 from rgat.data.rdf.reader import Triples, split_literal
 
 FEATURES = ("types", "degrees", "literals")
-NUM_HASHED = 32  # columns that all strings share
-MAX_TYPES = 256  # rarer ones say little, and cost a column each
+NUM_HASHED = 32  # columns into which the words of all strings are hashed
+MAX_TYPES = 256  # columns; rarer types carry little information
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 _NUMBERS = re.compile(
@@ -33,42 +32,38 @@ _NUMBERS = re.compile(
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What the columns mean.
+    """The meaning of the feature columns; None where a group of features is not used.
 
     Attributes:
-        types: classes of nodes with a column each, before a column of ones; None where types are no features.
-        numbers: for each predicate with numbers how they are scaled: divisor, mean, spread; None where literals are no
-            features. Strings have their hashed columns in any case.
-        degrees: predicates with two columns each: the logarithm of one plus the number of triples that a node is the
-            subject of, and the object of. A mean over neighbours does not know them. None where they are no features.
+        types: node types with one column each, followed by a column of ones.
+        numbers: predicates with numbers, and how these are standardised: divisor, mean, standard deviation. Strings
+            share the hashed columns.
+        degrees: predicates with two columns each: log1p of the out-degree and of the in-degree, which a mean over
+            neighbours cannot compute.
     """
 
     types: list[str] | None = None
     numbers: dict[str, list[float]] | None = None
     degrees: list[str] | None = None
 
-    def as_json(self) -> dict[str, Any]:
-        """Plain values; ``Vocabulary(**values)`` makes it again."""
-        return asdict(self)
-
 
 def is_type(relation: str) -> bool:
-    """Whether a predicate says of what kind its subject is: rdf:type, or another whose name is "type"."""
+    """Whether a predicate names the type of its subject: rdf:type, or another IRI whose last part is "type"."""
     return relation.startswith("<") and re.split(r"[/#]", relation[1:-1])[-1] == "type"
 
 
 def learn_vocabulary(triples: Triples, features: Sequence[str]) -> Vocabulary:
-    """The columns that the given triples ask for.
+    """Return the columns that describe the given triples.
 
     Args:
-        triples: literals are still nodes.
-        features: of "types", "degrees" and "literals".
+        triples: triples in which literals are nodes.
+        features: any of "types", "degrees" and "literals".
     """
     for word in features:
         check_word("features", word, FEATURES)
     types, numbers = None, None
     if "types" in features:
-        counts = Counter(triples.node_names[kind] for _, kind in _typed(triples))
+        counts = Counter(triples.node_names[node_type] for _, node_type in _types(triples))
         types = sorted(counts, key=lambda name: (-counts[name], name))[:MAX_TYPES]
     if "literals" in features:
         values: dict[int, list[float]] = {}
@@ -79,26 +74,26 @@ def learn_vocabulary(triples: Triples, features: Sequence[str]) -> Vocabulary:
     degrees = None
     if "degrees" in features:
         linked = triples.edges[~_ends_in_literal(triples)] if numbers is not None else triples.edges
-        degrees = sorted(triples.relation_names[place] for place in np.unique(linked[:, 1]).tolist())
+        degrees = sorted(triples.relation_names[relation] for relation in np.unique(linked[:, 1]).tolist())
     return Vocabulary(types, numbers, degrees)
 
 
 def encode(triples: Triples, vocabulary: Vocabulary) -> tuple[Triples, Tensor]:
-    """Features ``[N, F]`` of the nodes, and the triples without the literals that became features.
+    """Return the triples without the literals that became features, and node features ``[N, F]``.
 
     Each predicate with numbers, dates or booleans gets two columns: the standardised value (the mean of several) and
-    whether there is one. Strings are hashed, word by word, into shared columns. Values that are no numbers although
-    their datatype says so count as strings, and so do numbers of predicates that had none when the vocabulary was made.
+    whether there is one. Strings are hashed, word by word, into shared columns. A value that does not parse as its
+    datatype counts as a string, and so does a number of a predicate for which the vocabulary has no column.
     """
     columns: list[Array] = []
     if vocabulary.types is not None:
-        place = {name: column for column, name in enumerate(vocabulary.types)}
-        kinds = np.zeros((len(triples.node_names), len(place) + 1))
-        kinds[:, -1] = 1.0
-        for node, kind in _typed(triples):
-            if triples.node_names[kind] in place:
-                kinds[node, place[triples.node_names[kind]]] = 1.0
-        columns.append(kinds)
+        column = {name: number for number, name in enumerate(vocabulary.types)}
+        types = np.zeros((len(triples.node_names), len(column) + 1))
+        types[:, -1] = 1.0
+        for node, node_type in _types(triples):
+            if triples.node_names[node_type] in column:
+                types[node, column[triples.node_names[node_type]]] = 1.0
+        columns.append(types)
     if vocabulary.degrees is not None:
         columns.append(np.zeros((len(triples.node_names), 2 * len(vocabulary.degrees))))
     kept, nodes = triples, np.arange(len(triples.node_names))
@@ -111,55 +106,50 @@ def encode(triples: Triples, vocabulary: Vocabulary) -> tuple[Triples, Tensor]:
 
 
 def count_degrees(x: Tensor, triples: Triples, vocabulary: Vocabulary) -> None:
-    """Fill the columns of numbers of edges with those of the triples: logarithms of one more."""
+    """Fill the degree columns with log1p of each relation's out- and in-degree."""
     if vocabulary.degrees is None:
         return
     first = 0 if vocabulary.types is None else len(vocabulary.types) + 1
     subject, relation, value = triples.edges.T
-    for place, name in enumerate(vocabulary.degrees):
+    for number, name in enumerate(vocabulary.degrees):
         chosen = relation == (triples.relation_names.index(name) if name in triples.relation_names else -1)
-        for column, ends in enumerate((subject, value)):
-            counts = np.bincount(ends[chosen], minlength=len(x))
-            x[:, first + 2 * place + column] = torch.from_numpy(np.log1p(counts))
-
-
-def literal_features(triples: Triples) -> tuple[Triples, Tensor]:
-    """Take literals out of the graph and return features ``[N, F]`` of the nodes that remain."""
-    return encode(triples, learn_vocabulary(triples, ("literals",)))
+        for side, ends in enumerate((subject, value)):
+            degree = np.bincount(ends[chosen], minlength=len(x))
+            x[:, first + 2 * number + side] = torch.from_numpy(np.log1p(degree))
 
 
 def _is_literal(triples: Triples) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-    """Of each node."""
+    """Return a mask of the nodes that are literals."""
     return np.array([name[0] == '"' for name in triples.node_names], dtype=bool)
 
 
 def _ends_in_literal(triples: Triples) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-    """Of each triple."""
+    """Return a mask of the triples whose object is a literal."""
     return _is_literal(triples)[triples.edges[:, 2]]
 
 
-def _typed(triples: Triples) -> list[tuple[int, int]]:
-    """Nodes and their types."""
-    relations = [place for place, name in enumerate(triples.relation_names) if is_type(name)]
+def _types(triples: Triples) -> list[tuple[int, int]]:
+    """Return pairs of a node and its type."""
+    relations = [relation for relation, name in enumerate(triples.relation_names) if is_type(name)]
     return [(s, o) for s, p, o in triples.edges[np.isin(triples.edges[:, 1], relations)].tolist()]
 
 
 def _literals(triples: Triples) -> list[tuple[int, int, float | str]]:
-    """Subject, predicate and value of each triple that ends in a literal."""
-    found: list[tuple[int, int, float | str]] = []
+    """Return subject, predicate and value of each triple that ends in a literal."""
+    values: list[tuple[int, int, float | str]] = []
     for subject, predicate, literal in triples.edges[_ends_in_literal(triples)].tolist():
         name = triples.node_names[literal]
         number = _as_number(name)
-        found.append((subject, predicate, split_literal(name)[0] if number is None else number))
-    return found
+        values.append((subject, predicate, split_literal(name)[0] if number is None else number))
+    return values
 
 
 def _scale(entries: list[float]) -> list[float]:
-    """Divisor, mean and spread; sums of huge numbers would overflow without the first."""
+    """Return divisor, mean and standard deviation; without the divisor sums of huge numbers would overflow."""
     values = np.array(entries)
     divisor = max(float(np.abs(values).max()), 1e-300)
-    spread = float((values / divisor).std())
-    return [divisor, float((values / divisor).mean()), spread if spread > 0 else 1.0]
+    deviation = float((values / divisor).std())
+    return [divisor, float((values / divisor).mean()), deviation if deviation > 0 else 1.0]
 
 
 def _encode_literals(triples: Triples, numbers: dict[str, list[float]]) -> list[Array]:
@@ -169,8 +159,8 @@ def _encode_literals(triples: Triples, numbers: dict[str, list[float]]) -> list[
     for subject, predicate, value in _literals(triples):
         name = triples.relation_names[predicate]
         if isinstance(value, float) and name in sums:
-            divisor, mean, spread = numbers[name]
-            sums[name][subject] += ((value / divisor - mean) / spread, 1)
+            divisor, mean, deviation = numbers[name]
+            sums[name][subject] += ((value / divisor - mean) / deviation, 1)
         else:
             for word in re.split(r"(?:\\[nrt]|\s)+", str(value).lower()):
                 hashed[subject, _bucket(word)] += 1
@@ -204,5 +194,5 @@ def _finite(number: float) -> float | None:
 
 
 def _bucket(word: str) -> int:
-    """A column for a word, the same on every machine and in every process."""
+    """Return the hashed column of a word, the same on every machine and in every process."""
     return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=4).digest(), "little") % NUM_HASHED

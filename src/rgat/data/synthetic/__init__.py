@@ -1,1 +1,1 @@
-"""Data sets made by our own generators."""
+"""Built-in data sets, generated from a random seed."""

@@ -1,17 +1,17 @@
-"""Planted sets: graphs where we know whether attention has something to find.
+"""Planted sets: synthetic graphs on which it is known whether attention helps.
 
-Each set is a forest of small trees, *witness -> case -> verdict*. A case hears several witnesses; its verdict, one more
-step away, is the labelled node. Witnesses hear nobody, so no layer can rework their features before the case has
-combined them: whatever is lost in combining them is lost. Every witness names a class; how strongly it speaks is a
-feature of its own. All nodes have features; training, validation and test verdicts are different nodes.
+Each set is a forest of small trees, *witness -> case -> verdict*. A case has edges from several witnesses; its verdict,
+one more step away, is the labelled node. Witnesses have no incoming edges, so no layer can transform their features
+before the case aggregates them. A witness's features encode a class (the class it names) and a loudness. All nodes have
+features; training, validation and test verdicts are different nodes.
 
-- ``needle``: of eight witnesses of one relation one speaks loudly, and names the class. Together the eight name each
-  class equally often, so a mean knows nothing. Attention within a relation finds the loud one.
-- ``rivals``: eight witnesses, each of a relation of its own, one of them loud, who names the class; the others name
-  any. A softmax within a relation is over a single edge, so it is always one; competition between relations finds the
-  loud one. (Without it a model would need a hidden unit for every pair of relation and class, 32, and find them.)
-- ``consensus``: eight witnesses of one relation, at least five of whom name the class, somewhat blurred, all equally
-  loud: a mean is enough.
+- ``needle``: eight witnesses of one relation. The one loud witness names the true class; together the eight name each
+  class equally often, so their mean is uninformative. Attention within a relation can select the loud witness.
+- ``rivals``: eight witnesses, each of its own relation. The one loud witness names the true class, the others name any
+  class. A softmax within a relation has a single edge and is always one; a softmax across relations can select the
+  loud witness. (Without it a model needs a hidden unit for each of the 32 pairs of relation and class.)
+- ``consensus``: eight equally loud witnesses of one relation, of which at least five name the true class, with noise: a
+  mean is enough.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from rgat.graph import RelationalGraph
 KINDS = ("needle", "rivals", "consensus")
 NUM_CLASSES = 4
 NUM_WITNESSES = 8
-NUM_CASES = 1000  # half of them to learn from
-NUM_NOISE = 3  # features that say nothing
+NUM_CASES = 1000  # half of them training cases
+NUM_NOISE = 3  # uninformative features
 
 
 def planted(kind: str, seed: int = 0) -> NodeData:
-    """Make one of the planted sets; another seed gives another draw of the same set."""
+    """Return one of the planted sets; another random seed gives another draw of the same set."""
     generator = torch.Generator().manual_seed(1000 * seed + KINDS.index(kind))
     truth = torch.randint(NUM_CLASSES, (NUM_CASES,), generator=generator)
     named = {"needle": _balanced, "rivals": _any, "consensus": _consensus}[kind](truth, generator)
@@ -50,7 +50,7 @@ def planted(kind: str, seed: int = 0) -> NodeData:
         ],
         dim=-1,
     ).flatten(0, 1)
-    others = torch.zeros(2 * NUM_CASES, witness.shape[1])  # cases, then verdicts; the last feature tells them
+    others = torch.zeros(2 * NUM_CASES, witness.shape[1])  # cases, then verdicts, marked by the last feature
     others[:, -1] = 1.0
     num_witnesses = len(witness)
     case = num_witnesses + torch.arange(NUM_CASES)
@@ -81,23 +81,23 @@ def planted(kind: str, seed: int = 0) -> NodeData:
 
 
 def _balanced(truth: Tensor, generator: torch.Generator) -> Tensor:
-    """Per case a shuffled list in which every class is named equally often, [cases, witnesses]."""
+    """Return classes ``[cases, witnesses]``: in each case all equally often, shuffled."""
     order = torch.rand(NUM_CASES, NUM_WITNESSES, generator=generator).argsort(1)
     return order % NUM_CLASSES
 
 
 def _any(truth: Tensor, generator: torch.Generator) -> Tensor:
-    """Per case one witness, anywhere, names the class, the rest any, [cases, witnesses]."""
+    """Return classes ``[cases, witnesses]``: in each case the true class at one position, the rest random."""
     named = torch.randint(NUM_CLASSES, (NUM_CASES, NUM_WITNESSES), generator=generator)
-    place = torch.randint(NUM_WITNESSES, (NUM_CASES, 1), generator=generator)
-    return named.scatter(1, place, truth[:, None])
+    position = torch.randint(NUM_WITNESSES, (NUM_CASES, 1), generator=generator)
+    return named.scatter(1, position, truth[:, None])
 
 
 def _consensus(truth: Tensor, generator: torch.Generator) -> Tensor:
-    """Per case five of eight witnesses name the class, the rest any class, [cases, witnesses]."""
+    """Return classes ``[cases, witnesses]``: in each case the true class five times, the rest random."""
     named = torch.randint(NUM_CLASSES, (NUM_CASES, NUM_WITNESSES), generator=generator)
-    place = torch.rand(NUM_CASES, NUM_WITNESSES, generator=generator).argsort(1)
-    return torch.where(place < 5, truth[:, None], named)
+    rank = torch.rand(NUM_CASES, NUM_WITNESSES, generator=generator).argsort(1)
+    return torch.where(rank < 5, truth[:, None], named)
 
 
 def _names(num_witnesses: int) -> list[str]:

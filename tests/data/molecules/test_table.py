@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from rgat.data import from_smiles
-from rgat.data.molecules.smiles import NUM_BOND_FEATURES, parse_smiles, scaffold, store_molecules
+from rgat.data.molecules.smiles import NUM_BOND_FEATURES, scaffold
 from rgat.data.molecules.table import distinct
 from rgat.nn import RGATConv
 
@@ -70,24 +70,12 @@ def test_rows_of_one_molecule_stay_on_one_side(tmp_path):
             assert sum(bool(pair & part) for part in parts) == 1
 
 
-def test_unreadable_rows_are_skipped_only_when_told_to(tmp_path):
+def test_invalid_rows_are_skipped_only_on_request(tmp_path):
     path = write(tmp_path, "smiles,t\nCCO,1\nC(C,0\n,1\nCC,0\n")
     data = from_smiles(path, skip_invalid=True)
     assert data.graph_names == ("CCO", "CC")
     assert data.labels.tolist() == [[1], [0]]
     assert data.provenance["skipped_lines"] == [3, 4]
-
-
-def test_relaxed_reading_accepts_unusual_valences_and_nothing_worse():
-    assert parse_smiles("C[Al](C)(C)(C)(C)(C)C") is None
-    relaxed = parse_smiles("C[Al](C)(C)(C)(C)(C)C", relaxed=True)
-    assert relaxed.GetNumAtoms() == 8
-    assert store_molecules([relaxed]).x.isfinite().all()
-    assert parse_smiles("C(C", relaxed=True) is None
-    usual = parse_smiles("CC(=O)Nc1ccc(O)cc1")
-    assert torch.equal(
-        store_molecules([usual]).x, store_molecules([parse_smiles("CC(=O)Nc1ccc(O)cc1", relaxed=True)]).x
-    )
 
 
 def test_bonds_and_atoms_can_have_more_features(tmp_path):
@@ -116,7 +104,7 @@ def test_scaffolds_stay_in_one_part(tmp_path):
     assert parts == [{"c1ccccc1"}, {"C1CCCC1"}, {"c1ccncc1"}]
 
 
-def test_repeats_are_merged_by_the_stronger_label():
+def test_repeats_take_the_largest_label():
     names = ["a", "b", "a", "c", "b"]
     labels = torch.tensor([[0, -1], [1, 0], [1, -1], [-1, 1], [0, -1]])
     rows, merged = distinct(names, labels)

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import rgat.graph
 from rgat import RelationalGraph
-from rgat.data import GraphStore, store
+from rgat.data import GraphStore, load, store
 from rgat.nn import RGATConv
 
 ORDERING = ("sort", "unique", "bincount", "histogram", "topk", "search", "nonzero", "where")
@@ -278,3 +278,18 @@ def test_a_list_of_graphs_is_cut_by_nodes_and_edges():
         for total, after in zip(totals, parts[1:], strict=False):
             assert total + sizes[after[0]] > most, "there was room for one more"
     assert [part.tolist() for part in store.split(ids[:0])] == [[]]
+
+
+def test_batches_of_a_store_equal_collated_graphs():
+    store = load("molecules").graphs
+    ids = torch.tensor([5, 0, 5, 300, 17])
+    x, batch = store.batch(ids)
+    expected = RelationalGraph.collate([store[int(k)] for k in ids])
+    assert torch.equal(batch.edge_index, expected.edge_index)
+    assert torch.equal(batch.edge_type, expected.edge_type)
+    assert torch.equal(batch.batch, expected.batch)
+    assert (batch.num_graphs, batch.num_nodes) == (5, expected.num_nodes)
+    assert torch.equal(x, torch.cat([store.batch(k.view(1))[0] for k in ids]))
+    assert torch.equal(store[-1].edge_type, store[319].edge_type)
+    with pytest.raises(IndexError, match="graph 320 of 320"):
+        store[320]

@@ -207,7 +207,7 @@ def test_only_wanted_members_leave_an_archive(tmp_path):
         ([("good", bytes(100_000))], r"must unpack to at most 5,000 bytes"),
         ([("other", b"1")], r"must hold good, got an archive without"),
         ([("good", None)], r"must hold good, got an archive without"),
-        ([("good", b"wrong")], r"good must have the SHA-256"),
+        ([("good", b"wrong")], r"good: must have the SHA-256"),
     ],
 )
 def test_bad_archives_are_refused_and_leave_nothing(tmp_path, members, message):
@@ -281,7 +281,7 @@ def test_two_processes_at_once_fetch_one_archive(toy):
     assert Handler.hits == 1
 
 
-def test_a_damaged_cache_is_made_anew(toy):
+def test_a_damaged_cache_is_rebuilt(toy):
     expected = load_benchmark("toy")
     (stored,) = (toy / "cache/rgat/parsed").iterdir()
     content = stored.read_bytes()

@@ -11,21 +11,25 @@ from pathlib import Path
 
 import pyoxigraph as ox
 import pytest
-import torch
 
-from rgat.data import files, from_rdf, read_ids
-from rgat.data.files import LONGEST, UnreadableError
-from rgat.data.labels import read_table
-from rgat.data.rdf import limits as nesting
+from rgat.data import files
+from rgat.data.files import MAX_LINE_BYTES, UnreadableError
+from rgat.data.rdf import limits
 from rgat.data.rdf import reader as rdf
-from rgat.data.rdf.limits import Nesting
-from rgat.data.rdf.reader import merge_literal, read_triples
+from rgat.data.rdf.limits import RdfLimits
+from rgat.data.rdf.reader import read_triples
+from rgat.data.tables import read_table
 from rgat.predictor.streaming import read_smiles
 
 E = "http://e/"
+
+
 DEEP = 20_000
-XSD = "http://www.w3.org/2001/XMLSchema#"
+
+
 TRIPLE = f"<{E}a> <{E}p>"
+
+
 XML = f'<rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#" xmlns:e="{E}">%s</rdf:RDF>'
 
 
@@ -122,7 +126,11 @@ def test_moderate_nesting_is_read(tmp_path, name, text, triples):
 
 
 SIGNS = "<<( {{{ [[[ <a><a> \\\"\\\" ' '' ''' # "
+
+
 ESCAPED = SIGNS.replace("<", "&lt;")
+
+
 INNOCENT = {
     "graph.nt": f'{TRIPLE} "{SIGNS}" . # {SIGNS}\n',
     "graph.ttl": f"""{TRIPLE} "{SIGNS}", '''{SIGNS[:-6]}''', <{E}it's#<> . # {SIGNS}\n""".replace("#<>", "#>"),
@@ -157,6 +165,8 @@ OBJECTS = (
     "'''' \"<<'''",
     "(1 [] 'x')",
 )
+
+
 GAPS = (" ", "# << ' \" <x\r", "\n")
 
 
@@ -165,7 +175,7 @@ def depth_of(term):
 
 
 def is_refused(text, word, rng):
-    check, stream = Nesting(Path("no file"), word), io.BytesIO(text)
+    check, stream = RdfLimits(Path("no file"), word), io.BytesIO(text)
     try:
         while piece := stream.read(rng.choice([1, 2, 3, 7, 1000])):
             check(piece)
@@ -188,7 +198,7 @@ def test_the_depth_found_is_that_of_the_parser_whatever_the_pieces(monkeypatch):
         text = f"@prefix e: <{E}> .\n e:a e:p {', '.join(terms)} . e:a e:p <<( e:a e:p e:b )>> .".encode()
         depth = max(depth_of(quad.object) for quad in ox.parse(text, format=ox.RdfFormat.TURTLE))
         for limit, refused in ((depth, False), (depth - 1, True)):
-            monkeypatch.setattr(nesting, "MAX_DEPTH", limit)
+            monkeypatch.setattr(limits, "MAX_DEPTH", limit)
             assert is_refused(text, "turtle", rng) is refused, (text, limit)
 
 
@@ -204,7 +214,7 @@ def test_the_depth_of_other_formats_does_not_depend_on_the_pieces_either(monkeyp
     rng = random.Random(0)
     for _ in range(20):
         for limit, refused in ((depth, False), (depth - 1, True)):
-            monkeypatch.setattr(nesting, "MAX_DEPTH", limit)
+            monkeypatch.setattr(limits, "MAX_DEPTH", limit)
             assert is_refused(text.encode(), word, rng) is refused
 
 
@@ -216,7 +226,7 @@ def test_ordinary_entities_are_expanded(tmp_path):
 
 
 def test_entities_must_not_multiply_the_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(nesting, "SPARE_EXPANSION", 1 << 16)
+    monkeypatch.setattr(limits, "SPARE_EXPANSION", 1 << 16)
     path = tmp_path / "graph.rdf"
     path.write_text(f'<!DOCTYPE r [<!ENTITY a "{"x" * 2000}">]>' + XML % ('<e:a e:p="&a;"/>' * 10))
     assert len(read_triples(path)) == 20
@@ -262,49 +272,9 @@ TOO_LONG = {
 def test_a_line_or_term_that_would_fill_the_memory_is_refused(tmp_path, name):
     text, message, read = TOO_LONG[name]
     message += " at most 15,728,640 bytes long, got more" if message.endswith("be") else ""
-    (tmp_path / name).write_text(text % ("x" * (LONGEST + (2 << 20))))
+    (tmp_path / name).write_text(text % ("x" * (MAX_LINE_BYTES + (2 << 20))))
     with pytest.raises(ValueError, match=re.escape(name + message)):
         read(tmp_path / name)
-
-
-def test_equal_blank_nodes_are_told_apart_in_bounded_time(tmp_path, monkeypatch):
-    (tmp_path / "chain.ttl").write_text(f"{TRIPLE} {f'[ <{E}p> ' * 500}1{' ]' * 500} .")
-    rounds, refine = [], rdf._refine
-
-    def count(*arguments):
-        colour, used = refine(*arguments)
-        rounds.append(used)
-        return colour, used
-
-    monkeypatch.setattr(rdf, "_refine", count)
-    monkeypatch.setattr(rdf, "MAX_VISITS", 150 * 501)
-    triples = read_triples(tmp_path / "chain.ttl")
-    assert (len(triples), len(triples.node_names)) == (501, 502)
-    assert sum(rounds) == rdf.MAX_ROUNDS + 150
-
-
-def test_a_decimal_with_an_exponent_is_left_as_it_is():
-    """No decimal has one, and its digits could fill the memory."""
-    assert merge_literal(f'"1e99999"^^<{XSD}decimal>') == f'"1e99999"^^<{XSD}decimal>'
-
-
-def test_a_year_beyond_all_numbers_is_no_feature(tmp_path):
-    (tmp_path / "graph.nt").write_text(
-        "".join(f'<{E}{name}> <{E}year> "{year}"^^<{XSD}gYear> .\n' for name, year in (("a", "9" * 400), ("b", "2000")))
-    )
-    assert torch.isfinite(from_rdf(tmp_path / "graph.nt", literals="features").x).all()
-
-
-def test_deep_id_tables_are_refused(tmp_path):
-    (tmp_path / "ids.json").write_text("[" * 100_000)
-    with pytest.raises(ValueError, match=r"ids\.json: cannot be read as id tables"):
-        read_ids(tmp_path / "ids.json")
-
-
-def test_a_molecule_too_long_for_the_stack_is_no_molecule():
-    code = "from rgat.data.molecules.smiles import parse_smiles; print(parse_smiles('C' * 200_000))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
-    assert (done.returncode, done.stdout) == (0, "None\n")
 
 
 @pytest.mark.parametrize("space", ["", " "])
@@ -313,7 +283,7 @@ def test_empty_elements_hide_nothing(tmp_path, space):
     declared = '<!DOCTYPE rdf:RDF [ <!ENTITY e "http://e/"> ]>' + XML % (f"<e:a{space}/>" + '<e:a e:p="1"/>\n' * 3)
     path.write_text(declared)
     assert len(read_triples(path)) >= 2
-    seen = nesting.Nesting(path, "rdfxml")
+    seen = limits.RdfLimits(path, "rdfxml")
     seen(declared.encode())
     assert (seen.depth, seen.rest) == (0, b"")
 

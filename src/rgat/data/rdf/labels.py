@@ -1,0 +1,140 @@
+"""Labels of a knowledge graph's nodes, from tables or from the graph's own triples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import PathLike
+
+import numpy as np
+
+from rgat.data.dataset import PARTS
+from rgat.data.rdf.reader import Triples
+from rgat.data.tables import read_table, separator_hint
+
+FilePath = str | PathLike[str]
+
+
+@dataclass(frozen=True)
+class Label:
+    """The class of one node."""
+
+    node: str
+    name: str  # of the class
+    part: str | None
+    origin: str  # file and line, for error messages
+
+
+@dataclass(frozen=True)
+class LabelSource:
+    """Where labels come from and how they are split; the fields are arguments of :func:`rgat.data.from_rdf`."""
+
+    labels: FilePath | None = None
+    label_predicate: str | None = None
+    train: FilePath | None = None
+    valid: FilePath | None = None
+    test: FilePath | None = None
+    node_column: str | None = None
+    label_column: str | None = None
+    split_column: str | None = None
+    shares: tuple[float, float] = (0.8, 0.1)
+    seed: int = 0
+    skip_unknown: bool = False
+
+    def __post_init__(self) -> None:
+        by_part = any(getattr(self, part) is not None for part in PARTS)
+        if (self.labels is not None) + by_part + (self.label_predicate is not None) > 1:
+            raise ValueError(
+                "labels must come as one file (`labels`), or a file per part, or by a predicate, got several"
+            )
+
+
+def find_labels(triples: Triples, source: LabelSource) -> tuple[Triples, list[Label]]:
+    """Return the labels of a source, and the triples that remain as the graph."""
+    if source.label_predicate is not None:
+        return take_labels(triples, source.label_predicate)
+    columns = (source.node_column, source.label_column)
+    if source.labels is not None:
+        return triples, read_labels(source.labels, *columns, source.split_column)
+    labels = []
+    for part in PARTS:
+        if (path := getattr(source, part)) is not None:
+            labels += [Label(label.node, label.name, part, label.origin) for label in read_labels(path, *columns)]
+    return triples, labels
+
+
+def read_labels(
+    path: FilePath, node_column: str | None = None, label_column: str | None = None, split_column: str | None = None
+) -> list[Label]:
+    """Read a label table; by default its first column names the node and its last other column the class."""
+    table = read_table(path)
+    node_column = table.header[0] if node_column is None else node_column
+    if label_column is None:
+        others = [name for name in table.header if name not in (node_column, split_column)]
+        if not others:
+            hint = separator_hint(table.header)
+            raise ValueError(f"{table.path}: must have a column of classes beside {node_column}, got none{hint}")
+        label_column = others[-1]
+    nodes, names = table.column(node_column), table.column(label_column)
+    parts: Sequence[str | None] = [None] * len(nodes) if split_column is None else table.column(split_column)
+    labels: dict[str, Label] = {}
+    for node, name, part, line in zip(nodes, names, parts, table.lines, strict=True):
+        origin = f"{table.path}, line {line}"
+        node, name = node.strip(), name.strip()
+        if not node or not name:
+            raise ValueError(f"{origin}: node and class must not be empty")
+        if part is not None and part not in PARTS:
+            raise ValueError(f'{origin}: the part must be "train", "valid" or "test", got "{part}"')
+        known = labels.setdefault(node, Label(node, name, part, origin))
+        if (known.name, known.part) != (name, part):
+            raise ValueError(
+                f'{origin}: {node} is "{name}" here but "{known.name}" in {known.origin}; keep one of them'
+            )
+    return list(labels.values())
+
+
+def take_labels(triples: Triples, predicate: str) -> tuple[Triples, list[Label]]:
+    """Return the classes that a predicate gives to its subjects, and the triples without these and their inverses."""
+    iri = f"<{predicate.strip('<>')}>"
+    if iri not in triples.relation_names:
+        known = ", ".join(triples.relation_names[:5])
+        raise ValueError(f"`label_predicate` must be a predicate of the graph, got {iri}; it has {known}, ...")
+    subject, relation, value = triples.edges.T
+    labelling = relation == triples.relation_names.index(iri)
+    labels: dict[str, Label] = {}
+    for subject_id, class_id in zip(subject[labelling].tolist(), value[labelling].tolist(), strict=True):
+        node, name = triples.node_names[subject_id], triples.node_names[class_id]
+        if node in labels:
+            raise ValueError(f"{node} must have one value of {iri}, got {labels[node].name} and {name}; keep one")
+        labels[node] = Label(node, name, None, f"predicate {iri}")
+    size = len(triples.node_names)
+    inverse = np.isin(value * size + subject, subject[labelling] * size + value[labelling])
+    return triples.keep(~labelling & ~inverse)[0], list(labels.values())
+
+
+def match_labels(
+    labels: Sequence[Label], node_names: Sequence[str], skip_unknown: bool
+) -> tuple[dict[int, Label], int]:
+    """Return labels by node id, and the number of distinct labelled nodes that are not in the graph."""
+    node_id = {name: node for node, name in enumerate(node_names)}
+    # Label tables usually write IRIs without brackets.
+    nodes = [node_id.get(label.node, node_id.get(f"<{label.node}>")) for label in labels]
+    unknown = [label for label, node in zip(labels, nodes, strict=True) if node is None]
+    if unknown and not skip_unknown:
+        if not node_names:
+            raise ValueError(
+                f"{unknown[0].origin}: the graph must have edges, got none, so no label has a node; check the RDF file"
+            )
+        raise ValueError(
+            f"{unknown[0].origin}: node {unknown[0].node} is not in the graph ({len(unknown)} of {len(labels)} labels "
+            "unknown); pass `skip_unknown` (--skip-unknown) to drop them"
+        )
+    matched: dict[int, Label] = {}
+    for label, node in zip(labels, nodes, strict=True):
+        if node is not None:
+            other = matched.setdefault(node, label)
+            if (other.name, other.part) != (label.name, label.part):
+                raise ValueError(
+                    f"{label.origin}: {label.node} has a label in {other.origin} already; keep one of them"
+                )
+    return matched, len({label.node for label in unknown})

@@ -1,0 +1,89 @@
+"""CSV and TSV tables: read them with line numbers, and write cells that a spreadsheet does not execute."""
+
+from __future__ import annotations
+
+import csv
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+
+from rgat.checks import check_word
+from rgat.data.files import kind_of, open_lines
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\n")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of a table with a header; row ``i`` starts at line ``lines[i]`` of the file."""
+
+    path: Path
+    header: tuple[str, ...]
+    rows: list[list[str]]
+    lines: list[int]
+
+    def column(self, name: str) -> list[str]:
+        """Return the values of one column."""
+        check_word(f"column of {self.path}", name, self.header)
+        position = self.header.index(name)
+        return [row[position] for row in self.rows]
+
+
+def read_table(path: str | PathLike[str]) -> Table:
+    """Read a TSV or CSV file, plain or compressed; the file name, or else the header, tells the separator."""
+    path = Path(path)
+    rows, lines, line = [], [], 0
+    try:
+        with open_lines(path) as file:
+            first = file.readline()
+            delimiter = {".tsv": "\t", ".csv": ","}.get(kind_of(path)) or ("\t" if "\t" in first else ",")
+            header = tuple(name.strip() for name in next(csv.reader([first], delimiter=delimiter), []))
+            reader = csv.reader(file, delimiter=delimiter, strict=True)
+            line = 1
+            for row in reader:
+                start, line = line + 1, reader.line_num + 1
+                if row and len(row) != len(header):
+                    raise ValueError(
+                        f"{path}, line {start}: must have {len(header)} fields as the header has, got {len(row)}"
+                    )
+                if row:
+                    rows.append(row)
+                    lines.append(start)
+    except csv.Error as error:
+        raise ValueError(f"{path}, line {line + 1}: not a valid table: {error}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: must be UTF-8 text, got other bytes near byte {error.start}") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path}: cannot be read: {error}") from error
+    if not any(header):
+        raise ValueError(f"{path}: must begin with a line of column names, got an empty file or line")
+    if len(set(header)) != len(header):
+        raise ValueError(f"{path}: column names must differ, got {', '.join(header)}")
+    return Table(path, header, rows, lines)
+
+
+def separator_hint(header: Sequence[str]) -> str:
+    """Return a hint for an error message if a header of one column contains another separator, else nothing."""
+    separators = {"semicolons": ";", "tabs": "\t", "commas": ",", "bars": "|"}
+    for name, sign in separators.items():
+        if len(header) == 1 and sign in header[0]:
+            return f"; its fields seem to be separated by {name}: .csv means commas, .tsv tabs"
+    return ""
+
+
+def csv_cell(text: str) -> str:
+    """Return a cell that a spreadsheet shows as text: names in tables may come from untrusted files.
+
+    Text that a spreadsheet would execute as a formula gets an apostrophe in front, which is how spreadsheets mark text
+    themselves. Numbers, and a sign alone such as a dash for a missing value, stay unchanged.
+    """
+    text = text.replace("\r", " ")  # a CSV writer whose lines end in "\n" would not quote it
+    if not text.startswith(_FORMULA) or len(text) == 1:
+        return text
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}"
+    return text if text[0] in "+-" else f"'{text}"

@@ -1,0 +1,75 @@
+import pytest
+import torch
+from helpers_rdf import EX, table, write
+
+from rgat.data import MISSING, from_rdf
+from rgat.data.rdf.labels import read_labels
+
+
+def test_labels_come_with_a_column_of_parts(tmp_path):
+    labels = table(tmp_path, f"node id class part\n{EX}a 1 red train\n<{EX}b> 2 blue valid\n{EX}c 3 red test\n")
+    data = from_rdf(write(tmp_path), labels, label_column="class", split_column="part")
+    a, b, c = (data.node_names.index(f"<{EX}{n}>") for n in "abc")
+    assert data.classes == ("blue", "red")
+    assert [data.labels[n].item() for n in (a, b, c)] == [1, 0, 1]
+    assert (data.labels != MISSING).sum() == 3
+    assert (data.train.tolist(), data.valid.tolist(), data.test.tolist()) == ([a], [b], [c])
+
+
+def test_labels_come_as_a_file_per_part(tmp_path):
+    train = table(tmp_path, f"node class\n{EX}a red\n{EX}b blue\n", "train.tsv")
+    test = table(tmp_path, f"node,class\n{EX}c,red\n", "test.csv")
+    data = from_rdf(write(tmp_path), train=train, test=test)
+    assert (len(data.train), len(data.valid), len(data.test)) == (2, 0, 1)
+    with pytest.raises(ValueError, match="or by a predicate, got several"):
+        from_rdf(write(tmp_path), train, test=test)
+    with pytest.raises(ValueError, match=r"test\.csv, line 2: .* has a label in .*other\.tsv, line 2"):
+        from_rdf(write(tmp_path), train=table(tmp_path, f"node class\n{EX}c blue\n", "other.tsv"), test=test)
+
+
+def test_a_node_written_with_and_without_brackets_is_one_node(tmp_path):
+    labels = table(tmp_path, f"node class part\n{EX}a red train\n<{EX}a> blue test\n")
+    with pytest.raises(ValueError, match=r"labels\.tsv, line 3: .* has a label in .*line 2 already"):
+        from_rdf(write(tmp_path), labels, split_column="part")
+
+
+def test_labels_are_split_by_seed_and_class(tmp_path):
+    text = "".join(f"<{EX}n{i}> <{EX}p> <{EX}m{i}> .\n" for i in range(100))
+    rows = "".join(f"{EX}n{i} {'red' if i < 20 else 'blue'}\n" for i in range(100))
+    path, labels = write(tmp_path, text), table(tmp_path, "node class\n" + rows)
+    data = from_rdf(path, labels, seed=3)
+    assert [len(part) for part in (data.train, data.valid, data.test)] == [80, 10, 10]
+    red = data.classes.index("red")
+    assert [int((data.labels[part] == red).sum()) for part in (data.train, data.valid, data.test)] == [16, 2, 2]
+    assert torch.equal(from_rdf(path, labels, seed=3).test, data.test)
+    assert not torch.equal(from_rdf(path, labels, seed=4).test, data.test)
+
+
+def test_unknown_nodes_are_named_and_dropped_only_on_request(tmp_path):
+    labels = table(tmp_path, f"node class\n{EX}a red\n{EX}zz blue\n{EX}b red\n")
+    with pytest.raises(ValueError, match=r"labels\.tsv, line 3: node .*zz is not in the graph \(1 of 3 labels"):
+        from_rdf(write(tmp_path), labels)
+    data = from_rdf(write(tmp_path), labels, skip_unknown=True)
+    assert (data.labels != MISSING).sum() == 2
+
+
+def test_labels_take_the_first_and_last_column_by_default(tmp_path):
+    path = write(tmp_path, "node\tid\tclass\nn1\t5\tred\nn1\t6\tred\nn2\t7\tblue\n", "t.tsv")
+    assert [(label.node, label.name) for label in read_labels(path)] == [("n1", "red"), ("n2", "blue")]
+    assert [label.node for label in read_labels(path, "id", "class")] == ["5", "6", "7"]
+    with pytest.raises(ValueError, match=r'must be "node", "id" or "class", got "clas"; did you mean "class"\?'):
+        read_labels(path, "node", "clas")
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("n1\tred\ttrain\nn1\tblue\ttrain\n", r't\.tsv, line 3: n1 is "blue" here but "red" in .*line 2'),
+        ("n1\t\ttrain\n", r"t\.tsv, line 2: node and class must not be empty"),
+        ("n1\tred\ttraining\n", r't\.tsv, line 2: the part must be "train", "valid" or "test", got "training"'),
+    ],
+)
+def test_bad_labels_are_refused(tmp_path, rows, message):
+    path = write(tmp_path, "node\tclass\tpart\n" + rows, "t.tsv")
+    with pytest.raises(ValueError, match=message):
+        read_labels(path, "node", "class", "part")

@@ -1,0 +1,118 @@
+import bz2
+import gzip
+import os
+import subprocess
+import sys
+
+import pyoxigraph as ox
+import pytest
+from helpers_rdf import EX, TRIPLES, same, write
+
+from rgat.data.rdf.reader import FORMATS, SUFFIXES, read_triples, split_literal
+
+
+def test_triples_are_a_sorted_set(tmp_path):
+    triples = read_triples(write(tmp_path))
+    assert len(triples) == 11  # one is repeated
+    assert triples.node_names == sorted(triples.node_names)
+    assert triples.relation_names == sorted(f"<{EX}{p}>" for p in ("age", "has", "knows", "note", "part", "size"))
+    assert len(triples.node_names) == 3 + 3 + 6
+    names = {tuple(row) for row in triples.edges.tolist()}
+    a, knows, b = triples.node_names.index(f"<{EX}a>"), triples.relation_names.index(f"<{EX}knows>"), f"<{EX}b>"
+    assert (a, knows, triples.node_names.index(b)) in names
+    assert triples.edges.tolist() == sorted(triples.edges.tolist())
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("compression", ["", ".gz", ".bz2"])
+def test_every_format_of_the_same_triples_gives_the_same_graph(tmp_path, suffix, compression):
+    expected = read_triples(write(tmp_path))
+    quads = list(ox.parse(TRIPLES.encode(), format=ox.RdfFormat.N_TRIPLES))
+    kind = getattr(ox.RdfFormat, FORMATS[SUFFIXES[suffix]])
+    items = quads if kind.supports_datasets else [quad.triple for quad in quads]
+    content = ox.serialize(reversed(items), format=kind)
+    path = tmp_path / f"other{suffix}{compression}"
+    path.write_bytes({"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress}[compression](content))
+    assert same(read_triples(path), expected)
+    renamed = tmp_path / f"data{compression}"
+    path.rename(renamed)
+    assert same(read_triples(renamed, format=SUFFIXES[suffix]), expected)
+
+
+def test_blank_nodes_of_two_files_are_different_nodes(tmp_path):
+    one = write(tmp_path, f"_:x <{EX}p> <{EX}a> .", "one.nt")
+    two = write(tmp_path, f"_:x <{EX}p> <{EX}b> .", "two.nt")
+    triples = read_triples([one, two])
+    assert triples.node_names[:2] == [f"<{EX}a>", f"<{EX}b>"]
+    assert len(triples.node_names) == 4
+    assert len(read_triples([one, one])) == 2
+    assert same(read_triples([two, one]), triples)
+
+
+def test_a_literal_is_split_into_value_and_datatype_or_language():
+    assert split_literal('"a\\"b"@en') == ('a\\"b', "@en")
+
+
+def test_predicates_and_blank_nodes_can_be_dropped(tmp_path):
+    path = write(tmp_path)
+    triples = read_triples(path, drop_predicates=[f"{EX}knows", f"<{EX}age>"], blank_nodes="dropped")
+    assert triples.relation_names == [f"<{EX}note>"]
+    assert len(triples) == 1
+
+
+def test_ids_do_not_depend_on_hash_order(tmp_path):
+    path = write(tmp_path)
+    code = (
+        "import sys; from rgat.data.rdf.reader import read_triples; t = read_triples(sys.argv[1]);"
+        "print(t.node_names, t.relation_names, t.edges.tolist())"
+    )
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", code, path],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=100,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(outputs) == 1
+
+
+BAD = [
+    ("graph.nt", "<a b> <c> .\n", {}, r"graph\.nt, line 1: not valid ntriples"),
+    ("graph.nt", f"<{EX}a> <{EX}b> <{EX}c> .\nrubbish\n", {}, r"graph\.nt, line 2: not valid ntriples"),
+    ("graph.ttl", "@prefix e: <x\n", {}, r"graph\.ttl.*not valid turtle"),
+    ("graph.txt", "", {}, r"graph\.txt: the name must end in one of \.nt"),
+    ("graph.nt", "", {"format": "ntripels"}, r'`format` must be .* did you mean "ntriples"\?'),
+    ("graph.nt", "", {"literals": "node"}, r'`literals` must be .* did you mean "nodes"\?'),
+    ("graph.nt", "", {"blank_nodes": "drop"}, r'`blank_nodes` must be .* did you mean "dropped"\?'),
+    (
+        "graph.nt",
+        f"<{EX}a> <{EX}b> <{EX}c> .\n",
+        {"drop_predicates": [f"{EX}d"]},
+        r"predicates to leave out must be in the files, got <.*d>, .* such as <.*b>",
+    ),
+    ("graph.nt.gz", "not gzip", {}, r"graph\.nt\.gz: cannot be read"),
+    ("graph.n3", "{ <a> <b> <c> } => { <d> <e> <f> } .", {}, r"graph\.n3: holds more than triples"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "options", "message"), BAD)
+def test_bad_files_are_refused_with_file_and_line(tmp_path, name, text, options, message):
+    with pytest.raises(ValueError, match=message):
+        read_triples(write(tmp_path, text, name), **options)
+
+
+def test_a_missing_file_and_no_file_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"missing\.nt: cannot be read"):
+        read_triples(tmp_path / "missing.nt")
+    with pytest.raises(ValueError, match="at least one RDF file"):
+        read_triples([])
+
+
+def test_a_missing_library_says_how_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyoxigraph", None)
+    with pytest.raises(ImportError, match=r"pip install 'rgat\[rdf\]'"):
+        read_triples(write(tmp_path))
