@@ -61,7 +61,7 @@ class Bomb:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda folder: shutil.rmtree(folder), "must be the folder of a fitted model"),
+        (lambda folder: shutil.rmtree(folder), "must be a model folder"),
         (lambda folder: next(folder.glob("*.safetensors")).unlink(), "No such file"),
         (lambda folder: cut(next(folder.glob("*.safetensors"))), "cut off or changed"),
         (lambda folder: cut(folder / "fitted.json"), "no JSON"),

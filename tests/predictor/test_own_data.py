@@ -90,7 +90,7 @@ def test_molecules_from_a_file_to_predictions_and_reasons(tmp_path, rgat):
     done = rgat("train", "--smiles", table, "--threshold", "dose=12", *options, "--out", model, "--option", "heads=2")
     assert done.returncode == 0, done.stderr
     out = said(done.stdout)
-    for words in ("task amide:", "task dose:", "columns left aside: name, acid", "logistic regression", "mean PR-AUC"):
+    for words in ("task amide:", "task dose:", "ignored columns: name, acid", "logistic regression", "mean PR-AUC"):
         assert words in out
     (tmp_path / "new.smi").write_text("CCO\nnonsense\nCC(=O)NC\n")
     done = rgat("predict", model, "--smiles", tmp_path / "new.smi", "--out", tmp_path / "p.csv", "--workers", 1)
@@ -246,7 +246,7 @@ def test_a_leak_is_warned_of_before_training(tmp_path, files):
     said = "".join(f"<{node}> <http://x/in> <http://x/{name}> .\n" for node, name in rows)
     graph.write_text(files[0].read_text() + said)
     lines = own_data.describe(own_data.read(None, rdf=[graph], labels=files[1]))
-    assert [line for line in lines if line.startswith("warning: <http://x/in> alone tells the class of 100%")]
+    assert [line for line in lines if line.startswith("warning: <http://x/in> alone determines the class of 100%")]
     lines = own_data.describe(own_data.read(None, rdf=[graph], labels=files[1], drop_predicates=["http://x/in"]))
     assert not [line for line in lines if line.startswith("warning")]
 
@@ -269,12 +269,12 @@ def test_words_for_a_terminal(node_model):
     every = node_model.explain(person, top=1000)  # the largest effects of all that were tried, not of the strongest few
     assert explanation.reasons[0].log_odds == max((r.log_odds for r in every.reasons), key=abs)
     narrow, short_rows = node_rows(explanation, wide=False)
-    assert columns[: len(narrow)] == narrow == ("relation", "who speaks", "to whom", "attention", "effect, points")
+    assert columns[: len(narrow)] == narrow == ("relation", "source", "target", "attention", "effect, points")
     assert [row[:5] for row in rows] == short_rows
-    told = " ".join(node_sentences(dataclasses.replace(explanation, choice=0.01, agreement=0.9)))
-    assert "the model chooses nothing here" in told
-    assert "can be believed" not in told
-    assert "can be believed" in " ".join(node_sentences(dataclasses.replace(explanation, choice=0.4, agreement=0.9)))
+    sentences = " ".join(node_sentences(dataclasses.replace(explanation, choice=0.01, agreement=0.9)))
+    assert "the model does not choose among edges here" in sentences
+    assert "is a good guide" not in sentences
+    assert "is a good guide" in " ".join(node_sentences(dataclasses.replace(explanation, choice=0.4, agreement=0.9)))
 
 
 @pytest.mark.parametrize(
@@ -304,7 +304,7 @@ def test_names_with_brackets_are_printed_as_they_are(tmp_path, rgat, graph_model
     table.write_text("smiles\nCC\n")
     done = rgat("predict", tmp_path / "model", "--smiles", table, "--out", table)
     assert done.returncode == 2
-    assert "must not take the place of their molecules" in said(done.stderr)
+    assert "must not overwrite their molecules" in said(done.stderr)
     assert table.read_text() == "smiles\nCC\n"
     done = rgat("predict", tmp_path / "model", "--smiles", "CC", "--out", tmp_path)
     assert (done.returncode, "Traceback" in done.stderr) == (2, False)
@@ -345,7 +345,7 @@ def test_a_file_without_molecules_and_an_impossible_seed_are_refused(tmp_path, f
 def test_a_one_hot_model_says_that_it_does_not_use_new_triples(tmp_path, files, node_model):
     found, notes = own_data.predict(node_model, None, rdf=[files[0]])
     assert len(found)
-    assert any("the triples of the files only say which nodes to judge" in note for note in notes)
+    assert any("the triples of the files only select the nodes to predict" in note for note in notes)
 
 
 def test_a_long_smiles_is_no_file_and_options_that_say_nothing_are_refused(

@@ -11,6 +11,7 @@ from helpers_processes import children, is_alive, wait_until
 
 from rgat.data.synthetic.molecules import molecule_set
 from rgat.predictor import streaming
+from rgat.predictor.predictor import parse_molecules
 from rgat.predictor.streaming import predict_file, read_smiles
 
 
@@ -20,8 +21,8 @@ def smiles():
 
 
 @pytest.fixture(autouse=True)
-def small_pieces(monkeypatch):
-    monkeypatch.setattr(streaming, "PIECE", 8)
+def small_batches(monkeypatch):
+    monkeypatch.setattr(streaming, "BATCH_SIZE", 8)
 
 
 @pytest.fixture
@@ -29,8 +30,8 @@ def inline(monkeypatch):
     """Parse in this process: a worker takes seconds to start."""
 
     def parsed(rows, workers, self_loops):
-        while texts := [text for _, text in zip(range(streaming.PIECE), rows, strict=False)]:
-            yield texts, streaming.parse(texts, self_loops)
+        while texts := [text for _, text in zip(range(streaming.BATCH_SIZE), rows, strict=False)]:
+            yield texts, parse_molecules(texts, self_loops)
 
     monkeypatch.setattr(streaming, "_parsed", parsed)
 
@@ -72,7 +73,7 @@ def test_an_interrupted_stream_is_resumed_to_the_same_file(tmp_path, graph_model
         predict_file(graph_model, source, out, progress=stop)
     part = tmp_path / "p.tsv.part"
     part.write_bytes(part.read_bytes() + b"CCO\t0.5")  # a row that was cut off
-    with pytest.raises(ValueError, match=r"left of an interrupted run; resume it \(--resume\)"):
+    with pytest.raises(ValueError, match=r"left over from an interrupted run; resume it \(--resume\)"):
         predict_file(graph_model, source, out)
     done = predict_file(graph_model, source, out, resume=True)
     assert (done.molecules, done.resumed) == (43, 24)
@@ -94,7 +95,7 @@ def test_what_is_left_of_another_run_is_not_mixed_in(tmp_path, graph_model):
     with pytest.raises(ValueError, match="must be of the same model, but its columns differ"):
         predict_file(graph_model, source, out, resume=True)
     part.write_text(whole[0] + whole[2])
-    with pytest.raises(ValueError, match="must be of the same file of molecules, but row 1 is another one"):
+    with pytest.raises(ValueError, match="must be of the same molecule file, but row 1 differs"):
         predict_file(graph_model, source, out, resume=True)
     part.write_text("")
     assert predict_file(graph_model, source, out, resume=True).molecules == 3

@@ -1,8 +1,8 @@
-"""Attention of fitted models, followed through both layers.
+"""Follow attention through both layers of an ensemble's members.
 
 Two layers pass a node's features along walks of two edges, each weighted by the product of its attention. A walk is
-credited to the edge it starts with; an edge from a node to itself is no step, so a walk that starts with one is
-credited to its other edge or, where both are such, to the node itself. Heads and members are averaged.
+credited to its first edge. A self-loop is no step: a walk that starts with one is credited to its second edge or, if
+both are self-loops, to the node's own input. Heads and members are averaged.
 """
 
 from __future__ import annotations
@@ -16,35 +16,31 @@ from torch import Tensor
 from rgat.graph import RelationalGraph
 from rgat.models import Model
 from rgat.nn import RGATConv, RGCNConv
+from rgat.predictor.ensemble import Ensemble
 
 
 class Flow(NamedTuple):
-    """Where the information that reaches some nodes comes from; edges and own input together make one."""
+    """Shares of the attention that reaches some nodes; all shares sum to one."""
 
     edges: Tensor  # [E]
-    own: float
+    own: Tensor  # [N], of each node's own input
 
 
 def layer_attention(
-    models: Sequence[Model], x: Tensor | None, graph: RelationalGraph, constant: bool = False
+    ensemble: Ensemble, x: Tensor | None, graph: RelationalGraph, constant: bool = False
 ) -> list[tuple[Tensor, Tensor]]:
-    """Of each model the attention of both layers, ``[E]`` each, the mean over heads, on the CPU.
+    """Return the attention of both layers of each member, ``[E]`` each, averaged over heads, on the CPU.
 
-    Args:
-        models: of one ensemble.
-        x: their input.
-        graph: of which they attend to the edges.
-        constant: ask for constant attention instead: what each edge would have if the model did not choose.
+    With ``constant``, return constant attention instead: each edge's equal share of its softmax group.
     """
-    device = next(models[0].parameters()).device
-    x, graph = None if x is None else x.to(device), graph.to(device)
-    found = []
+    x, graph = ensemble.on_device(x, graph)
+    attentions = []
     with torch.no_grad():
-        for model in models:
+        for model in ensemble.members:
             first, hidden = _attend(model.conv1, x, graph, constant)
             second, _ = _attend(model.conv2, torch.relu(model.norm1(hidden)), graph, constant)
-            found.append((first.cpu(), second.cpu()))
-    return found
+            attentions.append((first.cpu(), second.cpu()))
+    return attentions
 
 
 def _attend(
@@ -55,14 +51,14 @@ def _attend(
         return attention.float().mean(1), out
     key = graph.edge_type * graph.num_nodes + graph.edge_index[1]
     _, group, sizes = torch.unique(key, return_inverse=True, return_counts=True)
-    return 1 / sizes[group].float(), conv(x, graph)  # the mean of each relation
+    return 1 / sizes[group].float(), conv(x, graph)  # RGCN averages each relation
 
 
 def logits_at_equal_share(model: Model, x: Tensor | None, graph: RelationalGraph, edge: int) -> Tensor:
-    """The logits ``[N, classes]`` if the model gave one edge its equal share of attention, in both layers.
+    """Return the logits ``[N, classes]`` with one edge's attention set to its equal share, in both layers.
 
-    The other edges of its softmax group keep their proportions. What the model chooses by shutting an edge out does not
-    show when the edge is taken away; it shows here.
+    The other edges of its softmax group keep their proportions. This shows the effect of an edge that the model ignores
+    by giving it little attention, which removing the edge does not show.
     """
     with torch.no_grad():
         hidden = torch.relu(model.norm1(_attend_equally(model.conv1, x, graph, edge)))
@@ -77,38 +73,38 @@ def _attend_equally(conv: RGATConv | RGCNConv, x: Tensor | None, graph: Relation
         conv(x, graph, return_attention_weights=True, constant_attention=constant)[1][1] for constant in (False, True)
     )
     target, relation = graph.edge_index[1], graph.edge_type
-    rivals = (target == target[edge]).unsqueeze(1).repeat(1, conv.heads)  # [E, H]
-    within = torch.tensor([scope == "within" for scope in conv.scope], device=rivals.device)
-    rivals &= (relation == relation[edge]).unsqueeze(1) | ~within
-    rest, own = 1 - attention[edge], equal[edge]
-    kept = torch.where(rest > 1e-6, attention / rest.clamp(min=1e-6), 1 / (rivals.sum(0) - 1).clamp(min=1))
-    attention = torch.where(rivals, kept * (1 - own), attention)
-    attention[edge] = own
+    group = (target == target[edge]).unsqueeze(1).repeat(1, conv.heads)  # [E, H], the edge's softmax group
+    within = torch.tensor([scope == "within" for scope in conv.scope], device=group.device)
+    group &= (relation == relation[edge]).unsqueeze(1) | ~within
+    rest, share = 1 - attention[edge], equal[edge]
+    proportions = torch.where(rest > 1e-6, attention / rest.clamp(min=1e-6), 1 / (group.sum(0) - 1).clamp(min=1))
+    attention = torch.where(group, proportions * (1 - share), attention)
+    attention[edge] = share
     return conv.combine(x, graph, attention)
 
 
 def flow(attentions: Sequence[tuple[Tensor, Tensor]], graph: RelationalGraph, nodes: Tensor) -> Flow:
-    """What share of the information that reaches ``nodes`` starts at each edge."""
+    """Return each edge's share of the attention that reaches ``nodes``, and the shares of their own input."""
     source, target = graph.edge_index.cpu()
-    wanted = torch.zeros(graph.num_nodes, dtype=torch.bool).index_fill_(0, nodes, True)
-    is_self, into = source == target, wanted[target]
-    edges, own = torch.zeros(graph.num_edges, dtype=torch.float64), 0.0
+    no_attention = torch.zeros(graph.num_nodes, dtype=torch.float64)
+    is_end = torch.zeros(graph.num_nodes, dtype=torch.bool).index_fill_(0, nodes, True)[target]
+    is_loop = source == target
+    edges, own = torch.zeros(graph.num_edges, dtype=torch.float64), no_attention.clone()
     for first, second in attentions:
-        last = torch.where(into, second.double(), 0)
-        reach = torch.zeros(graph.num_nodes, dtype=torch.float64).index_add_(0, source, last)
-        edges += torch.where(is_self, 0, first.double() * reach[target])
-        stays = torch.zeros(graph.num_nodes, dtype=torch.float64)
-        stays.index_add_(0, target, torch.where(is_self, first.double(), 0))
-        edges += torch.where(is_self, 0, last * stays[source])
-        own += float(torch.where(is_self, last * stays[source], 0).sum())
-    total = float(edges.sum()) + own
-    return Flow(edges / total, own / total) if total > 0 else Flow(edges, 0.0)
+        last = torch.where(is_end, second.double(), 0)
+        reach = no_attention.index_add(0, source, last)
+        loop = no_attention.index_add(0, target, torch.where(is_loop, first.double(), 0))
+        edges += torch.where(is_loop, 0, first.double() * reach[target])
+        edges += torch.where(is_loop, 0, last * loop[source])
+        own.index_add_(0, source, torch.where(is_loop, last * loop[source], 0))
+    total = (edges.sum() + own.sum()).clamp(min=1e-300)
+    return Flow(edges / total, own / total)
 
 
 def receptive_field(graph: RelationalGraph, node: int) -> Tensor:
-    """Ids of the edges that can change what two layers say of a node."""
+    """Return the ids of the edges in the receptive field of a node after two layers."""
     source, target = graph.edge_index
-    heard = torch.zeros(graph.num_nodes, dtype=torch.bool)
-    heard[source[target == node]] = True
-    heard[node] = True
-    return heard[target].nonzero().squeeze(1)
+    reached = torch.zeros(graph.num_nodes, dtype=torch.bool)
+    reached[source[target == node]] = True
+    reached[node] = True
+    return reached[target].nonzero().squeeze(1)
