@@ -40,8 +40,8 @@ def test_degrees_are_those_of_the_extended_graph(tmp_path, files):
     again = tmp_path / "again.nt"
     again.write_text(files[0].read_text() + NEW)
     whole = from_rdf(again, files[1], features=("types", "degrees"))
-    place = {name: number for number, name in enumerate(whole.node_names)}
-    torch.testing.assert_close(extended.x, whole.x[[place[name] for name in extended.node_names]])
+    node_ids = {name: node for node, name in enumerate(whole.node_names)}
+    torch.testing.assert_close(extended.x, whole.x[[node_ids[name] for name in extended.node_names]])
 
 
 def test_triples_that_are_there_already_change_nothing(tmp_path, files, inductive):
@@ -73,7 +73,7 @@ def test_a_one_hot_model_counts_the_nodes_it_cannot_predict_and_names_how_to(tmp
         node_model.predict(rdf=new)
     new.write_text(NEW + f"<{PREFIX}person/59> <{PREFIX}researches> <{PREFIX}topic/alloys> .\n")
     predictions = node_model.predict(rdf=new)
-    assert predictions.names == (f"<{PREFIX}person/59>",)  # not the topics, which are no persons
+    assert predictions.names == (f"<{PREFIX}person/59>",)  # not the topics, which have another type
     assert "1 of 5 nodes" in predictions.notes[0]
     assert "--features types,literals" in predictions.notes[0]
     new.write_text("<http://x/a> <http://x/p> <http://x/b> .\n")

@@ -62,7 +62,7 @@ def test_a_stream_by_workers_equals_a_prediction_in_memory(tmp_path, graph_model
 def test_an_interrupted_stream_is_resumed_to_the_same_file(tmp_path, graph_model, smiles):
     source, out = tmp_path / "m.csv.gz", tmp_path / "p.tsv"
     with gzip.open(source, "wt") as file:
-        file.write("id,SMILES\n" + "".join(f"{place},{text}\n" for place, text in enumerate(smiles)))
+        file.write("id,SMILES\n" + "".join(f"{row},{text}\n" for row, text in enumerate(smiles)))
     predict_file(graph_model, source, tmp_path / "whole.tsv")
 
     def stop(what, share):
@@ -81,13 +81,13 @@ def test_an_interrupted_stream_is_resumed_to_the_same_file(tmp_path, graph_model
 
 
 @pytest.mark.usefixtures("inline")
-def test_what_is_left_of_another_run_is_not_mixed_in(tmp_path, graph_model):
+def test_rows_of_another_run_are_refused(tmp_path, graph_model):
     source, out, part = tmp_path / "m.smi", tmp_path / "p.csv", tmp_path / "p.csv.part"
     source.write_text("CCO\nCCN\nCCC\n")
     predict_file(graph_model, source, out)
     whole = out.read_text().splitlines(keepends=True)
     part.write_text("".join(whole[:2]))
-    with pytest.raises(ValueError, match="must be of the same model"):  # nobody says whose it is
+    with pytest.raises(ValueError, match="must be of the same model"):  # without a digest of the model
         predict_file(graph_model, source, out, resume=True)
     mark = tmp_path / "p.csv.part.model"
     mark.write_text(streaming._digest(graph_model))
@@ -105,7 +105,7 @@ def test_what_is_left_of_another_run_is_not_mixed_in(tmp_path, graph_model):
 
 @pytest.mark.usefixtures("inline")
 @pytest.mark.parametrize("cut", [b"CCO,0.5", b'"CC\n', b'"CC\n(', b"C\xc3"])
-def test_rows_with_quoted_newlines_are_resumed_and_half_a_row_is_taken_away(tmp_path, graph_model, cut):
+def test_rows_with_quoted_newlines_are_resumed_and_a_truncated_row_is_removed(tmp_path, graph_model, cut):
     source, out = tmp_path / "m.csv", tmp_path / "p.csv"
     source.write_text('smiles\nCCO\n"CC\n(C)C"\n"C,C"\nCCN\n"C\nC"\nCCC\n')
     predict_file(graph_model, source, out)

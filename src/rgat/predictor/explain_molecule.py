@@ -15,9 +15,8 @@ from rgat.checks import check_word
 from rgat.data.files import write_atomically
 from rgat.data.molecules.smiles import parse_smiles, rdkit, store_molecules
 from rgat.graph import RelationalGraph
-from rgat.predictor.attention import flow, layer_attention
 from rgat.predictor.ensemble import Ensemble, MoleculeVocabulary
-from rgat.predictor.explain_node import Explanation
+from rgat.predictor.explain_node import Explanation, flow, layer_attention
 
 SHADES = ("effect", "attention")
 # RGB: purple and green can be told apart with colour-blindness.

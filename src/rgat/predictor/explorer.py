@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rgat.data import MISSING
 from rgat.data.files import write_atomically
-from rgat.predictor.attention import layer_attention
+from rgat.predictor.explain_node import layer_attention
 from rgat.predictor.predictor import NodePredictor
 from rgat.predictor.text import short
 

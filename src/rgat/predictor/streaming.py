@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import io
 import itertools
 import os
 import zlib
@@ -90,12 +89,14 @@ def _predict_file(
     digest_file, digest = out.with_name(f"{out.name}.part.model"), _digest(predictor)
     if resume and part.exists() and (not digest_file.exists() or digest_file.read_text() != digest):
         raise ValueError(f"{part} must be of the same model to be resumed, but another model wrote it; remove it")
-    done = _resume(part, header, resume)
+    done, last_smiles = _resume(part, header, resume)
     total = sum(1 for _ in read_smiles(source, smiles_column))
     if total == 0:
         raise ValueError(f"{source}: must hold at least one molecule, got none")
     rows = read_smiles(source, smiles_column)
-    _skip(rows, done, part)
+    skipped = deque(itertools.islice(rows, done), maxlen=1)
+    if done and (not skipped or csv_cell(skipped[0]) != last_smiles):
+        raise ValueError(f"{part} must be of the same molecule file, but row {done} differs; remove it")
     predicted = invalid = 0
     try:
         part.parent.mkdir(parents=True, exist_ok=True)
@@ -157,27 +158,26 @@ def read_smiles(path: Path, column: str | None = None) -> Iterator[str]:
         raise ValueError(f"{path}: cannot be read: {error}") from error
 
 
-def _resume(part: Path, header: Sequence[str], resume: bool) -> int:
-    """Return the number of rows in an unfinished table, and remove a truncated last row."""
+def _resume(part: Path, header: Sequence[str], resume: bool) -> tuple[int, str]:
+    """Return the number of rows in an unfinished table and the SMILES of the last; remove a truncated row behind it."""
     if not part.exists():
-        return 0
+        return 0, ""
     if not resume:
         raise ValueError(f"{part} is left over from an interrupted run; resume it (--resume), or remove it")
-    written = table_text([header], part.with_suffix("")).encode()
-    ((columns, _),) = _complete_rows(io.BytesIO(written), part)
+    columns = [csv_cell(name) for name in header]
+    count, end, smiles = -1, 0, ""
     with part.open("r+b") as file:
-        count, end = -1, 0
-        for row, row_end in _complete_rows(file, part):
+        for row, row_end in _complete_rows(file, "\t" if part.with_suffix("").suffix == ".tsv" else ","):
             if count < 0 and row != columns:
                 raise ValueError(f"{part} must be of the same model, but its columns differ; remove it")
             if len(row) != len(columns):
                 break
-            count, end = count + 1, row_end
+            count, end, smiles = count + 1, row_end, row[0]
         file.truncate(end)
-    return max(count, 0)
+    return max(count, 0), smiles
 
 
-def _complete_rows(file: IO[bytes], part: Path) -> Iterator[tuple[list[str], int]]:
+def _complete_rows(file: IO[bytes], delimiter: str) -> Iterator[tuple[list[str], int]]:
     """Yield each row of a table with the file position of its end, up to a truncated row."""
     csv.field_size_limit(LONGEST)  # lines of molecule files may be as long
     end = 0
@@ -191,25 +191,10 @@ def _complete_rows(file: IO[bytes], part: Path) -> Iterator[tuple[list[str], int
             yield line.decode()
 
     try:
-        for row in csv.reader(lines(), delimiter=_delimiter(part), strict=True):
+        for row in csv.reader(lines(), delimiter=delimiter, strict=True):
             yield row, end
     except (csv.Error, UnicodeDecodeError):  # an unclosed quote, or a truncated character
         return
-
-
-def _delimiter(part: Path) -> str:
-    return "\t" if part.with_suffix("").suffix == ".tsv" else ","
-
-
-def _skip(rows: Iterator[str], done: int, part: Path) -> None:
-    """Skip the rows of an earlier run; raise unless the last of them is the last row that it wrote."""
-    last = deque(itertools.islice(rows, done), maxlen=1)
-    if not done:
-        return
-    with part.open(encoding="utf-8", newline="") as file:
-        written = deque(csv.reader(file, delimiter=_delimiter(part)), maxlen=1)[0][0]
-    if not last or csv_cell(last[0]) != written:
-        raise ValueError(f"{part} must be of the same molecule file, but row {done} differs; remove it")
 
 
 def _parsed(rows: Iterator[str], workers: int, self_loops: bool) -> Iterator[tuple[list[str], MoleculeBatch]]:
