@@ -8,6 +8,8 @@ import rgat
 from rgat import RelationalGraph
 from rgat.models import NodeClassifier
 from rgat.nn import RGATConv
+from rgat.predictor.calibration import Calibration
+from rgat.predictor.ensemble import Ensemble
 from rgat.predictor.explain_node import agreement, flow, layer_attention, logits_at_equal_share, receptive_field
 
 PERSON = "http://institute.example/person/3"
@@ -119,12 +121,14 @@ def test_an_equal_share_for_each_edge_is_constant_attention():
         conv, x = RGATConv(5, 4, 3, **options), torch.randn(9, 5)
         out, (_, attention) = conv(x, graph, return_attention_weights=True)
         assert torch.allclose(conv.combine(x, graph, attention), out, atol=1e-6)
+    calibration = Calibration(torch.ones(()), torch.zeros(3))
     model = NodeClassifier(5, 3, 3, layer="rgcn")
-    assert torch.equal(logits_at_equal_share(model, x, graph, 0), model(x, graph))
+    assert torch.equal(logits_at_equal_share(Ensemble([model], {}, calibration, {}), x, graph, 0)[0], model(x, graph))
     model = NodeClassifier(5, 3, 3).eval()
     pair = RelationalGraph(torch.tensor([[0, 1], [2, 2]]), torch.tensor([0, 0]), num_nodes=9, num_relations=3)
     expected = model(x, pair, constant_attention=True)
-    assert torch.allclose(logits_at_equal_share(model, x, pair, 1), expected, atol=1e-6)
+    logits = logits_at_equal_share(Ensemble([model], {}, calibration, {}), x, pair, 1)
+    assert torch.allclose(logits[0], expected, atol=1e-6)
 
 
 def test_rank_correlation():

@@ -21,7 +21,6 @@ from rgat.checks import check_word
 from rgat.data import MISSING, NodeData
 from rgat.data.files import write_atomically
 from rgat.graph import RelationalGraph
-from rgat.models import Model
 from rgat.nn import RGATConv, RGCNConv
 from rgat.predictor.ensemble import Ensemble
 
@@ -150,7 +149,7 @@ def explain_node(ensemble: Ensemble, data: NodeData, node: int, top: int = 20, b
     reasons = []
     for edge in _edges_by_choice(attention.edges, equal.edges)[: max(2 * top, MIN_REMOVED)]:
         after = ensemble.probabilities(ensemble.member_logits(data.x, _without(graph, edge, data))[:, node])
-        equally = _probabilities_at_equal_share(ensemble, data.x, graph, edge, node)
+        equally = ensemble.probabilities(logits_at_equal_share(ensemble, data.x, graph, edge)[:, node])
         source, target = graph.edge_index[:, edge].tolist()
         reasons.append(
             Reason(
@@ -218,14 +217,6 @@ def _sum_by_relation(shares: Tensor, edge_type: Tensor, names: Sequence[str]) ->
     return dict(sorted(totals.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _probabilities_at_equal_share(
-    ensemble: Ensemble, x: Tensor | None, graph: RelationalGraph, edge: int, node: int
-) -> Tensor:
-    x, graph = ensemble.on_device(x, graph)
-    logits = [logits_at_equal_share(member, x, graph, edge)[node] for member in ensemble.members]
-    return ensemble.probabilities(torch.stack(logits).cpu())
-
-
 def _without(graph: RelationalGraph, edge: int, data: NodeData) -> RelationalGraph:
     """Return the graph without an edge and its inverse."""
     (source, target), relation = graph.edge_index[:, edge].tolist(), int(graph.edge_type[edge])
@@ -247,14 +238,10 @@ def agreement(attention: Sequence[float], effect: Sequence[float]) -> float | No
     """Return Spearman's rank correlation, ties sharing their mean rank; None where it is undefined."""
     if len(attention) < 3:
         return None
-    ranks = [_ranks(torch.tensor(values, dtype=torch.float64)) for values in (attention, effect)]
-    correlation = float(torch.corrcoef(torch.stack(ranks))[0, 1])
+    values = torch.tensor([attention, effect], dtype=torch.float64)
+    ranks = (values.unsqueeze(2) - values.unsqueeze(1)).sign().sum(2)  # mean ranks, scaled and shifted
+    correlation = float(torch.corrcoef(ranks)[0, 1])
     return None if math.isnan(correlation) else correlation
-
-
-def _ranks(values: Tensor) -> Tensor:
-    below, same = values.unsqueeze(1) > values, values.unsqueeze(1) == values
-    return below.sum(1).double() + (same.sum(1).double() - 1) / 2
 
 
 class Flow(NamedTuple):
@@ -292,15 +279,19 @@ def _attend(
     return 1 / sizes[group].float(), conv(x, graph)  # RGCN averages each relation
 
 
-def logits_at_equal_share(model: Model, x: Tensor | None, graph: RelationalGraph, edge: int) -> Tensor:
-    """Return the logits ``[N, classes]`` with one edge's attention set to its equal share, in both layers.
+def logits_at_equal_share(ensemble: Ensemble, x: Tensor | None, graph: RelationalGraph, edge: int) -> Tensor:
+    """Return the members' logits ``[S, N, classes]`` with one edge's attention set to its equal share, in both layers.
 
     The other edges of its softmax group keep their proportions. This shows the effect of an edge that the model ignores
     by giving it little attention, which removing the edge does not show.
     """
+    x, graph = ensemble.on_device(x, graph)
+    logits = []
     with torch.no_grad():
-        hidden = torch.relu(model.norm1(_attend_equally(model.conv1, x, graph, edge)))
-        return _attend_equally(model.conv2, hidden, graph, edge)
+        for model in ensemble.members:
+            hidden = torch.relu(model.norm1(_attend_equally(model.conv1, x, graph, edge)))
+            logits.append(_attend_equally(model.conv2, hidden, graph, edge).cpu())
+    return torch.stack(logits)
 
 
 def _attend_equally(conv: RGATConv | RGCNConv, x: Tensor | None, graph: RelationalGraph, edge: int) -> Tensor:

@@ -14,7 +14,7 @@ from rgat.data import NodeData
 from rgat.data.dataset import PARTS
 from rgat.experiments.variants import build_model
 from rgat.graph import RelationalGraph, check_ids
-from rgat.models import GraphClassifier, Model
+from rgat.models import GraphClassifier
 from rgat.predictor.calibration import Calibration
 from rgat.predictor.configuration import split_config
 from rgat.predictor.ensemble import Ensemble, MoleculeVocabulary
@@ -110,14 +110,10 @@ def _read_ensemble(
     slope: tuple[int, ...],
     intercept: tuple[int, ...],
 ) -> Ensemble:
+    """Check all shapes, of the calibration against those given, before the members are built."""
     _check_tensor(tensors, "slope", slope, floating=True)
     _check_tensor(tensors, "intercept", intercept, floating=True)
-    members = _read_members(build, tensors, record["members"])
-    return Ensemble(members, record["config"], Calibration(tensors["slope"], tensors["intercept"]), record["report"])
-
-
-def _read_members(build: Callable[[], nn.Module], tensors: dict[str, Tensor], count: int) -> list[Model]:
-    states = []
+    count, states = record["members"], []
     for number in range(count):
         prefix = f"member.{number}."
         states.append({n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)})
@@ -125,16 +121,15 @@ def _read_members(build: Callable[[], nn.Module], tensors: dict[str, Tensor], co
             raise ValueError(f"`members` must be the number of models, got {count} and no tensors of {prefix[:-1]}")
     with torch.device("meta"):  # takes no memory, whatever sizes the configuration has
         expected = {name: list(tensor.shape) for name, tensor in build().state_dict().items()}
-    members = []
+    members: list[Any] = []
     for state in states:
         for name in sorted(expected.keys() | state.keys()):
             shape = list(state[name].shape) if name in state else None
             if shape != expected.get(name):
                 raise ValueError(f"`{name}` must have the shape {expected.get(name)} by the configuration, got {shape}")
-        model = build()
-        model.load_state_dict(state)
-        members.append(model.eval())
-    return members  # type: ignore[return-value]
+        members.append(build().eval())
+        members[-1].load_state_dict(state)
+    return Ensemble(members, record["config"], Calibration(tensors["slope"], tensors["intercept"]), record["report"])
 
 
 def _names(record: dict[str, Any], key: str) -> tuple[str, ...]:
