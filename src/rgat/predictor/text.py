@@ -29,7 +29,7 @@ def performance(predictor: Predictor) -> list[str]:
     """Return sentences about the held-out performance."""
     report = predictor.report
     if "tested" not in report:
-        return ["held-out performance: unknown, for there is no labelled test part"]
+        return ["held-out performance: unknown, because there is no labelled test part"]
     low, high = report["interval"]
     score = report["scores"]["test"]
     if report["metric"] == "accuracy":
@@ -69,15 +69,16 @@ def _percent(value: float | None) -> str:
 
 def prediction_rows(predictions: Predictions) -> tuple[Row, list[Row]]:
     """Return columns and rows: the most probable class of each node, or one row per molecule and task."""
-    label = "class" if predictions.exclusive else "task"
-    rows: list[Row] = []
-    table = zip(predictions.names, predictions.probabilities, predictions.spread, strict=True)
-    for name, probability, spread in table:
-        for k in [probability.argmax()] if predictions.exclusive else range(len(predictions.columns)):
-            column = predictions.columns[k]
-            names = (short(name), short(column)) if predictions.exclusive else (name, column)
-            rows.append((*names, f"{probability[k]:.1%}", f"{spread[k]:.1%}"))
-    return (predictions.header()[0], label, "probability", "spread"), rows
+    names, columns = predictions.names, predictions.columns
+    if predictions.exclusive:
+        cells = [(i, int(k)) for i, k in enumerate(predictions.probabilities.argmax(1))]
+        labels = [(short(names[i]), short(columns[k])) for i, k in cells]
+    else:
+        cells = [(i, k) for i in range(len(names)) for k in range(len(columns))]
+        labels = [(names[i], columns[k]) for i, k in cells]
+    numbers = [(f"{predictions.probabilities[cell]:.1%}", f"{predictions.spread[cell]:.1%}") for cell in cells]
+    header = ("node", "class") if predictions.exclusive else ("smiles", "task")
+    return (*header, "probability", "spread"), [(*label, *row) for label, row in zip(labels, numbers, strict=True)]
 
 
 def node_rows(explanation: NodeExplanation, wide: bool = True) -> tuple[Row, list[Row]]:
