@@ -1,9 +1,9 @@
-"""How fast a file of molecules is judged, and in how much memory.
+"""Measure the speed and memory of predicting a molecule file.
 
     python benchmarks/molecule_stream.py tox21.csv.gz --count 200000
 
-Repeats the molecules of a file until there are enough of them, judges them with a model of the default configuration,
-and prints molecules per second after start-up, CPU time per molecule, and the memory of this process on the way.
+Repeats the molecules of a file up to the given count, predicts them with a model of the default configuration, and
+prints molecules per second after start-up, CPU time per molecule, and samples of this process's memory.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=200_000)
     parser.add_argument("--workers", type=int)
     arguments = parser.parse_args()
-    fitted = rgat.fit("molecules", max_epochs=2, comparison=False)
+    predictor = rgat.fit("molecules", max_epochs=2, comparison=False)
     marks: list[tuple[float, float, int]] = []
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "molecules.smi"
@@ -39,7 +39,7 @@ def main() -> None:
                 file.write(f"{text}\n")
         before = os.times()
         predict_file(
-            fitted,
+            predictor,
             source,
             Path(folder) / "predictions.csv",
             workers=arguments.workers,
@@ -54,7 +54,7 @@ def main() -> None:
                 "molecules": arguments.count,
                 "per_second_after_start": arguments.count * (last - first) / (end - start),
                 "microseconds_of_cpu": {
-                    "judging and writing": 1e6 * spent[0] / arguments.count,
+                    "predicting and writing": 1e6 * spent[0] / arguments.count,
                     "reading SMILES": 1e6 * spent[1] / arguments.count,
                 },
                 "megabytes": [mark[2] for mark in marks[:: max(1, len(marks) // 10)]],

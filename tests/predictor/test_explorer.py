@@ -46,7 +46,7 @@ def opened(browser, path):
 
 
 @browser_test
-def test_the_page_opens_from_a_file_and_a_click_walks_on(tmp_path, browser, node_model):
+def test_the_page_opens_from_a_file_and_a_click_moves_to_a_neighbour(tmp_path, browser, node_model):
     path = tmp_path / "e.html"
     write_explorer(node_model, path, PERSON)
     opened(browser, path)
@@ -54,8 +54,8 @@ def test_the_page_opens_from_a_file_and_a_click_walks_on(tmp_path, browser, node
     assert PERSON in find(browser, ".full")[0].text
     graph, node = node_model.data.graph, node_model.find(PERSON)
     source, target = graph.edge_index
-    heard = int(((target == node) & (source != node)).sum())
-    assert len(find(browser, "line")) == min(heard, 24)
+    incoming = int(((target == node) & (source != node)).sum())
+    assert len(find(browser, "line")) == min(incoming, 24)
     widths = [float(line.get_attribute("stroke-width")) for line in find(browser, "line")]
     assert max(widths) == pytest.approx(10)
     other = next(g for g in find(browser, "g.node:not(.centre)") if "topic/" in g.get_attribute("aria-label"))

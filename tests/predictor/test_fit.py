@@ -7,8 +7,8 @@ from helpers import labelled_graph
 import rgat
 from rgat.data import from_rdf, from_smiles
 from rgat.predictor.configuration import configure, flat_config, read_option, read_toml, split_config
+from rgat.predictor.evaluation import _evaluate_nodes, bootstrap, wilson
 from rgat.predictor.inspection import describe, find_leaks
-from rgat.predictor.quality import _measure_nodes, bootstrap, wilson
 
 QUICK = {"max_epochs": 25, "patience": 10, "comparison": False}
 
@@ -51,9 +51,9 @@ def test_by_default_the_unlabelled_nodes_of_the_labelled_ones_type_are_judged(no
     assert node_model.predict_proba(["http://institute.example/person/59"]).shape == (1, 4)
     assert set(predictions.labels) <= set(node_model.data.classes)
     for question, message in (
-        ({"nodes": ["http://x/y"]}, "http://x/y must be a node of the graph"),
+        ({"nodes": ["http://x/y"]}, "http://x/y must be one of the 524 nodes of the graph"),
         ({"type": "http://institute.example/person/1"}, "must be the type of some node"),
-        ({"nodes": []}, "must be nodes without a label to judge, got none"),
+        ({"nodes": []}, "must be unlabelled nodes to predict, got none"),
     ):
         with pytest.raises(ValueError, match=message):
             node_model.predict(**question)
@@ -169,7 +169,7 @@ def test_a_relation_that_states_the_class_is_a_leak_and_an_identifier_is_not(tmp
     graph.write_text(files[0].read_text() + said + more)
     leaks = find_leaks(from_rdf(graph, files[1]))
     assert [leak.relation for leak in leaks] == ["<http://x/in>"]
-    assert "tells the class of 100% of the labelled nodes" in str(leaks[0])
+    assert "determines the class of 100% of the labelled nodes" in str(leaks[0])
 
 
 def test_the_description_says_what_was_understood(tmp_path, node_data):
@@ -180,9 +180,9 @@ def test_the_description_says_what_was_understood(tmp_path, node_data):
     table = tmp_path / "m.csv"
     table.write_text("smiles,t,note\nCC,1,a\nCCC,0,b\nC(C,1,c\nCN,,d\n")
     lines = describe(rgat.data.from_smiles(table, skip_invalid=True))
-    assert "skipped: 1 rows that are no SMILES (lines 4)" in lines
+    assert "skipped: 1 rows with invalid SMILES (lines 4)" in lines
     assert "task t: 1 positive, 1 negative, 1 missing" in lines
-    assert "columns left aside: note" in lines
+    assert "ignored columns: note" in lines
 
 
 def test_intervals_hold_the_truth_and_shrink_with_more_examples():
@@ -199,15 +199,15 @@ def test_repeated_and_contradictory_molecules_are_counted(tmp_path):
     table = tmp_path / "m.csv"
     table.write_text("smiles,a\n" + "".join(f"{'C' * n}O,{n % 2}\n" for n in range(1, 30)) + "OCC,1\nOCCC,1\n")
     (said,) = [line for line in describe(from_smiles(table)) if line.startswith("repeated")]
-    assert "2 molecules stand in several rows, 1 of them with labels that contradict" in said
+    assert "2 molecules have several rows, 1 of them with contradictory labels" in said
 
 
 def test_test_nodes_without_a_label_are_neither_right_nor_wrong():
     data = labelled_graph()
     labels = data.labels.clone()
     labels[data.test[:4]] = -1
-    report = _measure_nodes(torch.nn.functional.one_hot(data.labels).float(), dataclasses.replace(data, labels=labels))
+    report = _evaluate_nodes(torch.nn.functional.one_hot(data.labels).float(), dataclasses.replace(data, labels=labels))
     assert (report["scores"]["test"], report["tested"], report["right"]) == (1.0, 6, 6)
     labels[data.test] = -1
-    report = _measure_nodes(torch.nn.functional.one_hot(data.labels).float(), dataclasses.replace(data, labels=labels))
+    report = _evaluate_nodes(torch.nn.functional.one_hot(data.labels).float(), dataclasses.replace(data, labels=labels))
     assert "tested" not in report

@@ -22,10 +22,10 @@ def saved(tmp_path, node_model):
 
 
 def rewrite(folder, tensors=None, **changes):
-    """Write the model anew, whole, with another record or other tensors."""
-    found, record = load_checkpoint(folder, "fitted")
+    """Write a valid checkpoint again with another record or other tensors."""
+    stored, record = load_checkpoint(folder, "fitted")
     record = {key: value for key, value in record.items() if key not in ("format", "tensors", "tensors_sha256")}
-    save_checkpoint(folder, found | (tensors or {}), {**record, **changes}, "fitted")
+    save_checkpoint(folder, stored | (tensors or {}), {**record, **changes}, "fitted")
 
 
 def test_a_copied_model_predicts_the_same_in_a_fresh_process(tmp_path, saved, node_model, graph_model):
@@ -61,7 +61,7 @@ class Bomb:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda folder: shutil.rmtree(folder), "must be the folder of a fitted model"),
+        (lambda folder: shutil.rmtree(folder), "must be a model folder"),
         (lambda folder: next(folder.glob("*.safetensors")).unlink(), "No such file"),
         (lambda folder: cut(next(folder.glob("*.safetensors"))), "cut off or changed"),
         (lambda folder: cut(folder / "fitted.json"), "no JSON"),
@@ -75,7 +75,7 @@ class Bomb:
         (lambda folder: rewrite(folder, config={"model": "RGCN"}), "its parts do not fit"),
     ],
 )
-def test_a_damaged_or_strange_folder_is_refused(saved, damage, message):
+def test_a_damaged_or_foreign_folder_is_refused(saved, damage, message):
     damage(saved)
     with pytest.raises(ValueError, match=message):
         rgat.load(saved)
@@ -110,7 +110,7 @@ def pipe(path):
         (lambda folder: link(next(folder.glob("*.safetensors")), "/dev/zero"), "it must be a regular file"),
     ],
 )
-def test_a_folder_that_a_stranger_made_is_refused_in_one_sentence(saved, damage, message, monkeypatch, capsys):
+def test_a_tampered_folder_is_refused_in_one_sentence(saved, damage, message, monkeypatch, capsys):
     damage(saved)
     monkeypatch.setattr("sys.argv", ["rgat", "predict", str(saved)])
     with pytest.raises(SystemExit) as stopped:

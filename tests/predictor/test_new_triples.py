@@ -19,7 +19,7 @@ def inductive(tmp_path_factory):
     return rgat.fit(data, max_epochs=60, comparison=False, feature_dropout=0.0)
 
 
-def test_nodes_added_after_training_are_judged_by_their_features(tmp_path, inductive):
+def test_nodes_added_after_training_are_predicted_by_their_features(tmp_path, inductive):
     new = tmp_path / "new.nt"
     new.write_text(NEW + f'<{PREFIX}person/new> <{PREFIX}phone> "123"^^<http://www.w3.org/2001/XMLSchema#integer> .\n')
     inductive.save(tmp_path / "model")
@@ -32,26 +32,26 @@ def test_nodes_added_after_training_are_judged_by_their_features(tmp_path, induc
     assert loaded.predict([f"{PREFIX}person/new"], rdf=new).names == (f"<{PREFIX}person/new>",)
 
 
-def test_numbers_of_edges_are_those_of_the_grown_graph(tmp_path, files):
+def test_degrees_are_those_of_the_extended_graph(tmp_path, files):
     data = from_rdf(files[0], files[1], features=("types", "degrees"))
     new = tmp_path / "new.nt"
     new.write_text(NEW)
-    grown, _, _ = extend(data, new)
+    extended, _, _ = extend(data, new)
     again = tmp_path / "again.nt"
     again.write_text(files[0].read_text() + NEW)
     whole = from_rdf(again, files[1], features=("types", "degrees"))
-    place = {name: number for number, name in enumerate(whole.node_names)}
-    torch.testing.assert_close(grown.x, whole.x[[place[name] for name in grown.node_names]])
+    node_ids = {name: node for node, name in enumerate(whole.node_names)}
+    torch.testing.assert_close(extended.x, whole.x[[node_ids[name] for name in extended.node_names]])
 
 
 def test_triples_that_are_there_already_change_nothing(tmp_path, files, inductive):
     known = tmp_path / "known.nt"
     known.write_text("".join(line + "\n" for line in files[0].read_text().splitlines()[::9]))
-    grown, added, notes = extend(inductive.data, known)
-    assert (added, notes) == ([], [])
-    before, after = inductive.data.graph, grown.graph
+    extended, added, notes = extend(inductive.data, known)
+    assert (added, notes) == (set(), [])
+    before, after = inductive.data.graph, extended.graph
     assert (before.num_nodes, before.num_edges) == (after.num_nodes, after.num_edges)
-    logits = inductive.member_logits(grown.x, after)
+    logits = inductive.member_logits(extended.x, after)
     assert torch.allclose(logits, inductive.logits, atol=1e-5)
 
 
@@ -66,21 +66,21 @@ def test_unknown_relations_are_left_out_and_counted(tmp_path, inductive):
         inductive.predict(rdf=new)
 
 
-def test_a_one_hot_model_counts_what_it_cannot_judge_and_names_what_can(tmp_path, node_model):
+def test_a_one_hot_model_counts_the_nodes_it_cannot_predict_and_names_how_to(tmp_path, node_model):
     new = tmp_path / "new.nt"
     new.write_text(NEW)
     with pytest.raises(ValueError, match=r"1 of 4 nodes .* train with --features types,literals"):
         node_model.predict(rdf=new)
     new.write_text(NEW + f"<{PREFIX}person/59> <{PREFIX}researches> <{PREFIX}topic/alloys> .\n")
     predictions = node_model.predict(rdf=new)
-    assert predictions.names == (f"<{PREFIX}person/59>",)  # not the topics, which are no persons
+    assert predictions.names == (f"<{PREFIX}person/59>",)  # not the topics, which have another type
     assert "1 of 5 nodes" in predictions.notes[0]
     assert "--features types,literals" in predictions.notes[0]
     new.write_text("<http://x/a> <http://x/p> <http://x/b> .\n")
-    with pytest.raises(ValueError, match=r"2 of 2 nodes .* cannot judge them; train with --features types,literals"):
+    with pytest.raises(ValueError, match=r"2 of 2 nodes .* cannot predict them; train with --features types,literals"):
         node_model.predict(rdf=new)
     new.write_text(f"<{PREFIX}person/58> <{PREFIX}researches> <{PREFIX}topic/alloys> .\n")
-    assert "only say which nodes to judge" in node_model.predict(rdf=new).notes[0]
+    assert "only select the nodes to predict" in node_model.predict(rdf=new).notes[0]
     with pytest.raises(ValueError, match=r"person must be the type of some node, .*; did you mean .*Person\?"):
         node_model.predict(type=f"{PREFIX}person")
     with pytest.raises(ValueError, match=r"must be the type of some node, .*; the most common are http"):

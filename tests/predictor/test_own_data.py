@@ -21,7 +21,7 @@ class Done(NamedTuple):
 
 @pytest.fixture
 def rgat(monkeypatch, capsys):
-    """The command line, without the seconds that a new process takes to start."""
+    """Return a function that runs the command line in this process, which saves seconds of start-up."""
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["rgat", *map(str, arguments)])
@@ -33,8 +33,8 @@ def rgat(monkeypatch, capsys):
     return run
 
 
-def said(text):
-    """What was printed, without the breaks of lines."""
+def unwrapped(text):
+    """Return printed text without its line breaks."""
     return " ".join(text.split())
 
 
@@ -45,7 +45,7 @@ def test_a_knowledge_graph_from_files_to_predictions_and_reasons(tmp_path, files
     train = ("train", "--rdf", graph, "--labels", labels, "--node-column", "person", "--label-column", "group")
     done = rgat(*train, "--out", model, "--epochs", 15, "--ensemble", 2)
     assert done.returncode == 0, done.stderr
-    out = said(done.stdout)
+    out = unwrapped(done.stdout)
     for words in (
         "48 nodes of 4 classes",
         "split: 38 train, 10 test",
@@ -70,8 +70,8 @@ def test_a_knowledge_graph_from_files_to_predictions_and_reasons(tmp_path, files
     assert done.returncode == 0, done.stderr
     assert "person/59 is" in done.stdout
     assert (tmp_path / "e.html").stat().st_size > 10_000
-    found = json.loads(rgat("explain", model, "--node", person, "--json", "--top", 5).stdout)
-    assert len(found["reasons"]) == 5
+    explanation = json.loads(rgat("explain", model, "--node", person, "--json", "--top", 5).stdout)
+    assert len(explanation["reasons"]) == 5
     assert "researches" in rgat("explain", model).stdout
 
 
@@ -81,22 +81,22 @@ def test_molecules_from_a_file_to_predictions_and_reasons(tmp_path, rgat):
     with table.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["name", "smiles", *PATTERNS, "dose"])
-        for place, (text, row) in enumerate(zip(smiles, labels.tolist(), strict=True)):
-            writer.writerow([f"m{place}", text, *("" if value < 0 else value for value in row), len(text)])
+        for number, (text, row) in enumerate(zip(smiles, labels.tolist(), strict=True)):
+            writer.writerow([f"m{number}", text, *("" if value < 0 else value for value in row), len(text)])
     done = rgat("train", "--smiles", table, "--out", model)
     assert done.returncode == 2
     assert "column dose holds numbers other than 0 and 1" in done.stderr
     options = ("--epochs", 3, "--hidden", 16, "--tasks", "amide", "nitrogen-ring")
     done = rgat("train", "--smiles", table, "--threshold", "dose=12", *options, "--out", model, "--option", "heads=2")
     assert done.returncode == 0, done.stderr
-    out = said(done.stdout)
-    for words in ("task amide:", "task dose:", "columns left aside: name, acid", "logistic regression", "mean PR-AUC"):
+    out = unwrapped(done.stdout)
+    for words in ("task amide:", "task dose:", "ignored columns: name, acid", "logistic regression", "mean PR-AUC"):
         assert words in out
     (tmp_path / "new.smi").write_text("CCO\nnonsense\nCC(=O)NC\n")
     done = rgat("predict", model, "--smiles", tmp_path / "new.smi", "--out", tmp_path / "p.csv", "--workers", 1)
     assert done.returncode == 0, done.stderr
-    assert "3 molecules are in" in said(done.stdout)
-    assert "1 are no SMILES" in said(done.stdout)
+    assert "3 molecules are in" in unwrapped(done.stdout)
+    assert "1 are no SMILES" in unwrapped(done.stdout)
     assert "0." in rgat("predict", model, "--smiles", "CCO").stdout
     done = rgat("explain", model, "--smiles", "CC(=O)NC", "--task", "amide", "--html", tmp_path / "m.html")
     assert done.returncode == 0, done.stderr
@@ -146,9 +146,9 @@ def test_bad_graphs_and_labels_are_one_sentence_and_exit_code_2(tmp_path, rgat, 
 
 
 def assert_refused(done, message, folder):
-    """One sentence, exit code 2, and nothing left behind."""
+    """Check for one sentence, exit code 2, and no model folder."""
     assert done.returncode == 2
-    assert message in said(done.stderr)
+    assert message in unwrapped(done.stderr)
     assert done.stderr.startswith("rgat: ")
     assert done.stderr.count("\n") == 1
     assert not (folder / "model").exists()
@@ -243,15 +243,15 @@ def test_questions_that_do_not_fit_are_refused(tmp_path, files, node_model, grap
 def test_a_leak_is_warned_of_before_training(tmp_path, files):
     rows = [line.split("\t") for line in files[1].read_text().splitlines()[1:]]
     graph = tmp_path / "leak.nt"
-    said = "".join(f"<{node}> <http://x/in> <http://x/{name}> .\n" for node, name in rows)
-    graph.write_text(files[0].read_text() + said)
+    leak = "".join(f"<{node}> <http://x/in> <http://x/{name}> .\n" for node, name in rows)
+    graph.write_text(files[0].read_text() + leak)
     lines = own_data.describe(own_data.read(None, rdf=[graph], labels=files[1]))
-    assert [line for line in lines if line.startswith("warning: <http://x/in> alone tells the class of 100%")]
+    assert [line for line in lines if line.startswith("warning: <http://x/in> alone determines the class of 100%")]
     lines = own_data.describe(own_data.read(None, rdf=[graph], labels=files[1], drop_predicates=["http://x/in"]))
     assert not [line for line in lines if line.startswith("warning")]
 
 
-def test_words_for_a_terminal(node_model):
+def test_names_rows_and_sentences_for_a_terminal(node_model):
     assert short("<http://x.org/a/b#Name>") == "Name"
     assert short("<http://x.org/person/3>") == "person/3"
     assert short("inverse of <http://x.org/p>") == "inverse of p"
@@ -269,12 +269,12 @@ def test_words_for_a_terminal(node_model):
     every = node_model.explain(person, top=1000)  # the largest effects of all that were tried, not of the strongest few
     assert explanation.reasons[0].log_odds == max((r.log_odds for r in every.reasons), key=abs)
     narrow, short_rows = node_rows(explanation, wide=False)
-    assert columns[: len(narrow)] == narrow == ("relation", "who speaks", "to whom", "attention", "effect, points")
+    assert columns[: len(narrow)] == narrow == ("relation", "source", "target", "attention", "effect, points")
     assert [row[:5] for row in rows] == short_rows
-    told = " ".join(node_sentences(dataclasses.replace(explanation, choice=0.01, agreement=0.9)))
-    assert "the model chooses nothing here" in told
-    assert "can be believed" not in told
-    assert "can be believed" in " ".join(node_sentences(dataclasses.replace(explanation, choice=0.4, agreement=0.9)))
+    sentences = " ".join(node_sentences(dataclasses.replace(explanation, choice=0.01, agreement=0.9)))
+    assert "the model does not choose among edges here" in sentences
+    assert "is a good guide" not in sentences
+    assert "is a good guide" in " ".join(node_sentences(dataclasses.replace(explanation, choice=0.4, agreement=0.9)))
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_options_of_a_wrong_kind_are_refused(tmp_path, rgat, files, option, mess
     for data in (("institute",), own):
         done = rgat("train", *data, "--out", tmp_path / "model", "--option", option)
         assert done.returncode == 2
-        assert message in said(done.stderr)
+        assert message in unwrapped(done.stderr)
     assert not (tmp_path / "model").exists()
 
 
@@ -304,23 +304,23 @@ def test_names_with_brackets_are_printed_as_they_are(tmp_path, rgat, graph_model
     table.write_text("smiles\nCC\n")
     done = rgat("predict", tmp_path / "model", "--smiles", table, "--out", table)
     assert done.returncode == 2
-    assert "must not take the place of their molecules" in said(done.stderr)
+    assert "must not overwrite their molecules" in unwrapped(done.stderr)
     assert table.read_text() == "smiles\nCC\n"
     done = rgat("predict", tmp_path / "model", "--smiles", "CC", "--out", tmp_path)
     assert (done.returncode, "Traceback" in done.stderr) == (2, False)
     done = rgat("train", "institute", "--out", table)
     assert done.returncode == 2
-    assert "must be a folder that can be written" in said(done.stderr)
+    assert "must be a folder that can be written" in unwrapped(done.stderr)
 
 
 def test_a_data_set_by_name_is_compared_too(tmp_path, rgat):
     done = rgat("train", "institute", "--out", tmp_path / "model", "--epochs", 3)
     assert done.returncode == 0, done.stderr
     for words in ("constant attention", "majority vote", "FEAT", "RGCN", "95 % interval"):
-        assert words in said(done.stdout)
+        assert words in unwrapped(done.stdout)
     done = rgat("train", "institute", "--out", tmp_path / "other", "--labels", "labels.tsv")
     assert done.returncode == 2
-    assert "--labels must come with --rdf, got the name of a data set" in said(done.stderr)
+    assert "--labels must come with --rdf, got the name of a data set" in unwrapped(done.stderr)
 
 
 def test_labels_of_unknown_nodes_are_counted(tmp_path, files):
@@ -339,20 +339,20 @@ def test_a_file_without_molecules_and_an_impossible_seed_are_refused(tmp_path, f
     for data in (("--rdf", graph, "--labels", labels), ("institute",)):
         done = rgat("train", *data, "--out", tmp_path / "m", "--seed", "-1")
         assert done.returncode == 2
-        assert "must be a whole number from 0" in said(done.stderr)
+        assert "must be a whole number from 0" in unwrapped(done.stderr)
 
 
-def test_a_one_hot_model_says_that_it_does_not_use_new_triples(tmp_path, files, node_model):
-    found, notes = own_data.predict(node_model, None, rdf=[files[0]])
-    assert len(found)
-    assert any("the triples of the files only say which nodes to judge" in note for note in notes)
+def test_a_one_hot_model_notes_that_it_does_not_use_new_triples(tmp_path, files, node_model):
+    predictions, notes = own_data.predict(node_model, None, rdf=[files[0]])
+    assert len(predictions)
+    assert any("the triples of the files only select the nodes to predict" in note for note in notes)
 
 
 def test_a_long_smiles_is_no_file_and_options_that_say_nothing_are_refused(
     tmp_path, files, rgat, node_model, graph_model
 ):
-    found, _ = own_data.predict(graph_model, None, smiles="C" * 300)
-    assert len(found) == 1
+    predictions, _ = own_data.predict(graph_model, None, smiles="C" * 300)
+    assert len(predictions) == 1
     for function, arguments, message in (
         (own_data.read_thresholds, (["a=nan"],), "COLUMN=VALUE with a number"),
         (own_data.read_thresholds, (["a=1", "a=2"],), "must have one threshold, got 1 and 2 for a"),
@@ -372,11 +372,11 @@ def test_a_long_smiles_is_no_file_and_options_that_say_nothing_are_refused(
     graph, labels = files
     done = rgat("train", "--rdf", graph, "--labels", labels, "--out", tmp_path / "m", "--resume")
     assert done.returncode == 2
-    assert "--resume must be left out here" in said(done.stderr)
+    assert "--resume must be left out here" in unwrapped(done.stderr)
     for words, message in (
         (("--batch-size", "8"), "--batch-size must be left out here"),
         (("--option", "a=1"), "`option`"),
     ):
         done = rgat("train", "--rdf", tmp_path / "missing.nt", "--labels", labels, "--out", tmp_path / "m", *words)
         assert done.returncode == 2
-        assert message in said(done.stderr)  # and not that the file is missing: options are looked at first
+        assert message in unwrapped(done.stderr)  # and not that the file is missing: options are looked at first

@@ -7,11 +7,11 @@ import pytest
 from rgat.data.tables import csv_cell
 from rgat.predictor.predictions import Predictions
 
-CHANCE = np.array([[0.7, 0.3], [0.2, 0.8]])
+PROBABILITIES = np.array([[0.7, 0.3], [0.2, 0.8]])
 
 
 def nodes(names=("<http://x/a>", "_:b1"), columns=("http://x/Red", 'a "b"\n')):
-    return Predictions(names, columns, CHANCE, CHANCE / 10)
+    return Predictions(names, columns, PROBABILITIES, PROBABILITIES / 10)
 
 
 def test_nodes_go_to_tables_and_triples(tmp_path):
@@ -30,19 +30,19 @@ def test_nodes_go_to_tables_and_triples(tmp_path):
     assert second.startswith("<http://x/a>,http://x/Red,0.700000,0.070000")
 
 
-def test_molecules_go_to_tables_and_say_what_could_not_be_read(tmp_path):
-    chance = np.array([[0.7, 0.3], [np.nan, np.nan]])
-    found = Predictions(("CC", "?"), ("a", "b"), chance, chance / 10, exclusive=False)
-    found.save(tmp_path / "p.csv")
+def test_molecules_go_to_tables_that_mark_invalid_smiles(tmp_path):
+    probabilities = np.array([[0.7, 0.3], [np.nan, np.nan]])
+    predictions = Predictions(("CC", "?"), ("a", "b"), probabilities, probabilities / 10, exclusive=False)
+    predictions.save(tmp_path / "p.csv")
     assert (tmp_path / "p.csv").read_text().splitlines() == [
         "smiles,a,b,a spread,b spread,problem",
         "CC,0.700000,0.300000,0.070000,0.030000,",
         "?,,,,,cannot be read as SMILES",
     ]
-    assert found.labels.tolist() == [[1, 0], [-1, -1]]
-    assert len(found) == 2
+    assert predictions.labels.tolist() == [[1, 0], [-1, -1]]
+    assert len(predictions) == 2
     with pytest.raises(ValueError, match="must be about nodes of a graph, got molecules"):
-        found.save(tmp_path / "p.nt")
+        predictions.save(tmp_path / "p.nt")
 
 
 def test_other_files_are_refused(tmp_path):
@@ -95,7 +95,7 @@ def test_a_node_that_is_no_subject_is_refused(tmp_path, node):
 def test_no_cell_is_a_formula(tmp_path, suffix):
     bad = "=HYPERLINK(1)", "@SUM(1)"
     nodes(names=("+cmd|' /C calc'!A0", "\t=1"), columns=bad).save(tmp_path / f"p{suffix}")
-    task = Predictions(("=C", "C"), ("-x", "b"), CHANCE, CHANCE, exclusive=False)
+    task = Predictions(("=C", "C"), ("-x", "b"), PROBABILITIES, PROBABILITIES, exclusive=False)
     task.save(tmp_path / f"q{suffix}")
     for name in "pq":
         with (tmp_path / f"{name}{suffix}").open(newline="") as file:

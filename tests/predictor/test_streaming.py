@@ -11,6 +11,7 @@ from helpers_processes import children, is_alive, wait_until
 
 from rgat.data.synthetic.molecules import molecule_set
 from rgat.predictor import streaming
+from rgat.predictor.predictor import parse_molecules
 from rgat.predictor.streaming import predict_file, read_smiles
 
 
@@ -20,8 +21,8 @@ def smiles():
 
 
 @pytest.fixture(autouse=True)
-def small_pieces(monkeypatch):
-    monkeypatch.setattr(streaming, "PIECE", 8)
+def small_batches(monkeypatch):
+    monkeypatch.setattr(streaming, "BATCH_SIZE", 8)
 
 
 @pytest.fixture
@@ -29,8 +30,8 @@ def inline(monkeypatch):
     """Parse in this process: a worker takes seconds to start."""
 
     def parsed(rows, workers, self_loops):
-        while texts := [text for _, text in zip(range(streaming.PIECE), rows, strict=False)]:
-            yield texts, streaming.parse(texts, self_loops)
+        while texts := [text for _, text in zip(range(streaming.BATCH_SIZE), rows, strict=False)]:
+            yield texts, parse_molecules(texts, self_loops)
 
     monkeypatch.setattr(streaming, "_parsed", parsed)
 
@@ -61,7 +62,7 @@ def test_a_stream_by_workers_equals_a_prediction_in_memory(tmp_path, graph_model
 def test_an_interrupted_stream_is_resumed_to_the_same_file(tmp_path, graph_model, smiles):
     source, out = tmp_path / "m.csv.gz", tmp_path / "p.tsv"
     with gzip.open(source, "wt") as file:
-        file.write("id,SMILES\n" + "".join(f"{place},{text}\n" for place, text in enumerate(smiles)))
+        file.write("id,SMILES\n" + "".join(f"{row},{text}\n" for row, text in enumerate(smiles)))
     predict_file(graph_model, source, tmp_path / "whole.tsv")
 
     def stop(what, share):
@@ -72,7 +73,7 @@ def test_an_interrupted_stream_is_resumed_to_the_same_file(tmp_path, graph_model
         predict_file(graph_model, source, out, progress=stop)
     part = tmp_path / "p.tsv.part"
     part.write_bytes(part.read_bytes() + b"CCO\t0.5")  # a row that was cut off
-    with pytest.raises(ValueError, match=r"left of an interrupted run; resume it \(--resume\)"):
+    with pytest.raises(ValueError, match=r"left over from an interrupted run; resume it \(--resume\)"):
         predict_file(graph_model, source, out)
     done = predict_file(graph_model, source, out, resume=True)
     assert (done.molecules, done.resumed) == (43, 24)
@@ -80,13 +81,13 @@ def test_an_interrupted_stream_is_resumed_to_the_same_file(tmp_path, graph_model
 
 
 @pytest.mark.usefixtures("inline")
-def test_what_is_left_of_another_run_is_not_mixed_in(tmp_path, graph_model):
+def test_rows_of_another_run_are_refused(tmp_path, graph_model):
     source, out, part = tmp_path / "m.smi", tmp_path / "p.csv", tmp_path / "p.csv.part"
     source.write_text("CCO\nCCN\nCCC\n")
     predict_file(graph_model, source, out)
     whole = out.read_text().splitlines(keepends=True)
     part.write_text("".join(whole[:2]))
-    with pytest.raises(ValueError, match="must be of the same model"):  # nobody says whose it is
+    with pytest.raises(ValueError, match="must be of the same model"):  # without a digest of the model
         predict_file(graph_model, source, out, resume=True)
     mark = tmp_path / "p.csv.part.model"
     mark.write_text(streaming._digest(graph_model))
@@ -94,7 +95,7 @@ def test_what_is_left_of_another_run_is_not_mixed_in(tmp_path, graph_model):
     with pytest.raises(ValueError, match="must be of the same model, but its columns differ"):
         predict_file(graph_model, source, out, resume=True)
     part.write_text(whole[0] + whole[2])
-    with pytest.raises(ValueError, match="must be of the same file of molecules, but row 1 is another one"):
+    with pytest.raises(ValueError, match="must be of the same molecule file, but row 1 differs"):
         predict_file(graph_model, source, out, resume=True)
     part.write_text("")
     assert predict_file(graph_model, source, out, resume=True).molecules == 3
@@ -104,7 +105,7 @@ def test_what_is_left_of_another_run_is_not_mixed_in(tmp_path, graph_model):
 
 @pytest.mark.usefixtures("inline")
 @pytest.mark.parametrize("cut", [b"CCO,0.5", b'"CC\n', b'"CC\n(', b"C\xc3"])
-def test_rows_with_quoted_newlines_are_resumed_and_half_a_row_is_taken_away(tmp_path, graph_model, cut):
+def test_rows_with_quoted_newlines_are_resumed_and_a_truncated_row_is_removed(tmp_path, graph_model, cut):
     source, out = tmp_path / "m.csv", tmp_path / "p.csv"
     source.write_text('smiles\nCCO\n"CC\n(C)C"\n"C,C"\nCCN\n"C\nC"\nCCC\n')
     predict_file(graph_model, source, out)

@@ -1,8 +1,7 @@
-"""From data to a model that people keep: fit, predict, explain, save, load."""
+"""Fit a predictor to a person's own data, then predict, explain, save and load."""
 
 from rgat.predictor.fitting import fit
-from rgat.predictor.folder import load
 from rgat.predictor.predictions import Predictions
-from rgat.predictor.predictor import FittedModel, GraphModel, NodeModel
+from rgat.predictor.predictor import MoleculePredictor, NodePredictor, load
 
-__all__ = ["FittedModel", "GraphModel", "NodeModel", "Predictions", "fit", "load"]
+__all__ = ["MoleculePredictor", "NodePredictor", "Predictions", "fit", "load"]

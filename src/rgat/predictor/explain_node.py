@@ -1,12 +1,18 @@
-"""Why a node is judged as it is: attention, and beside it what happens without an edge, for attention can mislead."""
+"""Explain a node's prediction by attention and by effects: the change of the prediction without an edge.
+
+Attention is followed through both layers. Two layers pass a node's features along walks of two edges, each weighted by
+the product of its attention. A walk is credited to its first edge. A self-loop is no step: a walk that starts with one
+is credited to its second edge or, if both are self-loops, to the node's own input. Heads and members are averaged.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Sequence
 from os import PathLike
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,26 +21,26 @@ from rgat.checks import check_word
 from rgat.data import MISSING, NodeData
 from rgat.data.files import write_atomically
 from rgat.graph import RelationalGraph
-from rgat.predictor.attention import flow, layer_attention, logits_at_equal_share, receptive_field
-from rgat.predictor.predictor import NodeModel
+from rgat.nn import RGATConv, RGCNConv
+from rgat.predictor.ensemble import Ensemble
 
-NO_CHOICE = 0.05  # of the attention; less than that elsewhere than with equal shares is no choice
-LEAST_TRIED = 32  # edges: few enough to take each away in turn
+NO_CHOICE = 0.05  # attention that differs less than this from equal shares distinguishes no edges
+MIN_REMOVED = 32  # edges to remove one by one, even if fewer reasons are asked for
 
 
 @dataclasses.dataclass(frozen=True)
 class Reason:
-    """One edge in the neighbourhood of a node.
+    """An edge in the receptive field of a node.
 
     Attributes:
         relation: its name; "inverse of" says that it was given in the other direction.
-        source: the node that speaks.
-        target: the node that hears it: the explained one, or a neighbour of it.
-        attention: share of what reaches the explained node that starts with this edge.
-        equal_share: the same if attention were constant: what the edge would have if the model did not choose.
-        effect: change of the probability of the predicted class when the edge (and its inverse) is taken away.
-        log_odds: the same change, in log-odds, which do not saturate.
-        choice: change in log-odds if the model gave the edge its equal share of attention instead.
+        source: the node whose features the edge carries.
+        target: the node that receives them: the explained node or a neighbour of it.
+        attention: share of the attention that reaches the explained node along walks that start with this edge.
+        equal_share: the same share under constant attention.
+        effect: change of the predicted class's probability when the edge and its inverse are removed.
+        log_odds: the same change in log-odds, which do not saturate.
+        choice: change in log-odds when the edge's attention is set to its equal share.
     """
 
     relation: str
@@ -47,13 +53,18 @@ class Reason:
     choice: float
 
     @property
-    def strength(self) -> float:
-        """What speaks for the prediction: the edge by its attention, or the choice of its attention, if that is more.
+    def support(self) -> float:
+        """Support for the prediction by the edge, weighted by its attention."""
+        return -self.log_odds * self.attention
 
-        Attention alone would name edges without any effect, and effects alone not those that the model shuts out, which
-        is a choice as well.
+    @property
+    def strength(self) -> float:
+        """Support for the prediction by the edge or by the model's choice of its attention, whichever is larger.
+
+        Attention alone would rank edges without any effect first. Effects alone would miss the edges that the model
+        ignores by choice.
         """
-        return max(-self.log_odds * self.attention, -self.choice)
+        return max(self.support, -self.choice)
 
 
 ORDERS: dict[str, Callable[[Reason], float]] = {
@@ -63,21 +74,21 @@ ORDERS: dict[str, Callable[[Reason], float]] = {
 }
 
 
-class _Explanation:
-    """Something with a table, that can be saved."""
+class Explanation:
+    """A dataclass that can be written as JSON."""
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return the fields as plain values."""
         return dataclasses.asdict(self)  # type: ignore[call-overload,no-any-return]
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write it as JSON."""
+        """Write the explanation as JSON."""
         write_atomically(path, json.dumps(self.as_json(), indent=1, ensure_ascii=False).encode())
 
 
 @dataclasses.dataclass(frozen=True)
-class NodeExplanation(_Explanation):
-    """Why a node is judged as it is.
+class NodeExplanation(Explanation):
+    """The reasons for a node's predicted class.
 
     Attributes:
         node: its name.
@@ -85,13 +96,12 @@ class NodeExplanation(_Explanation):
         probability: of this class.
         label: the known class, if there is one.
         own: share of attention on the node's own input.
-        reasons: in the order asked for; by strength, those that speak against the prediction come last.
-        relations: share of attention of each relation, most first.
-        agreement: rank correlation between attention and effect over the reasons: near 1, attention is to be believed;
-            near 0 or below, look at the effects. None for fewer than three.
-        num_edges: number of edges that could have had an influence.
-        choice: how much of the attention is elsewhere than with equal shares, from 0 to 1; near 0 the model chooses
-            nothing.
+        reasons: in the requested order; by strength, edges that count against the prediction come last.
+        relations: share of attention of each relation, largest first.
+        agreement: rank correlation between attention and effect over the reasons; near 1, attention is a good guide,
+            near 0 or below, it is not. None for fewer than three reasons.
+        num_edges: number of edges in the receptive field.
+        choice: distance between attention and equal shares, from 0 to 1; near 0, the model does not choose among edges.
     """
 
     node: str
@@ -107,14 +117,14 @@ class NodeExplanation(_Explanation):
 
 
 @dataclasses.dataclass(frozen=True)
-class RelationImportance(_Explanation):
-    """Which relations matter for the labelled nodes of a graph, most attention first.
+class RelationImportance(Explanation):
+    """The importance of relations for the labelled nodes of a graph, most attention first.
 
     Attributes:
         attention: share of each relation, both directions together.
-        effect: mean change of the probability of the predicted class without the relation.
-        changed: share of the nodes that would be given another class without it.
-        nodes: number of nodes this was measured on.
+        effect: mean change of the predicted class's probability without the relation.
+        changed: share of the nodes whose predicted class changes without the relation.
+        nodes: number of labelled nodes.
     """
 
     attention: dict[str, float]
@@ -123,87 +133,82 @@ class RelationImportance(_Explanation):
     nodes: int
 
 
-def explain_node(fitted: NodeModel, node: int, top: int = 20, by: str = "strength") -> NodeExplanation:
-    """The effects of taking away those edges that attention chooses most, and the first reasons among them in an order.
+def explain_node(ensemble: Ensemble, data: NodeData, node: int, top: int = 20, by: str = "strength") -> NodeExplanation:
+    """Return the ``top`` reasons for a node's predicted class, ordered by one of ``ORDERS``.
 
-    Args:
-        fitted: the model.
-        node: its id.
-        top: number of reasons.
-        by: one of the ``ORDERS``.
+    Only the edges with the most attention, or with the attention farthest from an equal share, are removed one by one.
     """
     check_word("by", by, tuple(ORDERS))
-    data = fitted.data
-    edges = receptive_field(data.graph, node)
-    graph = data.graph.with_edges(edges).prepare()  # once, for all that is tried
-    found, equal = (
-        flow(layer_attention(fitted.members, data.x, graph, constant), graph, torch.tensor([node]))
+    graph = data.graph.with_edges(receptive_field(data.graph, node)).prepare()  # once, for all forward passes
+    attention, equal = (
+        flow(layer_attention(ensemble, data.x, graph, constant), graph, torch.tensor([node]))
         for constant in (False, True)
     )
-    before = _probabilities(fitted, graph, torch.tensor([node]))[0]
+    before = ensemble.probabilities(ensemble.member_logits(data.x, graph)[:, node])
     predicted = int(before.argmax())
     reasons = []
-    for place in _most_chosen(found.edges, equal.edges)[: max(2 * top, LEAST_TRIED)]:
-        after = _probabilities(fitted, _without(graph, place, data), torch.tensor([node]))[0]
-        equally = _at_equal_share(fitted, graph, place, node)
-        (source, target), relation = graph.edge_index[:, place].tolist(), int(graph.edge_type[place])
+    for edge in _edges_by_choice(attention.edges, equal.edges)[: max(2 * top, MIN_REMOVED)]:
+        after = ensemble.probabilities(ensemble.member_logits(data.x, _without(graph, edge, data))[:, node])
+        equally = ensemble.probabilities(logits_at_equal_share(ensemble, data.x, graph, edge)[:, node])
+        source, target = graph.edge_index[:, edge].tolist()
         reasons.append(
             Reason(
-                relation=data.relation_names[relation],
+                relation=data.relation_names[int(graph.edge_type[edge])],
                 source=data.node_names[source],
                 target=data.node_names[target],
-                attention=float(found.edges[place]),
-                equal_share=float(equal.edges[place]),
+                attention=float(attention.edges[edge]),
+                equal_share=float(equal.edges[edge]),
                 effect=float(after[predicted] - before[predicted]),
                 log_odds=float(_log_odds(after[predicted]) - _log_odds(before[predicted])),
                 choice=float(_log_odds(equally[predicted]) - _log_odds(before[predicted])),
             )
         )
-    choice = float((found.edges - equal.edges).abs().sum() / 2)
-    chooses = by != "strength" or choice >= NO_CHOICE
-    reasons.sort(key=ORDERS[by] if chooses else lambda reason: -reason.log_odds * reason.attention, reverse=True)
+    choice = float((attention.edges - equal.edges).abs().sum() / 2)
+    has_choice = by != "strength" or choice >= NO_CHOICE
+    reasons.sort(key=ORDERS[by] if has_choice else lambda reason: reason.support, reverse=True)
     label = int(data.labels[node])
     return NodeExplanation(
         node=data.node_names[node],
         predicted=data.classes[predicted],
         probability=float(before[predicted]),
         label=None if label == MISSING else data.classes[label],
-        own=found.own,
+        own=float(attention.own.sum()),
         reasons=reasons[:top],
-        relations=_by_relation(found.edges, graph.edge_type, data.relation_names),
+        relations=_sum_by_relation(attention.edges, graph.edge_type, data.relation_names),
         agreement=agreement([r.attention for r in reasons], [abs(r.log_odds) for r in reasons]),
-        num_edges=len(edges),
+        num_edges=graph.num_edges,
         choice=choice,
     )
 
 
-def _most_chosen(attention: Tensor, equal_share: Tensor) -> list[int]:
-    """Edges that anything flows along, by attention or its distance from an equal share, whichever is more."""
-    chosen = torch.maximum(attention, (attention - equal_share).abs())
-    order: list[int] = chosen.argsort(descending=True, stable=True).tolist()
-    return [edge for edge in order if chosen[edge] > 0]
+def _edges_by_choice(attention: Tensor, equal_share: Tensor) -> list[int]:
+    """Return the edges by attention or by its distance from an equal share, whichever is larger, without zeros."""
+    score = torch.maximum(attention, (attention - equal_share).abs())
+    order: list[int] = score.argsort(descending=True, stable=True).tolist()
+    return [edge for edge in order if score[edge] > 0]
 
 
-def explain_relations(fitted: NodeModel) -> RelationImportance:
-    """Attention and effect of each relation on the labelled nodes."""
-    data, graph = fitted.data, fitted.data.graph
+def explain_relations(ensemble: Ensemble, data: NodeData) -> RelationImportance:
+    """Return the attention and effect of each relation on the labelled nodes."""
+    graph = data.graph
     nodes = (data.labels != MISSING).nonzero().squeeze(1)
-    found = flow(layer_attention(fitted.members, data.x, graph), graph, nodes)
+    attention = flow(layer_attention(ensemble, data.x, graph), graph, nodes)
     base = [data.relation_names[relation] for relation in data.base_relation]
-    shares = _by_relation(found.edges, graph.edge_type, base)
-    before = _probabilities(fitted, graph, nodes)
+    shares = _sum_by_relation(attention.edges, graph.edge_type, base)
+    before = ensemble.probabilities(ensemble.member_logits(data.x, graph)[:, nodes])
     predicted = before.argmax(1, keepdim=True)
     effect, changed = {}, {}
     for name in shares:
-        numbers = torch.tensor([place for place, other in enumerate(base) if other == name])
-        kept = (~torch.isin(graph.edge_type, numbers)).nonzero().squeeze(1)
-        after = _probabilities(fitted, graph.with_edges(kept), nodes)
+        removed = torch.tensor([relation for relation, other in enumerate(base) if other == name])
+        kept = graph.with_edges(~torch.isin(graph.edge_type, removed))
+        after = ensemble.probabilities(ensemble.member_logits(data.x, kept)[:, nodes])
         effect[name] = float((after.gather(1, predicted) - before.gather(1, predicted)).mean())
         changed[name] = float((after.argmax(1) != predicted.squeeze(1)).double().mean())
     return RelationImportance(shares, effect, changed, len(nodes))
 
 
-def _by_relation(shares: Tensor, edge_type: Tensor, names: Sequence[str]) -> dict[str, float]:
+def _sum_by_relation(shares: Tensor, edge_type: Tensor, names: Sequence[str]) -> dict[str, float]:
+    """Return the sum of the edges' shares for each name that has any, largest first; names may repeat."""
     totals: dict[str, float] = {}
     sums = torch.zeros(len(names), dtype=torch.float64).index_add_(0, edge_type, shares)
     for name, value in zip(names, sums.tolist(), strict=True):
@@ -212,27 +217,15 @@ def _by_relation(shares: Tensor, edge_type: Tensor, names: Sequence[str]) -> dic
     return dict(sorted(totals.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _probabilities(fitted: NodeModel, graph: RelationalGraph, nodes: Tensor) -> Tensor:
-    logits = fitted.member_logits(fitted.data.x, graph)[:, nodes]
-    return fitted.calibration.probabilities(logits.double().mean(0))
-
-
-def _at_equal_share(fitted: NodeModel, graph: RelationalGraph, edge: int, node: int) -> Tensor:
-    x, device = fitted.data.x, next(fitted.members[0].parameters()).device
-    x, graph = None if x is None else x.to(device), graph.to(device)
-    logits = [logits_at_equal_share(member, x, graph, edge)[node] for member in fitted.members]
-    return fitted.calibration.probabilities(torch.stack(logits).double().mean(0).cpu().unsqueeze(0))[0]
-
-
 def _without(graph: RelationalGraph, edge: int, data: NodeData) -> RelationalGraph:
-    """The graph without an edge and its inverse."""
+    """Return the graph without an edge and its inverse."""
     (source, target), relation = graph.edge_index[:, edge].tolist(), int(graph.edge_type[edge])
-    gone = torch.zeros(graph.num_edges, dtype=torch.bool)
-    gone[edge] = True
+    kept = torch.ones(graph.num_edges, dtype=torch.bool)
+    kept[edge] = False
     base = torch.tensor(data.base_relation)
     is_inverse = (base[graph.edge_type] == base[relation]) & (graph.edge_type != relation)
-    gone |= is_inverse & (graph.edge_index[0] == target) & (graph.edge_index[1] == source)
-    return graph.with_edges((~gone).nonzero().squeeze(1))
+    kept &= ~(is_inverse & (graph.edge_index[0] == target) & (graph.edge_index[1] == source))
+    return graph.with_edges(kept)
 
 
 def _log_odds(probability: Tensor) -> Tensor:
@@ -240,15 +233,105 @@ def _log_odds(probability: Tensor) -> Tensor:
 
 
 def agreement(attention: Sequence[float], effect: Sequence[float]) -> float | None:
-    """Spearman's rank correlation; ties share their mean rank."""
+    """Return Spearman's rank correlation, ties sharing their mean rank; None where it is undefined."""
     if len(attention) < 3:
         return None
-    ranks = torch.stack([_ranks(torch.tensor(values, dtype=torch.float64)) for values in (attention, effect)])
-    ranks = ranks - ranks.mean(1, keepdim=True)
-    scale = float(ranks.norm(dim=1).prod())
-    return float(ranks.prod(0).sum()) / scale if scale > 0 else None
+    values = torch.tensor([attention, effect], dtype=torch.float64)
+    ranks = (values.unsqueeze(2) - values.unsqueeze(1)).sign().sum(2)  # mean ranks, scaled and shifted
+    correlation = float(torch.corrcoef(ranks)[0, 1])
+    return None if math.isnan(correlation) else correlation
 
 
-def _ranks(values: Tensor) -> Tensor:
-    below, same = values.unsqueeze(1) > values, values.unsqueeze(1) == values
-    return below.sum(1).double() + (same.sum(1).double() - 1) / 2
+class Flow(NamedTuple):
+    """Shares of the attention that reaches some nodes; all shares sum to one."""
+
+    edges: Tensor  # [E]
+    own: Tensor  # [N], of each node's own input
+
+
+def layer_attention(
+    ensemble: Ensemble, x: Tensor | None, graph: RelationalGraph, constant: bool = False
+) -> list[tuple[Tensor, Tensor]]:
+    """Return the attention of both layers of each member, ``[E]`` each, averaged over heads, on the CPU.
+
+    With ``constant``, return constant attention instead: each edge's equal share of its softmax group.
+    """
+    x, graph = ensemble.on_device(x, graph)
+    attentions = []
+    with torch.no_grad():
+        for model in ensemble.members:
+            first, hidden = _attend(model.conv1, x, graph, constant)
+            second, _ = _attend(model.conv2, torch.relu(model.norm1(hidden)), graph, constant)
+            attentions.append((first.cpu(), second.cpu()))
+    return attentions
+
+
+def _attend(
+    conv: RGATConv | RGCNConv, x: Tensor | None, graph: RelationalGraph, constant: bool
+) -> tuple[Tensor, Tensor]:
+    if isinstance(conv, RGATConv):
+        out, (_, attention) = conv(x, graph, return_attention_weights=True, constant_attention=constant)
+        return attention.float().mean(1), out
+    key = graph.edge_type * graph.num_nodes + graph.edge_index[1]
+    _, group, sizes = torch.unique(key, return_inverse=True, return_counts=True)
+    return 1 / sizes[group].float(), conv(x, graph)  # RGCN averages each relation
+
+
+def logits_at_equal_share(ensemble: Ensemble, x: Tensor | None, graph: RelationalGraph, edge: int) -> Tensor:
+    """Return the members' logits ``[S, N, classes]`` with one edge's attention set to its equal share, in both layers.
+
+    The other edges of its softmax group keep their proportions. This shows the effect of an edge that the model ignores
+    by giving it little attention, which removing the edge does not show.
+    """
+    x, graph = ensemble.on_device(x, graph)
+    logits = []
+    with torch.no_grad():
+        for model in ensemble.members:
+            hidden = torch.relu(model.norm1(_attend_equally(model.conv1, x, graph, edge)))
+            logits.append(_attend_equally(model.conv2, hidden, graph, edge).cpu())
+    return torch.stack(logits)
+
+
+def _attend_equally(conv: RGATConv | RGCNConv, x: Tensor | None, graph: RelationalGraph, edge: int) -> Tensor:
+    if not isinstance(conv, RGATConv):
+        out: Tensor = conv(x, graph)
+        return out
+    attention, equal = (
+        conv(x, graph, return_attention_weights=True, constant_attention=constant)[1][1] for constant in (False, True)
+    )
+    target, relation = graph.edge_index[1], graph.edge_type
+    group = (target == target[edge]).unsqueeze(1).repeat(1, conv.heads)  # [E, H], the edge's softmax group
+    within = torch.tensor([scope == "within" for scope in conv.scope], device=group.device)
+    group &= (relation == relation[edge]).unsqueeze(1) | ~within
+    rest, share = 1 - attention[edge], equal[edge]
+    proportions = torch.where(rest > 1e-6, attention / rest.clamp(min=1e-6), 1 / (group.sum(0) - 1).clamp(min=1))
+    attention = torch.where(group, proportions * (1 - share), attention)
+    attention[edge] = share
+    return conv.combine(x, graph, attention)
+
+
+def flow(attentions: Sequence[tuple[Tensor, Tensor]], graph: RelationalGraph, nodes: Tensor) -> Flow:
+    """Return each edge's share of the attention that reaches ``nodes``, and the shares of their own input."""
+    source, target = graph.edge_index.cpu()
+    no_attention = torch.zeros(graph.num_nodes, dtype=torch.float64)
+    is_end = torch.zeros(graph.num_nodes, dtype=torch.bool).index_fill_(0, nodes, True)[target]
+    is_loop = source == target
+    edges, own = torch.zeros(graph.num_edges, dtype=torch.float64), no_attention.clone()
+    for first, second in attentions:
+        last = torch.where(is_end, second.double(), 0)
+        reach = no_attention.index_add(0, source, last)
+        loop = no_attention.index_add(0, target, torch.where(is_loop, first.double(), 0))
+        edges += torch.where(is_loop, 0, first.double() * reach[target])
+        edges += torch.where(is_loop, 0, last * loop[source])
+        own.index_add_(0, source, torch.where(is_loop, last * loop[source], 0))
+    total = (edges.sum() + own.sum()).clamp(min=1e-300)
+    return Flow(edges / total, own / total)
+
+
+def receptive_field(graph: RelationalGraph, node: int) -> Tensor:
+    """Return the ids of the edges in the receptive field of a node after two layers."""
+    source, target = graph.edge_index
+    reached = torch.zeros(graph.num_nodes, dtype=torch.bool)
+    reached[source[target == node]] = True
+    reached[node] = True
+    return reached[target].nonzero().squeeze(1)

@@ -33,12 +33,11 @@ from rgat.predictor.explain_molecule import MoleculeExplanation
 from rgat.predictor.explain_node import ORDERS, NodeExplanation, RelationImportance
 from rgat.predictor.explorer import write_explorer
 from rgat.predictor.fitting import fit, fit_trained
-from rgat.predictor.folder import load
 from rgat.predictor.forecast import forecast
 from rgat.predictor.inspection import describe as describe_data
 from rgat.predictor.inspection import find_leaks
 from rgat.predictor.predictions import PREDICTED, Predictions
-from rgat.predictor.predictor import GraphModel, NodeModel
+from rgat.predictor.predictor import MoleculePredictor, NodePredictor, Predictor, load
 from rgat.predictor.progress import Progress, no_progress
 from rgat.predictor.streaming import predict_file
 from rgat.predictor.text import molecule_rows, node_rows, node_sentences, relation_rows
@@ -219,16 +218,16 @@ def train_by_name(
 
 def keep_trained(
     trained: Trained, config: dict[str, Any], out: Path, seed: int, comparison: bool, progress: Progress
-) -> NodeModel | GraphModel:
+) -> Predictor:
     """Calibrate and save what ``train_by_name`` trained, and say how good it is; `torchrun` compares with nothing."""
     compares = comparison and not under_torchrun()
-    fitted = fit_trained(trained, config, seed, compares, progress, keep=lambda fitted: fitted.save(out))
-    fitted.save(out)
-    return fitted
+    predictor = fit_trained(trained, config, seed, compares, progress, keep=lambda predictor: predictor.save(out))
+    predictor.save(out)
+    return predictor
 
 
 def predict(
-    fitted: NodeModel | GraphModel,
+    predictor: Predictor,
     out: Path_ | None,
     *,
     nodes: Sequence[str] | None = None,
@@ -244,7 +243,7 @@ def predict(
     """Judge what was asked for; the predictions, unless they went straight to a file, and what to say of them."""
     of_nodes = {"--node": nodes, "--type": kind, "--rdf": rdf, "--predicate": predicate}
     of_molecules = {"--smiles-column": smiles_column, "--workers": workers, "--resume": resume}
-    if isinstance(fitted, NodeModel):
+    if isinstance(predictor, NodePredictor):
         if smiles is not None:
             raise ValueError("this is a model of the nodes of a graph: ask for --node, --nodes, --type or --rdf")
         refuse(of_molecules, "a file of molecules")
@@ -252,7 +251,7 @@ def predict(
             refuse({"--type": kind}, "all nodes, not for those that are named")
         if out is None or Path(out).suffix != ".nt":
             refuse({"--predicate": predicate}, "an --out that ends in .nt")
-        found = fitted.predict(nodes, type=kind, rdf=list(rdf) if rdf else None)
+        found = predictor.predict(nodes, type=kind, rdf=list(rdf) if rdf else None)
     elif smiles is None:
         raise ValueError("this is a model of molecules: give --smiles, a file or a SMILES")
     elif _is_file(smiles):
@@ -260,17 +259,17 @@ def predict(
         if out is None:
             raise ValueError("predictions of a file of molecules must go to a file: --out predictions.csv")
         done = predict_file(
-            fitted, smiles, out, smiles_column=smiles_column, workers=workers, resume=resume, progress=progress
+            predictor, smiles, out, smiles_column=smiles_column, workers=workers, resume=resume, progress=progress
         )
         resumed = f", {done.resumed:,} of them resumed" if done.resumed else ""
-        bad = f"; {done.unreadable:,} are no SMILES, and say so" if done.unreadable else ""
+        bad = f"; {done.invalid:,} are no SMILES, and say so" if done.invalid else ""
         return None, [f"{done.molecules:,} molecules are in {out}{resumed}{bad}"]
     else:
         refuse(of_nodes, "nodes of a graph")
         refuse(of_molecules, "a file of molecules")
         if Path(smiles).suffix in (".csv", ".tsv", ".smi", ".txt", ".gz"):
             raise ValueError(f"{smiles} must be a file that is there, or a SMILES")
-        found = fitted.predict([smiles])
+        found = predictor.predict([smiles])
         if (found.labels == -1).any():
             raise ValueError(f'"{smiles}" must be a SMILES, or a file that is there; it can be read as neither')
     notes = list(found.notes)
@@ -296,7 +295,7 @@ def refuse(options: Mapping[str, Any], what: str) -> None:
 
 
 def explain(
-    fitted: NodeModel | GraphModel,
+    predictor: Predictor,
     *,
     node: str | None = None,
     smiles: str | None = None,
@@ -307,11 +306,11 @@ def explain(
 ) -> NodeExplanation | RelationImportance | MoleculeExplanation:
     """The explanation that was asked for; a page is written beside it."""
     check_word("by", by, tuple(ORDERS))
-    if isinstance(fitted, GraphModel):
+    if isinstance(predictor, MoleculePredictor):
         if smiles is None:
             raise ValueError("this is a model of molecules: give --smiles")
         refuse({"--node": node, "--by": by if by != "strength" else None}, "nodes of a graph")
-        found = fitted.explain(smiles, task)
+        found = predictor.explain(smiles, task)
         if page is not None:
             if Path(page).suffix != ".html":
                 raise ValueError(f"{page}: a page must go to a file that ends in .html")
@@ -323,8 +322,8 @@ def explain(
     if node is None:
         refuse({"--by": by if by != "strength" else None}, "the edges of a --node")
     if page is not None:
-        write_explorer(fitted, page, node)
-    return fitted.explain(node, top=top, by=by)
+        write_explorer(predictor, page, node)
+    return predictor.explain(node, top=top, by=by)
 
 
 def told(

@@ -27,10 +27,11 @@ from rgat.models import Model
 from rgat.predictor.calibration import Calibration, calibrate_graphs, calibrate_nodes
 from rgat.predictor.comparison import compare
 from rgat.predictor.configuration import Config, configure, searchable, split_config, task_of
+from rgat.predictor.ensemble import Ensemble
+from rgat.predictor.evaluation import evaluate
 from rgat.predictor.inspection import check
-from rgat.predictor.predictor import GraphModel, NodeModel
+from rgat.predictor.predictor import Predictor, make_predictor
 from rgat.predictor.progress import Progress, no_progress
-from rgat.predictor.quality import measure
 from rgat.training import (
     Job,
     Result,
@@ -55,9 +56,9 @@ def fit(
     comparison: bool = True,
     device: torch.device | str = "cpu",
     progress: Progress = no_progress,
-    keep: Callable[[NodeModel | GraphModel], None] | None = None,
+    keep: Callable[[Predictor], None] | None = None,
     **options: Any,
-) -> NodeModel | GraphModel:
+) -> Predictor:
     """Fit a model to labelled nodes or graphs; the defaults are meant to work.
 
     Args:
@@ -84,11 +85,11 @@ def fit(
     if search:
         config = _search(trainer, config, options, search)
     members, calibration = trainer.train(config, ensemble)
-    fitted = _fitted(data, members, config, calibration)
-    fitted.report.update(seed=seed, ensemble=ensemble, search=search, **measure(fitted, data))
+    predictor = make_predictor(Ensemble(members, config, calibration, {}), data)
+    predictor.report.update(seed=seed, ensemble=ensemble, search=search, **evaluate(predictor, data))
     if comparison:
-        trainer.compare(fitted, config, keep)
-    return fitted
+        trainer.compare(predictor, config, keep)
+    return predictor
 
 
 def fit_trained(
@@ -97,24 +98,17 @@ def fit_trained(
     seed: int,
     comparison: bool = False,
     progress: Progress = no_progress,
-    keep: Callable[[NodeModel | GraphModel], None] | None = None,
-) -> NodeModel | GraphModel:
+    keep: Callable[[Predictor], None] | None = None,
+) -> Predictor:
     """What :func:`fit` returns, of a model that was trained already; its validation part calibrates it."""
     device = next(trained.model.parameters()).device
     trainer = _Trainer(trained.data, device, seed, progress)
     members: list[Any] = [trained.model]
-    fitted = _fitted(trained.data, members, config, trainer.calibrate(members))
-    fitted.report.update(seed=seed, ensemble=1, search=0, **measure(fitted, trained.data))
+    predictor = make_predictor(Ensemble(members, config, trainer.calibrate(members), {}), trained.data)
+    predictor.report.update(seed=seed, ensemble=1, search=0, **evaluate(predictor, trained.data))
     if comparison:
-        trainer.compare(fitted, config, keep)
-    return fitted
-
-
-def _fitted(data: Data, members: list[Model], config: Config, calibration: Calibration) -> NodeModel | GraphModel:
-    if isinstance(data, NodeData):
-        return NodeModel(members, config, calibration, {}, data)
-    about = (data.tasks, data.relation_names, data.in_channels, data.provenance)
-    return GraphModel(members, config, calibration, {}, *about)
+        trainer.compare(predictor, config, keep)
+    return predictor
 
 
 class _Trainer:
@@ -190,7 +184,7 @@ class _Trainer:
             members, _ = self.run(what, [self.data] * ensemble, config, settings, seeds)
             return members, self.calibrate(members)
         results, logits = self.cross_validate(config, f"cross-validation of {what}")
-        # Each node is judged by the model that did not learn from it.
+        # Each node is predicted by the model that did not learn from it.
         labels = torch.cat([fold.labels[fold.valid] for fold in self.folds])
         calibration = calibrate_nodes(torch.cat(logits), labels)
         epochs = statistics.median_high([result.best_epoch for result in results])
@@ -200,14 +194,14 @@ class _Trainer:
 
     def compare(
         self,
-        fitted: NodeModel | GraphModel,
+        predictor: Predictor,
         config: Config,
-        keep: Callable[[NodeModel | GraphModel], None] | None,
+        keep: Callable[[Predictor], None] | None,
     ) -> None:
         """Add what other systems reach to the model's report; first keep the model, whatever happens to them."""
         if keep is not None:
-            keep(fitted)
-        fitted.report["comparison"] = compare(self.data, config, self.seed, self.train_rival)
+            keep(predictor)
+        predictor.report["comparison"] = compare(self.data, config, self.seed, self.train_rival)
 
     def train_rival(self, config: Config, what: str) -> Model:
         """One model to compare with, of which nothing but itself is of interest; raises if memory is short."""

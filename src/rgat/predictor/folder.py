@@ -1,4 +1,4 @@
-"""A fitted model as a folder of safetensors and JSON: loading one never runs anybody's code."""
+"""Write and read a predictor as a folder of safetensors and JSON; reading never runs code from the folder."""
 
 from __future__ import annotations
 
@@ -14,32 +14,31 @@ from rgat.data import NodeData
 from rgat.data.dataset import PARTS
 from rgat.experiments.variants import build_model
 from rgat.graph import RelationalGraph, check_ids
-from rgat.models import GraphClassifier, Model
+from rgat.models import GraphClassifier
 from rgat.predictor.calibration import Calibration
 from rgat.predictor.configuration import split_config
-from rgat.predictor.predictor import FittedModel, GraphModel, NodeModel
+from rgat.predictor.ensemble import Ensemble, MoleculeVocabulary
 from rgat.training import has_checkpoint, load_checkpoint, save_checkpoint
 from rgat.version import __version__
 
-FORMAT = 1  # of the record below; the checkpoint around it has a format of its own
-NAME = "fitted"  # beside it, a folder may hold checkpoints of its training
+FORMAT = 1  # of the record; the checkpoint that holds it has its own
+NAME = "fitted"  # the folder may also hold the checkpoints of the training
 _NAMES = ("classes", "node_names", "relation_names")
 
 
-def save(fitted: FittedModel, folder: str | PathLike[str]) -> None:
-    """Write the members, the calibration, names and settings and, of nodes, the graph."""
-    tensors = {"slope": fitted.calibration.slope, "intercept": fitted.calibration.intercept}
-    for number, member in enumerate(fitted.members):
+def write_folder(folder: str | PathLike[str], ensemble: Ensemble, data: NodeData | MoleculeVocabulary) -> None:
+    """Write the members, calibration, settings and names and, for nodes, the graph."""
+    tensors = {"slope": ensemble.calibration.slope, "intercept": ensemble.calibration.intercept}
+    for number, member in enumerate(ensemble.members):
         tensors |= {f"member.{number}.{name}": tensor for name, tensor in member.state_dict().items()}
     record: dict[str, Any] = {
         "model_format": FORMAT,
         "version": __version__,
-        "config": fitted.config,
-        "members": len(fitted.members),
-        "report": fitted.report,
+        "config": ensemble.config,
+        "members": len(ensemble.members),
+        "report": ensemble.report,
     }
-    if isinstance(fitted, NodeModel):
-        data = fitted.data
+    if isinstance(data, NodeData):
         tensors |= {"edge_index": data.graph.edge_index, "edge_type": data.graph.edge_type, "labels": data.labels}
         tensors |= {part: getattr(data, part) for part in PARTS}
         if data.x is not None:
@@ -47,19 +46,16 @@ def save(fitted: FittedModel, folder: str | PathLike[str]) -> None:
         record |= {"task": "node", "name": data.name, "provenance": data.provenance}
         record |= {name: list(getattr(data, name)) for name in _NAMES}
     else:
-        assert isinstance(fitted, GraphModel)
-        record |= {"task": "graph", "provenance": fitted.provenance, "in_channels": fitted.in_channels}
-        record |= {"tasks": list(fitted.tasks), "relation_names": list(fitted.relation_names)}
+        record |= {"task": "graph", "provenance": data.provenance, "in_channels": data.in_channels}
+        record |= {"tasks": list(data.tasks), "relation_names": list(data.relation_names)}
     save_checkpoint(Path(folder), tensors, record, NAME)
 
 
-def load(folder: str | PathLike[str], device: torch.device | str = "cpu") -> NodeModel | GraphModel:
-    """Read a model that :meth:`FittedModel.save` wrote, on any machine; refuses what is not whole or not ours."""
+def read_folder(folder: str | PathLike[str]) -> tuple[Ensemble, NodeData | MoleculeVocabulary]:
+    """Read what :func:`write_folder` wrote, on any machine; refuse incomplete, changed or foreign files."""
     folder = Path(folder)
     if not has_checkpoint(folder, NAME):
-        raise ValueError(
-            f"{folder} must be the folder of a fitted model, but has no {NAME}.json; make one: `rgat train`"
-        )
+        raise ValueError(f"{folder} must be a model folder, but has no {NAME}.json; write one with `rgat train`")
     tensors, record = load_checkpoint(folder, NAME)
     if record.get("model_format") != FORMAT:
         raise ValueError(
@@ -72,89 +68,85 @@ def load(folder: str | PathLike[str], device: torch.device | str = "cpu") -> Nod
         for key in ("config", "report", "provenance"):
             if not isinstance(record[key], dict):
                 raise ValueError(f"`{key}` must be a table, got {record[key]!r}")
-        fitted = _node_model(tensors, record) if record["task"] == "node" else _graph_model(tensors, record)
+        return _read_nodes(tensors, record) if record["task"] == "node" else _read_molecules(tensors, record)
     except (KeyError, TypeError, AttributeError, RuntimeError, ValueError) as error:
-        reason = str(error).strip().partition("\n")[0][:300]  # PyTorch adds where it noticed
-        raise ValueError(f"{folder} must hold a whole fitted model, but its parts do not fit: {reason}") from error
-    fitted.to(device)
-    return fitted
+        reason = str(error).strip().partition("\n")[0][:300]  # PyTorch appends its stack
+        raise ValueError(f"{folder} must hold a complete predictor, but its parts do not fit: {reason}") from error
+
+
+def _read_nodes(tensors: dict[str, Tensor], record: dict[str, Any]) -> tuple[Ensemble, NodeData]:
+    names = {key: _names(record, key) for key in _NAMES}
+    num_nodes, num_classes = len(names["node_names"]), len(names["classes"])
+    _check_tensor(tensors, "labels", (num_nodes,), floating=False)
+    check_ids("labels", tensors["labels"] + 1, num_classes + 1, "classes")
+    for part in PARTS:
+        _check_tensor(tensors, part, (None,), floating=False)
+        check_ids(part, tensors[part], num_nodes, "nodes")
+    if "x" in tensors:
+        _check_tensor(tensors, "x", (num_nodes, None), floating=True)
+    graph = RelationalGraph(
+        tensors["edge_index"], tensors["edge_type"], num_nodes=num_nodes, num_relations=len(names["relation_names"])
+    )
+    fields: dict[str, Any] = {**names, **{part: tensors[part] for part in PARTS}, "provenance": record["provenance"]}
+    data = NodeData(name=record["name"], graph=graph, x=tensors.get("x"), labels=tensors["labels"], **fields)
+    graph.prepare()  # before models are built on the meta device: a featureless layer reads its rows from the graph
+    options, _ = split_config(record["config"])
+    return _read_ensemble(tensors, record, lambda: build_model(data, 0, **options), (), (num_classes,)), data
+
+
+def _read_molecules(tensors: dict[str, Tensor], record: dict[str, Any]) -> tuple[Ensemble, MoleculeVocabulary]:
+    tasks, relation_names = _names(record, "tasks"), _names(record, "relation_names")
+    vocabulary = MoleculeVocabulary(tasks, relation_names, record["in_channels"], record["provenance"])
+    options, _ = split_config(record["config"])
+    sizes = (vocabulary.in_channels, len(tasks), len(relation_names))
+    shape = (len(tasks),)
+    return _read_ensemble(tensors, record, lambda: GraphClassifier(*sizes, **options), shape, shape), vocabulary
+
+
+def _read_ensemble(
+    tensors: dict[str, Tensor],
+    record: dict[str, Any],
+    build: Callable[[], nn.Module],
+    slope: tuple[int, ...],
+    intercept: tuple[int, ...],
+) -> Ensemble:
+    """Check all shapes, of the calibration against those given, before the members are built."""
+    _check_tensor(tensors, "slope", slope, floating=True)
+    _check_tensor(tensors, "intercept", intercept, floating=True)
+    count, states = record["members"], []
+    for number in range(count):
+        prefix = f"member.{number}."
+        states.append({n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)})
+        if not states[-1]:
+            raise ValueError(f"`members` must be the number of models, got {count} and no tensors of {prefix[:-1]}")
+    with torch.device("meta"):  # takes no memory, whatever sizes the configuration has
+        expected = {name: list(tensor.shape) for name, tensor in build().state_dict().items()}
+    members: list[Any] = []
+    for state in states:
+        for name in sorted(expected.keys() | state.keys()):
+            shape = list(state[name].shape) if name in state else None
+            if shape != expected.get(name):
+                raise ValueError(f"`{name}` must have the shape {expected.get(name)} by the configuration, got {shape}")
+        members.append(build().eval())
+        members[-1].load_state_dict(state)
+    return Ensemble(members, record["config"], Calibration(tensors["slope"], tensors["intercept"]), record["report"])
 
 
 def _names(record: dict[str, Any], key: str) -> tuple[str, ...]:
     names = record[key]
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"`{key}` must be a list of names")
-    "".join(names).encode()  # half a character, which JSON can hold, could be written to no file
+    "".join(names).encode()  # raises for lone surrogates, which JSON can hold but no UTF-8 file can
     return tuple(names)
 
 
 def _check_tensor(tensors: dict[str, Tensor], name: str, shape: tuple[int | None, ...], floating: bool) -> None:
-    """Raise unless a tensor has this shape, None being any size, and holds floating-point numbers, or else ids."""
-    found = tensors[name]
-    fits = len(shape) == found.dim() and all(want in (None, got) for want, got in zip(shape, found.shape, strict=True))
-    if not fits or not (found.is_floating_point() if floating else found.dtype == torch.int64):
+    """Raise unless a tensor has this shape (None: any size) and a floating-point type or, for ids, int64."""
+    tensor = tensors[name]
+    fits = len(shape) == tensor.dim() and all(
+        size in (None, actual) for size, actual in zip(shape, tensor.shape, strict=True)
+    )
+    if not fits or not (tensor.is_floating_point() if floating else tensor.dtype == torch.int64):
         kind = "floating-point numbers" if floating else "int64"
         sizes = ["any" if size is None else size for size in shape]
-        raise ValueError(f"`{name}` must be {kind} of shape {sizes}, got {found.dtype} of shape {list(found.shape)}")
-
-
-def _calibration(tensors: dict[str, Tensor], slope: tuple[int, ...], intercept: tuple[int, ...]) -> Calibration:
-    _check_tensor(tensors, "slope", slope, floating=True)
-    _check_tensor(tensors, "intercept", intercept, floating=True)
-    return Calibration(tensors["slope"], tensors["intercept"])
-
-
-def _members(build: Callable[[], nn.Module], tensors: dict[str, Tensor], count: int) -> list[Model]:
-    states = []
-    for number in range(count):
-        prefix = f"member.{number}."
-        states.append({n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)})
-        if not states[-1]:
-            raise ValueError(f"`members` must be the number of models, got {count} and no tensors of {prefix[:-1]}")
-    with torch.device("meta"):  # takes no memory, whatever sizes a stranger's configuration has
-        expected = {name: list(tensor.shape) for name, tensor in build().state_dict().items()}
-    members = []
-    for state in states:
-        for name in sorted(expected.keys() | state.keys()):
-            found = list(state[name].shape) if name in state else None
-            if found != expected.get(name):
-                raise ValueError(f"`{name}` must have the shape {expected.get(name)} by the configuration, got {found}")
-        model = build()
-        model.load_state_dict(state)
-        members.append(model.eval())
-    return members  # type: ignore[return-value]
-
-
-def _node_model(tensors: dict[str, Tensor], record: dict[str, Any]) -> NodeModel:
-    names = {name: _names(record, name) for name in _NAMES}
-    _check_tensor(tensors, "labels", (len(names["node_names"]),), floating=False)
-    check_ids("labels", tensors["labels"] + 1, len(names["classes"]) + 1, "classes")
-    for part in PARTS:
-        _check_tensor(tensors, part, (None,), floating=False)
-        check_ids(part, tensors[part], len(names["node_names"]), "nodes")
-    if "x" in tensors:
-        _check_tensor(tensors, "x", (len(names["node_names"]), None), floating=True)
-    graph = RelationalGraph(
-        tensors["edge_index"],
-        tensors["edge_type"],
-        num_nodes=len(names["node_names"]),
-        num_relations=len(names["relation_names"]),
-    )
-    parts = {part: tensors[part] for part in PARTS}
-    given = {"name": record["name"], "graph": graph, "x": tensors.get("x"), "labels": tensors["labels"]}
-    data = NodeData(**given, **parts, **names, provenance=record["provenance"])  # type: ignore[arg-type]
-    options, _ = split_config(record["config"])
-    calibration = _calibration(tensors, (), (len(data.classes),))
-    graph.prepare()  # by real memory: a layer without features reads its rows off it
-    members = _members(lambda: build_model(data, 0, **options), tensors, record["members"])
-    return NodeModel(members, record["config"], calibration, record["report"], data)
-
-
-def _graph_model(tensors: dict[str, Tensor], record: dict[str, Any]) -> GraphModel:
-    options, _ = split_config(record["config"])
-    tasks, relation_names = _names(record, "tasks"), _names(record, "relation_names")
-    calibration = _calibration(tensors, (len(tasks),), (len(tasks),))
-    sizes = (record["in_channels"], len(tasks), len(relation_names))
-    members = _members(lambda: GraphClassifier(*sizes, **options), tensors, record["members"])
-    about = (tasks, relation_names, record["in_channels"], record["provenance"])
-    return GraphModel(members, record["config"], calibration, record["report"], *about)
+        raise ValueError(f"`{name}` must be {kind} of shape {sizes}, got {tensor.dtype} of shape {list(tensor.shape)}")

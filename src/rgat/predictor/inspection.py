@@ -1,4 +1,4 @@
-"""What a data set holds, before anything is trained: counts, reasons to refuse it, relations that give classes away."""
+"""Inspect a data set before training: refuse it if nothing can be learned, describe it, find label leaks."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 from rgat.data import MISSING, GraphData, NodeData
 from rgat.data.dataset import PARTS
 
-LEAK = 0.95  # a relation that is right this often by itself does more likely state the class than predict it
-LEAST_SHARE = 0.5  # of the labelled nodes that it has to reach
-MOST_VALUES = 3  # per class: what states a class has about as many values as there are classes
-LEAST_EXAMPLES = 2
+LEAK_ACCURACY = 0.95  # a relation that alone reaches this accuracy probably states the class
+MIN_COVERAGE = 0.5  # share of the labelled nodes that such a relation has to reach
+MAX_VALUES = 3  # per class: a relation that states the class has about as many values as there are classes
+MIN_EXAMPLES = 2  # training nodes of each class
 
 
 def check(data: NodeData | GraphData) -> None:
-    """Raise, with one clear sentence, unless something can be learned from the data."""
+    """Raise unless there are enough labels to learn from."""
     if isinstance(data, GraphData):
         _check_tasks(data)
     else:
@@ -32,117 +32,115 @@ def _check_classes(data: NodeData) -> None:
     if len(data.classes) < 2:
         raise ValueError(
             f'{data.name}: labels must be of two classes or more, got one only, "{data.classes[0]}"; '
-            "with a single class there is nothing to tell apart"
+            "add labels of another class"
         )
     for name, count in zip(data.classes, counts, strict=True):
-        if count < LEAST_EXAMPLES:
+        if count < MIN_EXAMPLES:
             raise ValueError(
-                f"{data.name}: each class must have {LEAST_EXAMPLES} labelled nodes or more to learn from, got {count} "
-                f'of "{name}" in the training part of the labels; label more, or leave this class out'
+                f"{data.name}: each class must have {MIN_EXAMPLES} labelled nodes or more to learn from, got {count} "
+                f'of "{name}" in the training part; label more, or leave this class out'
             )
 
 
 def _check_tasks(data: GraphData) -> None:
     if not len(data.graphs):
         raise ValueError(f"{data.name}: the table must have rows, got none")
-    for part in ("train", "valid"):
-        labels = data.labels[getattr(data, part)]
-        for task, column in zip(data.tasks, labels.t(), strict=True):
-            found = sorted(set(column.tolist()) - {MISSING})
-            if part == "train" and len(found) < 2:
-                got = f"only {found[0]}" if found else "no label at all"
-                raise ValueError(
-                    f"{data.name}: task {task} must have a 0 and a 1 among the {len(labels)} molecules to learn from, "
-                    f"got {got}; leave it out with `tasks` (--tasks), or give more rows"
-                )
+    labels = data.labels[data.train]
+    for task, column in zip(data.tasks, labels.t(), strict=True):
+        values = sorted(set(column.tolist()) - {MISSING})
+        if len(values) < 2:
+            got = f"only {values[0]}" if values else "no label at all"
+            raise ValueError(
+                f"{data.name}: task {task} must have a 0 and a 1 among the {len(labels)} molecules to learn from, "
+                f"got {got}; leave it out with `tasks` (--tasks), or give more rows"
+            )
 
 
 def describe(data: NodeData | GraphData) -> list[str]:
-    """What was understood of the data, a line each."""
+    """Return lines that describe the data: counts, classes or tasks, what was skipped, and the split."""
     parts = ", ".join(f"{len(getattr(data, part)):,} {part}" for part in PARTS if len(getattr(data, part)))
-    given = data.provenance
+    provenance = data.provenance
     if isinstance(data, NodeData):
-        kind = "one-hot" if data.x is None else f"{data.x.shape[1]} features of nodes"
+        features = "one-hot" if data.x is None else f"{data.x.shape[1]} node features"
         counts = data.labels[data.labels != MISSING].bincount(minlength=len(data.classes)).tolist()
         listed = ", ".join(f"{name} ({count})" for name, count in zip(data.classes, counts, strict=True))
-        edges, relations = given.get("edges", data.graph.num_edges), given.get("relations", data.graph.num_relations)
-        unknown = given.get("unknown_nodes")
+        edges = provenance.get("edges", data.graph.num_edges)
+        relations = provenance.get("relations", data.graph.num_relations)
+        unknown = provenance.get("unknown_nodes")
         return [
-            f"graph: {data.graph.num_nodes:,} nodes, {edges:,} triples, {relations} relations; input {kind}",
+            f"graph: {data.graph.num_nodes:,} nodes, {edges:,} triples, {relations} relations; input {features}",
             f"labels: {sum(counts):,} nodes of {len(counts)} classes: {listed}",
             *([f"skipped: {unknown:,} labels of nodes that are not in the graph"] if unknown else []),
             f"split: {parts}",
         ]
     lines = [f"molecules: {len(data.graphs):,}, with {len(data.graphs.x):,} atoms"]
-    if given.get("skipped_lines"):
-        skipped = given["skipped_lines"]
+    if skipped := provenance.get("skipped_lines"):
         more = ", ..." if len(skipped) > 5 else ""
         lines.append(
-            f"skipped: {len(skipped)} rows that are no SMILES (lines {', '.join(map(str, skipped[:5]))}{more})"
+            f"skipped: {len(skipped)} rows with invalid SMILES (lines {', '.join(map(str, skipped[:5]))}{more})"
         )
     for task, column in zip(data.tasks, data.labels.t(), strict=True):
         ones, zeros, missing = ((column == value).sum().item() for value in (1, 0, MISSING))
         lines.append(f"task {task}: {ones:,} positive, {zeros:,} negative, {missing:,} missing")
-    if given.get("repeated_molecules"):
+    if provenance.get("repeated_molecules"):
         lines.append(
-            f"repeated: {given['repeated_molecules']:,} molecules stand in several rows, "
-            f"{given['contradictory_molecules']:,} of them with labels that "
-            "contradict each other; all rows of a molecule stay in one part, and each counts"
+            f"repeated: {provenance['repeated_molecules']:,} molecules have several rows, "
+            f"{provenance['contradictory_molecules']:,} of them with contradictory labels; "
+            "all rows of a molecule are in the same part, and each counts"
         )
-    if given.get("ignored_columns"):
-        lines.append(f"columns left aside: {', '.join(given['ignored_columns'])}")
-    return [*lines, f"split ({given.get('split', 'given')}): {parts}"]
+    if provenance.get("ignored_columns"):
+        lines.append(f"ignored columns: {', '.join(provenance['ignored_columns'])}")
+    return [*lines, f"split ({provenance.get('split', 'given')}): {parts}"]
 
 
 class Leak(NamedTuple):
-    """A relation that alone tells the class of the labelled nodes."""
+    """A relation whose values alone determine the classes of labelled nodes."""
 
     relation: str
-    reached: float  # share of the labelled nodes
-    right: float  # share of these whose class it tells
+    coverage: float  # share of the labelled nodes that have the relation
+    accuracy: float  # share of these whose class it determines
 
     def __str__(self) -> str:
         return (
-            f"{self.relation} alone tells the class of {self.right:.0%} of the labelled nodes that have it "
-            f"({self.reached:.0%} of all); if it states the class, leave it out with `drop_predicates` (--drop)"
+            f"{self.relation} alone determines the class of {self.accuracy:.0%} of the labelled nodes that have it "
+            f"({self.coverage:.0%} of all); if it states the class, leave it out with `drop_predicates` (--drop)"
         )
 
 
 def find_leaks(data: NodeData) -> list[Leak]:
-    """Relations by which labelled nodes share neighbours with their own class alone.
+    """Return the relations whose neighbours alone determine the classes of training nodes.
 
-    For each relation with few values a node is given the class of most other training nodes with the same neighbour.
-    Names, numbers and the like are no leak, for nobody else has the same; nor are co-authors, who are many.
+    For each relation with few distinct neighbours, a node's class is predicted as the majority class of the other
+    training nodes with the same neighbour. Names and numbers, which are unique, and relations such as co-authorship,
+    which have many values, are not leaks.
     """
     labels = np.full(data.graph.num_nodes, MISSING)
     labels[data.train] = data.labels[data.train]
     source, target = data.graph.edge_index.numpy()
     relation = data.graph.edge_type.numpy()
-    if len(data.train) == 0 or data.labels[data.train].bincount().max() >= LEAK * len(data.train):
-        return []  # any relation is right that often, by naming the largest class
-    known = labels[target] != MISSING  # messages into labelled nodes; inverses make the other direction one of these
+    if len(data.train) == 0 or data.labels[data.train].bincount().max() >= LEAK_ACCURACY * len(data.train):
+        return []  # the majority class alone reaches this accuracy
+    into_labelled = (labels[target] != MISSING) & (source != target)  # inverse relations cover the other direction
     leaks = []
-    for number in np.unique(relation[known & (source != target)]).tolist():
-        chosen = known & (relation == number) & (source != target)
-        if len(np.unique(source[chosen])) > MOST_VALUES * len(data.classes):
+    for number in np.unique(relation[into_labelled]).tolist():
+        chosen = into_labelled & (relation == number)
+        if len(np.unique(source[chosen])) > MAX_VALUES * len(data.classes):
             continue
-        reached, right = _told(source[chosen], target[chosen], labels, len(data.classes))
-        if reached >= LEAST_SHARE * len(data.train) and right >= LEAK * reached:
+        reached, correct = _vote(source[chosen], target[chosen], labels, len(data.classes))
+        if reached >= MIN_COVERAGE * len(data.train) and correct >= LEAK_ACCURACY * reached:
             name = data.relation_names[data.base_relation[number]]
-            leaks.append(Leak(name, reached / len(data.train), right / reached))
-    return sorted(set(leaks), key=lambda leak: -leak.right)
+            leaks.append(Leak(name, reached / len(data.train), correct / reached))
+    return sorted(set(leaks), key=lambda leak: -leak.accuracy)
 
 
-def _told(neighbour: Any, node: Any, labels: Any, num_classes: int) -> tuple[int, int]:
-    """How many nodes share a neighbour with another labelled one, and for how many these tell the class."""
+def _vote(neighbour: Any, node: Any, labels: Any, num_classes: int) -> tuple[int, int]:
+    """Return how many nodes share a neighbour with another labelled node, and how many get the right class by vote."""
     _, neighbour = np.unique(neighbour, return_inverse=True)
-    _, place = np.unique(node, return_inverse=True)
-    own = np.eye(num_classes)[labels[node]]
+    nodes, voter = np.unique(node, return_inverse=True)
+    one_hot = np.eye(num_classes)[labels[node]]
     counts = np.zeros((neighbour.max() + 1, num_classes))
-    np.add.at(counts, neighbour, own)
-    votes = np.zeros((place.max() + 1, num_classes))
-    np.add.at(votes, place, counts[neighbour] - own)
-    truth = np.zeros(len(votes), dtype=np.int64)
-    truth[place] = labels[node]
-    heard = votes.sum(1) > 0
-    return int(heard.sum()), int((votes.argmax(1) == truth)[heard].sum())
+    np.add.at(counts, neighbour, one_hot)
+    votes = np.zeros((len(nodes), num_classes))
+    np.add.at(votes, voter, counts[neighbour] - one_hot)  # a node has no vote for itself
+    has_votes = votes.sum(1) > 0
+    return int(has_votes.sum()), int((votes.argmax(1) == labels[nodes])[has_votes].sum())

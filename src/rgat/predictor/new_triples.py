@@ -1,8 +1,9 @@
-"""A graph that has grown since a model was trained: new triples, read with the model's own vocabulary."""
+"""Extend a predictor's graph by triples added after training, encoded with the training vocabulary."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,76 +16,77 @@ from rgat.data.rdf.knowledge_graph import assemble
 from rgat.data.rdf.reader import Triples, read_triples
 
 _UNUSED = (
-    "a model with one-hot input judges the graph that it was trained on: the triples of the files only say which nodes "
-    "to judge; train with --features types,literals to use new triples"
+    "a model with one-hot input predicts only nodes of its training graph: the triples of the files only select the "
+    "nodes to predict; train with --features types,literals to use new triples"
 )
 
 
-def extend(data: NodeData, files: Any) -> tuple[NodeData, list[str], list[str]]:
-    """The data with the triples of some files added; the files' own nodes; and what could not be used.
+def extend(data: NodeData, files: Any) -> tuple[NodeData, set[str], list[str]]:
+    """Add the triples of some files to the data.
 
-    A model whose input is one-hot knows nothing of new nodes, so the data stay as they are: then the nodes returned are
-    all that the files name.
+    Returns:
+        the extended data, the names of the new nodes, and notes on what was left out. Data with one-hot input cannot be
+        extended: then the same data, and the names of all nodes in the files.
     """
     vocabulary = data.provenance.get("vocabulary")
     triples = read_triples(files)
-    known = {name: place for place, name in enumerate(data.node_names)}
+    known = set(data.node_names)
     if data.x is None or vocabulary is None:
-        mine = [name for name in triples.node_names if name[0] != '"']
-        strangers = [name for name in mine if name not in known]
-        if strangers:
-            sentence = (
-                f"{len(strangers):,} of {len(mine):,} nodes (such as {strangers[0]}) were not there in training, and a "
-                "model with one-hot input cannot judge them; train with --features types,literals to judge new nodes"
-            )
-            if len(strangers) == len(mine):
-                raise ValueError(sentence)
-            return data, mine, [sentence, _UNUSED]
-        return data, mine, [_UNUSED]
+        return data, *_select_known(triples, known)
     triples, x = encode(triples, Vocabulary(**vocabulary))
-    added = [place for place, name in enumerate(triples.node_names) if name not in known]
-    names = [*data.node_names, *(triples.node_names[place] for place in added)]
-    old = original_triples(data)
-    new, notes = _in_ids_of(triples, dict(zip(names, range(len(names)), strict=True)), data)
-    edges = np.unique(np.concatenate([old, new]), axis=0)
-    inverses, self_loops = with_inverses(data), "self" in data.relation_names
-    given = data.provenance.get("relations", data.graph.num_relations)
-    union = Triples(names, list(data.relation_names[:given]), edges)
+    added = [node for node, name in enumerate(triples.node_names) if name not in known]
+    added_names = [triples.node_names[node] for node in added]
+    names = [*data.node_names, *added_names]
+    edges, notes = _translate(triples, names, data.relation_names)
+    num_given = data.provenance.get("relations", data.graph.num_relations)  # without inverses and self-loops
+    union = Triples(
+        names, list(data.relation_names[:num_given]), np.unique(np.concatenate([original_triples(data), edges]), axis=0)
+    )
     features = torch.cat([data.x, x[added]])
-    count_degrees(features, union, Vocabulary(**vocabulary))  # known nodes may have more edges now
-    grown = assemble(
+    count_degrees(features, union, Vocabulary(**vocabulary))  # new triples also change the degrees of known nodes
+    extended = assemble(
         union,
         features,
         torch.cat([data.labels, torch.full((len(added),), MISSING)]),
         data.classes,
         (data.train, data.valid, data.test),
-        inverses,
-        self_loops,
+        with_inverses(data),
+        "self" in data.relation_names,
         data.name,
     )
-    grown = dataclasses.replace(grown, provenance=data.provenance)
-    return grown, [triples.node_names[place] for place in added], notes
+    return dataclasses.replace(extended, provenance=data.provenance), set(added_names), notes
+
+
+def _select_known(triples: Triples, known: set[str]) -> tuple[set[str], list[str]]:
+    """Return the nodes of the triples, without literals, and notes; raise if none is known."""
+    names = [name for name in triples.node_names if name[0] != '"']
+    unknown = [name for name in names if name not in known]
+    if not unknown:
+        return set(names), [_UNUSED]
+    note = (
+        f"{len(unknown):,} of {len(names):,} nodes (such as {unknown[0]}) were not in the training graph, and a model "
+        "with one-hot input cannot predict them; train with --features types,literals to predict new nodes"
+    )
+    if len(unknown) == len(names):
+        raise ValueError(note)
+    return set(names), [note, _UNUSED]
 
 
 def with_inverses(data: NodeData) -> bool:
-    """Whether relations were given inverses."""
+    """Return whether the relations have inverses."""
     return any(base != relation for relation, base in enumerate(data.base_relation))
 
 
-def _in_ids_of(triples: Triples, place: dict[str, int], data: NodeData) -> tuple[Any, list[str]]:
-    """The triples in the ids of the grown graph; those of relations that the model does not know are left out."""
-    relation = {name: number for number, name in enumerate(data.relation_names)}
-    strangers = [name for name in triples.relation_names if name not in relation]
-    node_id = np.array([place[name] for name in triples.node_names], dtype=np.int64)
-    relation_id = np.array([relation.get(name, -1) for name in triples.relation_names], dtype=np.int64)
-    edges = np.stack(
-        [node_id[triples.edges[:, 0]], relation_id[triples.edges[:, 1]], node_id[triples.edges[:, 2]]], axis=1
-    )
+def _translate(triples: Triples, node_names: list[str], relation_names: Sequence[str]) -> tuple[Any, list[str]]:
+    """Return the triples in the ids of the names, without those of unknown relations, and a note on these."""
+    node_ids, relation_ids = ({name: i for i, name in enumerate(names)} for names in (node_names, relation_names))
+    nodes = np.array([node_ids[name] for name in triples.node_names], dtype=np.int64)
+    relations = np.array([relation_ids.get(name, -1) for name in triples.relation_names], dtype=np.int64)
+    subject, relation, object_ = triples.edges.T
+    edges = np.stack([nodes[subject], relations[relation], nodes[object_]], axis=1)
     kept = edges[edges[:, 1] >= 0]
-    notes = []
-    if strangers:
-        lost = len(edges) - len(kept)
-        notes.append(
-            f"{lost:,} triples of {len(strangers)} relations unknown to the model are left out: {strangers[0]}"
-        )
-    return kept.reshape(-1, 3), notes
+    unknown = [name for name in triples.relation_names if name not in relation_ids]
+    if not unknown:
+        return kept, []
+    count = len(edges) - len(kept)
+    return kept, [f"{count:,} triples of {len(unknown)} relations unknown to the model are left out: {unknown[0]}"]

@@ -1,4 +1,4 @@
-"""What a model says of nodes or molecules: probabilities, how far the members of an ensemble agree, files of both."""
+"""Predictions for nodes or molecules: probabilities, their spread over the ensemble, and files of both."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from rgat.data.files import write_atomically
 from rgat.data.tables import csv_cell
 
 Array = NDArray[np.float64]
-PREDICTED = "urn:rgat:predicted-class"  # predicate of the triples, unless another is given
-# Terms as N-Triples has them; what is written as such but is not valid becomes a plain literal.
+PREDICTED = "urn:rgat:predicted-class"  # default predicate of the triples
+# Terms of N-Triples; a class name that is not a valid term becomes a plain literal.
 _IRI = r"""<[A-Za-z][A-Za-z0-9+.-]*:(?:[^\x00-\x20<>"{}|^`\\\[\]%]|%[0-9A-Fa-f]{2})*>"""
 _BLANK = r"_:[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_-])?"
 _STRING = r'''"(?:[^"\\\n\r]|\\[tbnrf"'\\]|\\u(?!D[89A-Fa-f])[0-9A-Fa-f]{4}|\\U000[0-9A-Fa-f]{5})*"'''
@@ -31,13 +31,13 @@ class Predictions:
     """Calibrated probabilities.
 
     Attributes:
-        names: of the nodes, or SMILES.
+        names: names of the nodes, or SMILES.
         columns: classes of nodes, or tasks of molecules.
         probabilities: of each class (they sum to one), or of a positive result in each task, ``[n, columns]``; NaN for
-            what could not be read.
-        spread: standard deviation of the same over the members of the ensemble; 0 for one member.
-        exclusive: whether the columns are classes, of which one holds, or tasks of their own.
-        notes: what the reader should know, such as how many nodes could not be judged.
+            invalid SMILES.
+        spread: standard deviation of the probabilities over the members of the ensemble; 0 for one member.
+        exclusive: whether the columns are mutually exclusive classes, or independent tasks.
+        notes: remarks for the reader, such as how many nodes could not be predicted.
     """
 
     names: tuple[str, ...]
@@ -52,35 +52,32 @@ class Predictions:
 
     @property
     def labels(self) -> NDArray[np.str_] | NDArray[np.int64]:
-        """The most probable class of each node; or 1, 0 or -1 (unreadable) for each molecule and task."""
+        """The most probable class of each node; or 1, 0 or -1 (invalid SMILES) for each molecule and task."""
         if self.exclusive:
-            return np.array([self.columns[place] for place in self.probabilities.argmax(1)], dtype=np.str_)
-        found: NDArray[np.int64] = np.where(np.isnan(self.probabilities), -1, self.probabilities >= 0.5).astype(
-            np.int64
-        )
-        return found
+            return np.array([self.columns[best] for best in self.probabilities.argmax(1)], dtype=np.str_)
+        return np.where(np.isnan(self.probabilities), -1, self.probabilities >= 0.5).astype(np.int64)
 
     def header(self) -> list[str]:
-        """Names of the columns of a table."""
+        """Return the column names of the table."""
         if self.exclusive:
             return ["node", "class", "probability", "spread", *(f"p({name})" for name in self.columns)]
         return ["smiles", *self.columns, *(f"{task} spread" for task in self.columns), "problem"]
 
     def rows(self) -> list[list[str]]:
-        """The rows of a table."""
-        found = []
-        for name, chance, spread in zip(self.names, self.probabilities, self.spread, strict=True):
+        """Return the rows of the table."""
+        table = []
+        for name, probability, spread in zip(self.names, self.probabilities, self.spread, strict=True):
             if self.exclusive:
-                best = int(chance.argmax())
-                cells = [self.columns[best], _number(chance[best]), _number(spread[best]), *map(_number, chance)]
+                best = int(probability.argmax())
+                cells = [self.columns[best], *map(_number, (probability[best], spread[best], *probability))]
             else:
-                problem = "cannot be read as SMILES" if np.isnan(chance).any() else ""
-                cells = [*map(_number, chance), *map(_number, spread), problem]
-            found.append([name, *cells])
-        return found
+                problem = "cannot be read as SMILES" if np.isnan(probability).any() else ""
+                cells = [*map(_number, (*probability, *spread)), problem]
+            table.append([name, *cells])
+        return table
 
     def save(self, path: str | PathLike[str], predicate: str = PREDICTED) -> None:
-        """Write a table (.csv, .tsv) or, of nodes, triples (.nt)."""
+        """Write a table (.csv, .tsv) or, for nodes, triples (.nt)."""
         path = Path(path)
         if path.suffix == ".nt":
             write_atomically(path, self._triples(predicate).encode())
@@ -107,7 +104,7 @@ def _number(value: float) -> str:
 
 
 def _term(name: str) -> str:
-    """A class as an object of a triple: an IRI or a literal if it is one, else its text as a literal."""
+    """Return a class as the object of a triple: as it is if it is an IRI or a literal, else as a plain literal."""
     if _OBJECT.fullmatch(name):
         return name
     if "://" in name and re.fullmatch(_IRI, f"<{name}>"):
@@ -117,7 +114,7 @@ def _term(name: str) -> str:
 
 
 def table_text(rows: Sequence[Sequence[str]], path: Path) -> str:
-    """Rows as CSV or, by the name of the file, TSV."""
+    """Return rows as TSV if the file's name ends in .tsv, else as CSV."""
     text = io.StringIO()
     writer = csv.writer(text, delimiter="\t" if path.suffix == ".tsv" else ",", lineterminator="\n")
     writer.writerows([csv_cell(cell) for cell in row] for row in rows)

@@ -1,4 +1,4 @@
-"""Fitted models: what `rgat.fit` returns. They know their data, so they can name what they judge."""
+"""Predictors: fitted models with the vocabulary of their data, as `rgat.fit` and `rgat.load` return them."""
 
 from __future__ import annotations
 
@@ -7,108 +7,57 @@ import difflib
 from collections.abc import Sequence
 from functools import cached_property
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rgat.data import MISSING, NodeData
+from rgat.data import MISSING, GraphData, NodeData
 from rgat.data.molecules.smiles import parse_smiles, store_molecules
 from rgat.data.rdf.features import is_type
 from rgat.graph import RelationalGraph
-from rgat.models import Model
-from rgat.predictor.calibration import Calibration
-from rgat.predictor.configuration import Config
+from rgat.predictor.ensemble import Ensemble, MoleculeVocabulary
+from rgat.predictor.explain_molecule import MoleculeExplanation, explain_molecule
+from rgat.predictor.explain_node import NodeExplanation, RelationImportance, explain_node, explain_relations
+from rgat.predictor.folder import read_folder, write_folder
 from rgat.predictor.new_triples import extend
 from rgat.predictor.predictions import Array, Predictions
-
-if TYPE_CHECKING:
-    from rgat.predictor.explain_molecule import MoleculeExplanation
-    from rgat.predictor.explain_node import NodeExplanation, RelationImportance
 
 BATCH_SIZE = 256  # molecules in one forward pass
 
 
 @dataclasses.dataclass(frozen=True)
-class FittedModel:
-    """An ensemble of trained models, and what is needed to use it.
+class NodePredictor(Ensemble):
+    """Predicts classes of the nodes of one graph.
 
     Attributes:
-        members: the models, one per seed.
-        config: what they are and how they were trained, flat.
-        calibration: from logits to probabilities.
-        report: how good it is: held-out performance and what it was compared with, as plain values.
-    """
-
-    members: list[Model]
-    config: Config
-    calibration: Calibration
-    report: dict[str, Any]
-
-    @property
-    def device(self) -> torch.device:
-        """Where the members are."""
-        return next(self.members[0].parameters()).device
-
-    def to(self, device: torch.device | str) -> FittedModel:
-        """Move the members, in place."""
-        for member in self.members:
-            member.to(device)
-        return self
-
-    def member_logits(self, x: Tensor | None, graph: RelationalGraph) -> Tensor:
-        """Logits of each member, on the CPU."""
-        if graph.device != self.device:
-            graph, x = graph.to(self.device), None if x is None else x.to(self.device)
-        with torch.no_grad():
-            return torch.stack([member(x, graph).float().cpu() for member in self.members])
-
-    def _judge(self, logits: Tensor) -> tuple[Array, Array]:
-        """Probabilities of the mean logits, and how far the members' own differ."""
-        own = self.calibration.probabilities(logits.double())
-        mean = self.calibration.probabilities(logits.double().mean(0))
-        spread = (own - own.mean(0)).square().mean(0).sqrt()
-        return mean.numpy(), spread.numpy()
-
-    def save(self, folder: str | PathLike[str]) -> None:
-        """Write the model into a folder of safetensors and JSON."""
-        from rgat.predictor.folder import save
-
-        save(self, folder)
-
-
-@dataclasses.dataclass(frozen=True)
-class NodeModel(FittedModel):
-    """A fitted model of the nodes of one graph.
-
-    Attributes:
-        data: the graph, the known labels, the names.
+        data: the graph, the known labels and all names.
     """
 
     data: NodeData
 
     def __repr__(self) -> str:
-        return f"NodeModel({self.config['model']}, {len(self.members)} members, {self.data})"
+        return f"NodePredictor({self.config['model']}, {len(self.members)} members, {self.data})"
 
     @cached_property
     def logits(self) -> Tensor:
-        """Of each member for each node of the graph, ``[S, N, classes]``."""
+        """Logits of each member for each node of the graph, ``[S, N, classes]``."""
         return self.member_logits(self.data.x, self.data.graph)
 
     @cached_property
-    def places(self) -> dict[str, int]:
+    def node_ids(self) -> dict[str, int]:
         """Ids of the nodes by name."""
-        return {name: place for place, name in enumerate(self.data.node_names)}
+        return {name: node for node, name in enumerate(self.data.node_names)}
 
     def find(self, node: str) -> int:
-        """The id of a node that is named as in the graph, or by its IRI without brackets."""
+        """Return the id of a node by its name in the graph, or by its IRI without brackets."""
         for name in (node, f"<{node}>"):
-            if name in self.places:
-                return self.places[name]
+            if name in self.node_ids:
+                return self.node_ids[name]
         raise ValueError(
-            f"{node} must be a node of the graph, which has {len(self.places):,} others; a model can judge new ones if "
-            "it was trained with features of nodes (--features types,literals) and is given their triples (--rdf)"
+            f"{node} must be one of the {len(self.node_ids):,} nodes of the graph; to predict nodes added later, train "
+            "with node features (--features types,literals) and give their triples (--rdf)"
         )
 
     def predict(
@@ -118,145 +67,189 @@ class NodeModel(FittedModel):
         type: str | None = None,  # noqa: A002  (the word of RDF)
         rdf: str | PathLike[str] | Sequence[str | PathLike[str]] | None = None,
     ) -> Predictions:
-        """Judge nodes.
+        """Predict the classes of nodes.
 
         Args:
-            nodes: by name; by default all unlabelled ones of ``type``.
-            type: an IRI; by default the most special type that all labelled nodes share.
-            rdf: files with triples that were added after training; by default the nodes that only they name, or those
-                of ``type`` among them, are judged.
+            nodes: names of nodes; by default all unlabelled nodes of ``type``.
+            type: IRI of an RDF type; by default the rarest type that all labelled nodes share.
+            rdf: files with triples added after training; the default nodes are then those that only these files name.
         """
         if rdf is not None:
             return self._predict_added(nodes, type, rdf)
         ids = self.unlabelled(type) if nodes is None else [self.find(node) for node in nodes]
         if not ids:
-            kind = type or self.shared_type()
             raise ValueError(
-                f"there must be nodes without a label to judge, got none of type {kind or 'any'}; "
+                f"there must be unlabelled nodes to predict, got none of type {type or self.shared_type() or 'any'}; "
                 "name nodes (--node) or another type (--type)"
             )
-        chance, spread = self._judge(self.logits[:, ids])
-        return Predictions(tuple(self.data.node_names[i] for i in ids), self.data.classes, chance, spread)
+        logits = self.logits[:, ids]
+        probabilities, spread = self.probabilities(logits).numpy(), self.spread(logits).numpy()
+        return Predictions(tuple(self.data.node_names[i] for i in ids), self.data.classes, probabilities, spread)
 
     def predict_proba(self, nodes: Sequence[str] | None = None) -> Array:
-        """Probabilities of the classes alone, ``[n, classes]``."""
+        """Return only the probabilities of the classes, ``[n, classes]``."""
         return self.predict(nodes).probabilities
 
-    def _predict_added(self, nodes: Sequence[str] | None, kind: str | None, rdf: Any) -> Predictions:
-        data, added, notes = extend(self.data, rdf)
-        if data is self.data:  # one-hot input: only nodes seen in training can be judged
-            grown, what = self, "nodes without a label that were there in training,"
-        else:
-            grown, what = dataclasses.replace(self, data=data), "new nodes"
+    def _predict_added(self, nodes: Sequence[str] | None, type_name: str | None, rdf: Any) -> Predictions:
+        data, candidates, notes = extend(self.data, rdf)
+        is_extended = data is not self.data  # False for one-hot input
+        extended = dataclasses.replace(self, data=data) if is_extended else self
         if nodes is None:
-            wanted = set(added)
-            kind = kind or self.shared_type()
-            nodes = [name for i in grown.unlabelled(kind) if (name := data.node_names[i]) in wanted]
+            type_name = type_name or self.shared_type()
+            nodes = [name for i in extended.unlabelled(type_name) if (name := data.node_names[i]) in candidates]
             if not nodes:
-                unknown = f"; {notes[0]}" if notes and grown is self else ""
+                wanted = "new nodes" if is_extended else "unlabelled nodes of the training graph"
+                unknown = f"; {notes[0]}" if notes and not is_extended else ""
                 raise ValueError(
-                    f"the added files must name {what} of type {kind or 'any'}, got none; name nodes (--node) or "
-                    f"another type (--type){unknown}"
+                    f"the added files must name {wanted} of type {type_name or 'any'}, got none; name nodes (--node) "
+                    f"or another type (--type){unknown}"
                 )
-        return dataclasses.replace(grown.predict(nodes), notes=tuple(notes))
+        return dataclasses.replace(extended.predict(nodes), notes=tuple(notes))
 
-    def typed(self) -> dict[int, set[int]]:
-        """The nodes of each type."""
-        relations = [place for place, name in enumerate(self.data.relation_names) if is_type(name)]
-        graph, found = self.data.graph, dict[int, set[int]]()
-        chosen = torch.isin(graph.edge_type, torch.tensor(relations, dtype=torch.long))
-        for node, kind in graph.edge_index[:, chosen].t().tolist():
-            found.setdefault(kind, set()).add(node)
-        return found
+    def nodes_by_type(self) -> dict[int, set[int]]:
+        """Return the nodes of each RDF type."""
+        graph, nodes = self.data.graph, dict[int, set[int]]()
+        is_typing = torch.tensor([is_type(name) for name in self.data.relation_names], dtype=torch.bool)
+        for node, type_node in graph.edge_index[:, is_typing[graph.edge_type]].t().tolist():
+            nodes.setdefault(type_node, set()).add(node)
+        return nodes
 
     def shared_type(self) -> str | None:
-        """The type with the fewest nodes that all labelled nodes have, if there is one."""
+        """Return the rarest type that all labelled nodes share, if there is one."""
         labelled = set((self.data.labels != MISSING).nonzero().squeeze(1).tolist())
-        shared = [(len(nodes), kind) for kind, nodes in self.typed().items() if labelled <= nodes]
+        shared = [(len(nodes), type_node) for type_node, nodes in self.nodes_by_type().items() if labelled <= nodes]
         return self.data.node_names[min(shared)[1]] if shared else None
 
-    def unlabelled(self, kind: str | None = None) -> list[int]:
-        """Ids of the nodes without a label: those of a type, or else all that are no literals."""
+    def unlabelled(self, type_name: str | None = None) -> list[int]:
+        """Return the ids of the unlabelled nodes of a type, or of all that are not literals where there is no type."""
         labels = self.data.labels
-        kind = kind or self.shared_type()
-        if kind is None:
+        type_name = type_name or self.shared_type()
+        if type_name is None:
             return [
                 i for i, name in enumerate(self.data.node_names) if labels[i] == MISSING and not name.startswith('"')
             ]
-        types = {self.data.node_names[place].strip("<>"): nodes for place, nodes in self.typed().items()}
+        types = {self.data.node_names[node].strip("<>"): nodes for node, nodes in self.nodes_by_type().items()}
         if not types:
-            raise ValueError(
-                "the graph must say types (rdf:type) for --type to choose by, got none; name nodes (--node)"
-            )
-        members = types.get(kind.strip("<>"))
-        if members is None:
+            raise ValueError("the graph must have types (rdf:type) to select by --type, got none; name nodes (--node)")
+        nodes = types.get(type_name.strip("<>"))
+        if nodes is None:
             common = sorted(types, key=lambda name: -len(types[name]))[:5]
-            near = difflib.get_close_matches(kind, types, n=1)
+            near = difflib.get_close_matches(type_name, types, n=1)
             hint = f"did you mean {near[0]}?" if near else f"the most common are {', '.join(common)}"
-            raise ValueError(f"{kind} must be the type of some node, got one that no node has; {hint}")
-        return sorted(i for i in members if labels[i] == MISSING)
+            raise ValueError(f"{type_name} must be the type of some node, but no node has it; {hint}")
+        return sorted(i for i in nodes if labels[i] == MISSING)
 
     def explain(
         self, node: str | None = None, *, top: int = 20, by: str = "strength"
     ) -> NodeExplanation | RelationImportance:
-        """Why a node is judged as it is or, without a node, which relations matter in the whole graph.
+        """Explain the prediction of a node or, without a node, the importance of each relation in the whole graph.
 
         Args:
-            node: by name.
-            top: so many edges.
-            by: what puts them in order: "strength" (attention and effect together), "attention" or "effect".
+            node: its name.
+            top: number of edges to return.
+            by: their order: "strength" (attention and effect together), "attention" or "effect".
         """
-        from rgat.predictor.explain_node import explain_node, explain_relations
+        if node is None:
+            return explain_relations(self, self.data)
+        return explain_node(self, self.data, self.find(node), top, by)
 
-        return explain_relations(self) if node is None else explain_node(self, self.find(node), top, by)
+    def save(self, folder: str | PathLike[str]) -> None:
+        """Write the predictor into a folder of safetensors and JSON."""
+        write_folder(folder, self, self.data)
+
+
+class MoleculeBatch(NamedTuple):
+    """Parsed molecules as compact arrays, which worker processes return."""
+
+    valid: list[int]  # positions of the valid SMILES
+    x: Any  # int8 [atoms, F]; atom features are small integers
+    edges: Any  # int32 [3, edges]: source, target, relation
+    sizes: Any  # int32, atoms of each molecule
+
+
+def parse_molecules(smiles: Sequence[str], self_loops: bool) -> MoleculeBatch:
+    """Parse SMILES into one batch, without the invalid ones."""
+    molecules = [parse_smiles(text, relaxed=True) if text.strip() else None for text in smiles]
+    valid = [i for i, molecule in enumerate(molecules) if molecule is not None]
+    store = store_molecules([molecules[i] for i in valid], self_loops)
+    edges = torch.cat([store.edge_index, store.edge_type.unsqueeze(0)]).int()
+    return MoleculeBatch(valid, store.x.to(torch.int8).numpy(), edges.numpy(), store.node_ptr.diff().int().numpy())
 
 
 @dataclasses.dataclass(frozen=True)
-class GraphModel(FittedModel):
-    """A fitted model of molecules.
+class MoleculePredictor(Ensemble):
+    """Predicts the tasks of a molecule data set for any molecule.
 
     Attributes:
-        tasks: their names.
-        relation_names: bond types, and self where atoms have self-loops.
-        in_channels: number of atom features.
-        provenance: where the training data come from.
+        vocabulary: names and sizes of the training data.
     """
 
-    tasks: tuple[str, ...]
-    relation_names: tuple[str, ...]
-    in_channels: int
-    provenance: dict[str, Any]
+    vocabulary: MoleculeVocabulary
 
     def __repr__(self) -> str:
-        return f"GraphModel({self.config['model']}, {len(self.members)} members, tasks {', '.join(self.tasks)})"
+        return f"MoleculePredictor({self.config['model']}, {len(self.members)} members, tasks {', '.join(self.tasks)})"
 
     @property
-    def self_loops(self) -> bool:
-        """Whether atoms have edges to themselves."""
-        return "self" in self.relation_names
+    def tasks(self) -> tuple[str, ...]:
+        """Names of the tasks."""
+        return self.vocabulary.tasks
 
     def predict(self, smiles: Sequence[str] | str) -> Predictions:
-        """Judge molecules; what cannot be read as SMILES gets NaN."""
+        """Predict all tasks for molecules; invalid SMILES get NaN."""
         texts = [smiles] if isinstance(smiles, str) else list(smiles)
-        molecules = [parse_smiles(text, relaxed=True) if text.strip() else None for text in texts]
-        good = [place for place, molecule in enumerate(molecules) if molecule is not None]
-        chance = np.full((2, len(texts), len(self.tasks)), np.nan)
-        for start in range(0, len(good), BATCH_SIZE):
-            chosen = good[start : start + BATCH_SIZE]
-            store = store_molecules([molecules[place] for place in chosen], self.self_loops)
-            chance[:, chosen] = self.judge(*store.batch(torch.arange(len(store))))
-        return Predictions(tuple(texts), self.tasks, chance[0], chance[1], exclusive=False)
+        probabilities, spread = np.full((2, len(texts), len(self.tasks)), np.nan)
+        for start in range(0, len(texts), BATCH_SIZE):
+            batch = slice(start, start + BATCH_SIZE)
+            parsed = parse_molecules(texts[batch], self.vocabulary.self_loops)
+            part = self.predict_parsed(texts[batch], parsed)
+            probabilities[batch], spread[batch] = part.probabilities, part.spread
+        return Predictions(tuple(texts), self.tasks, probabilities, spread, exclusive=False)
 
-    def judge(self, x: Tensor, graph: RelationalGraph) -> Array:
-        """Probabilities and spreads of the graphs of a batch, ``[2, G, tasks]``."""
-        return np.stack(self._judge(self.member_logits(x, graph)))
+    def predict_parsed(self, smiles: Sequence[str], batch: MoleculeBatch) -> Predictions:
+        """Predict all tasks for molecules that :func:`parse_molecules` has parsed, in one forward pass."""
+        probabilities, spread = np.full((2, len(smiles), len(self.tasks)), np.nan)
+        if batch.valid:
+            edges, sizes = torch.from_numpy(batch.edges).long(), torch.from_numpy(batch.sizes).long()
+            graph = RelationalGraph(
+                edges[:2],
+                edges[2],
+                num_nodes=len(batch.x),
+                num_relations=len(self.vocabulary.relation_names),
+                batch=torch.arange(len(sizes)).repeat_interleave(sizes),
+                num_graphs=len(sizes),
+                validate=False,
+            )
+            logits = self.member_logits(torch.from_numpy(batch.x).float(), graph)
+            probabilities[batch.valid], spread[batch.valid] = self.probabilities(logits), self.spread(logits)
+        return Predictions(tuple(smiles), self.tasks, probabilities, spread, exclusive=False)
 
     def predict_proba(self, smiles: Sequence[str] | str) -> Array:
-        """Probabilities alone, ``[n, tasks]``."""
+        """Return only the probabilities, ``[n, tasks]``."""
         return self.predict(smiles).probabilities
 
     def explain(self, smiles: str, task: str | None = None) -> MoleculeExplanation:
-        """Which atoms and bonds a judgement rests on; by default for the task with the highest probability."""
-        from rgat.predictor.explain_molecule import explain_molecule
+        """Explain a prediction by atoms and bonds; by default for the task with the highest probability."""
+        return explain_molecule(self, self.vocabulary, smiles, task)
 
-        return explain_molecule(self, smiles, task)
+    def save(self, folder: str | PathLike[str]) -> None:
+        """Write the predictor into a folder of safetensors and JSON."""
+        write_folder(folder, self, self.vocabulary)
+
+
+Predictor = NodePredictor | MoleculePredictor
+
+
+def make_predictor(ensemble: Ensemble, data: NodeData | GraphData | MoleculeVocabulary) -> Predictor:
+    """Return the predictor of an ensemble and the data that it was trained on."""
+    if isinstance(data, NodeData):
+        return NodePredictor(**vars(ensemble), data=data)
+    if isinstance(data, GraphData):
+        data = MoleculeVocabulary(data.tasks, data.relation_names, data.in_channels, data.provenance)
+    return MoleculePredictor(**vars(ensemble), vocabulary=data)
+
+
+def load(folder: str | PathLike[str], device: torch.device | str = "cpu") -> Predictor:
+    """Read a predictor from a folder that its ``save`` wrote; incomplete, changed or foreign files are refused."""
+    predictor = make_predictor(*read_folder(folder))
+    predictor.to(device)
+    return predictor

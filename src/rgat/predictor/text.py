@@ -1,4 +1,4 @@
-"""Reports, explanations and predictions in words and rows, for a terminal."""
+"""Format reports, predictions and explanations as sentences and table rows for a terminal."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from rgat.data.dataset import INVERSE
 from rgat.predictor.explain_molecule import MoleculeExplanation
 from rgat.predictor.explain_node import NO_CHOICE, NodeExplanation, RelationImportance
 from rgat.predictor.predictions import Predictions
-from rgat.predictor.predictor import GraphModel, NodeModel
+from rgat.predictor.predictor import Predictor
 
 Row = tuple[str, ...]
 
 
 def short(name: str) -> str:
-    """The last part of an IRI, or the value of a literal: what people call it."""
+    """Return the last part of an IRI, or the value of a literal."""
     prefix = INVERSE if name.startswith(INVERSE) else ""
     name = name.removeprefix(prefix)
     if name.startswith('"'):
@@ -23,22 +23,23 @@ def short(name: str) -> str:
     if "://" not in bare:
         return prefix + bare
     parts = [part for part in re.split(r"[/#]", bare) if part]
-    # A number alone says little: person/3.
+    # A number alone is ambiguous: keep person/3.
     return prefix + ("/".join(parts[-2:]) if parts[-1].isdigit() and len(parts) > 3 else parts[-1])
 
 
-def performance(fitted: NodeModel | GraphModel) -> list[str]:
-    """How good the model is, a sentence each."""
-    report = fitted.report
+def performance(predictor: Predictor) -> list[str]:
+    """Return sentences about the held-out performance."""
+    report = predictor.report
     if "tested" not in report:
-        return ["held-out performance: unknown, for no labels were set aside for a test"]
+        return ["held-out performance: unknown, because there is no labelled test part"]
     low, high = report["interval"]
     score = report["scores"]["test"]
     if report["metric"] == "accuracy":
         line = f"accuracy {score:.1%} ({report['right']} of {report['tested']} test nodes)"
+        bounds = f"{low:.1%} to {high:.1%}"
     else:
         line = f"mean ROC-AUC {score:.3f} on {report['tested']:,} test molecules"
-    bounds = f"{low:.1%} to {high:.1%}" if report["metric"] == "accuracy" else f"{low:.3f} to {high:.3f}"
+        bounds = f"{low:.3f} to {high:.3f}"
     lines = [f"held-out performance: {line}; 95 % interval {bounds}"]
     if "pr_auc" in report:
         lines.append(f"mean PR-AUC {report['pr_auc']:.3f}, where {report['positives']:.1%} of the labels are positive")
@@ -48,12 +49,11 @@ def performance(fitted: NodeModel | GraphModel) -> list[str]:
     return lines
 
 
-def comparison_rows(fitted: NodeModel | GraphModel) -> tuple[list[Row], list[str]]:
-    """Name, training and test score of this model and of what it is compared with; and what to make of it."""
-    report = fitted.report
-    members = f", {len(fitted.members)} members" if len(fitted.members) > 1 else ""
-    systems = [{"name": f"{fitted.config['model']}{members}", "scores": report["scores"], "note": ""}]
-    systems += report.get("comparison", [])
+def comparison_rows(predictor: Predictor) -> tuple[list[Row], list[str]]:
+    """Return name, training and test score of the model and of the systems it is compared with, and notes on them."""
+    report, count = predictor.report, len(predictor.members)
+    name = f"{predictor.config['model']}{f', {count} members' if count > 1 else ''}"
+    systems = [{"name": name, "scores": report["scores"], "note": ""}, *report.get("comparison", [])]
     rows = [
         (system["name"], *(_percent(system["scores"].get(part)) for part in ("train", "test"))) for system in systems
     ]
@@ -69,27 +69,23 @@ def _percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f}"
 
 
-def prediction_rows(found: Predictions) -> tuple[Row, list[Row]]:
-    """Columns and rows that fit a terminal: the most probable class of each node, or one row per molecule and task."""
-    rows: list[Row]
-    if found.exclusive:
-        best = found.probabilities.argmax(1)
-        rows = [
-            (short(name), short(found.columns[k]), f"{chance[k]:.1%}", f"{spread[k]:.1%}")
-            for name, k, chance, spread in zip(found.names, best, found.probabilities, found.spread, strict=True)
-        ]
-        return ("node", "class", "probability", "spread"), rows
-    rows = [
-        (name, task, f"{chance[k]:.1%}", f"{spread[k]:.1%}")
-        for name, chance, spread in zip(found.names, found.probabilities, found.spread, strict=True)
-        for k, task in enumerate(found.columns)
-    ]
-    return ("smiles", "task", "probability", "spread"), rows
+def prediction_rows(predictions: Predictions) -> tuple[Row, list[Row]]:
+    """Return columns and rows: the most probable class of each node, or one row per molecule and task."""
+    names, columns = predictions.names, predictions.columns
+    if predictions.exclusive:
+        cells = [(i, int(k)) for i, k in enumerate(predictions.probabilities.argmax(1))]
+        labels = [(short(names[i]), short(columns[k])) for i, k in cells]
+    else:
+        cells = [(i, k) for i in range(len(names)) for k in range(len(columns))]
+        labels = [(names[i], columns[k]) for i, k in cells]
+    numbers = [(f"{predictions.probabilities[cell]:.1%}", f"{predictions.spread[cell]:.1%}") for cell in cells]
+    header = ("node", "class") if predictions.exclusive else ("smiles", "task")
+    return (*header, "probability", "spread"), [(*label, *row) for label, row in zip(labels, numbers, strict=True)]
 
 
 def node_rows(explanation: NodeExplanation, wide: bool = True) -> tuple[Row, list[Row]]:
-    """Columns and rows: relation, who speaks, who hears, attention, effect and, where there is room, three more."""
-    columns = ("relation", "who speaks", "to whom", "attention", "effect, points", "equal share", "log-odds", "choice")
+    """Return columns and rows of the reasons; narrow tables leave out the last three columns."""
+    columns = ("relation", "source", "target", "attention", "effect, points", "equal share", "log-odds", "choice")
     rows = [
         (
             short(reason.relation),
@@ -103,44 +99,43 @@ def node_rows(explanation: NodeExplanation, wide: bool = True) -> tuple[Row, lis
         )
         for reason in explanation.reasons
     ]
-    kept = len(columns) if wide else len(columns) - 3
-    return columns[:kept], [row[:kept] for row in rows]
+    width = len(columns) if wide else len(columns) - 3
+    return columns[:width], [row[:width] for row in rows]
 
 
 def node_sentences(explanation: NodeExplanation) -> list[str]:
-    """What is explained, and how far attention can be believed."""
-    known = "" if explanation.label is None else f" (labelled {short(explanation.label)})"
+    """Return sentences about the prediction, and about how far attention explains it."""
+    label = "" if explanation.label is None else f" (labelled {short(explanation.label)})"
     lines = [
         f"{short(explanation.node)} is {short(explanation.predicted)}, with probability {explanation.probability:.1%}"
-        f"{known}. {explanation.num_edges:,} edges can have an influence; {explanation.own:.1%} of the attention stays "
-        "with its own input."
+        f"{label}. Its receptive field has {explanation.num_edges:,} edges; {explanation.own:.1%} of the attention "
+        "stays with its own input."
     ]
     if explanation.choice < NO_CHOICE:
         lines.append(
-            f"Attention differs from equal shares by {explanation.choice:.1%} only: the model chooses nothing here; "
-            "trust the effects."
+            f"Attention differs from equal shares by only {explanation.choice:.1%}: the model does not choose among "
+            "edges here; trust the effects."
         )
     elif explanation.agreement is not None:
         value = explanation.agreement
-        verdict = "can be believed here" if value > 0.5 else "is a weak guide here: trust the effects"
-        lines.append(f"Rank correlation of attention and effect: {value:.2f}; attention {verdict}.")
+        guide = "is a good guide here" if value > 0.5 else "is a weak guide here: trust the effects"
+        lines.append(f"Rank correlation of attention and effect: {value:.2f}; attention {guide}.")
     return lines
 
 
 def relation_rows(importance: RelationImportance, top: int) -> list[Row]:
-    """Relation, attention, effect, share of nodes that change class."""
-    names = list(importance.attention)[:top]
+    """Return relation, attention, effect and share of nodes whose class changes."""
     return [
         (
             short(name),
-            f"{importance.attention[name]:.1%}",
+            f"{attention:.1%}",
             f"{100 * importance.effect[name]:+.2f}",
             f"{importance.changed[name]:.1%}",
         )
-        for name in names
+        for name, attention in list(importance.attention.items())[:top]
     ]
 
 
 def molecule_rows(explanation: MoleculeExplanation, top: int) -> list[Row]:
-    """Atom or bond, attention, effect; the strongest effects first."""
+    """Return atom or bond, attention and effect, largest effects first."""
     return [(name, f"{attention:.1%}", f"{100 * effect:+.1f}") for name, attention, effect in explanation.named()[:top]]

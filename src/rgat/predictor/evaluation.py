@@ -1,4 +1,4 @@
-"""How good a fitted model is on examples that it has never seen, and how sure that number is."""
+"""Score a predictor on its training and test parts, with a 95 % interval of the test score."""
 
 from __future__ import annotations
 
@@ -11,46 +11,45 @@ import torch
 from torch import Tensor
 
 from rgat.data import MISSING, GraphData, NodeData
-from rgat.predictor.predictor import GraphModel, NodeModel
+from rgat.predictor.predictor import NodePredictor, Predictor
 from rgat.training import accuracy, mean_pr_auc, mean_roc_auc, roc_auc_per_task
 
 REPLICATES = 200  # of the bootstrap
 QUANTILE = 1.959964  # of the normal distribution, for 95 %
 
 
-def measure(fitted: NodeModel | GraphModel, data: NodeData | GraphData) -> dict[str, Any]:
-    """Scores of the training and test parts, with a 95 % interval of the latter; empty parts are left out."""
+def evaluate(predictor: Predictor, data: NodeData | GraphData) -> dict[str, Any]:
+    """Return the scores of the training and test parts and the test interval; empty parts are left out."""
     if isinstance(data, NodeData):
-        assert isinstance(fitted, NodeModel)
-        return _measure_nodes(fitted.logits.mean(0), data)
-    assert isinstance(fitted, GraphModel)
-    scores: dict[str, Any] = {"metric": "mean ROC-AUC", "scores": {}}
+        assert isinstance(predictor, NodePredictor)
+        return _evaluate_nodes(predictor.logits.mean(0), data)
+    report: dict[str, Any] = {"metric": "mean ROC-AUC", "scores": {}}
     for part in ("train", "test"):
         ids = getattr(data, part)
         if not len(ids):
             continue
-        batches = (data.graphs.batch(some) for some in data.graphs.split(ids))
-        logits = torch.cat([fitted.member_logits(*batch).mean(0) for batch in batches])
+        batches = (data.graphs.batch(batch) for batch in data.graphs.split(ids))
+        logits = torch.cat([predictor.member_logits(*batch).mean(0) for batch in batches])
         labels = data.labels[ids]
-        scores["scores"][part] = mean_roc_auc(logits, labels)
+        report["scores"][part] = mean_roc_auc(logits, labels)
         if part == "test":
-            scores |= _measure_graphs(logits, labels, data)
-    return scores
+            report |= _evaluate_test_graphs(logits, labels, data.tasks)
+    return report
 
 
-def _measure_nodes(logits: Tensor, data: NodeData) -> dict[str, Any]:
+def _evaluate_nodes(logits: Tensor, data: NodeData) -> dict[str, Any]:
     parts = {part: getattr(data, part) for part in ("train", "test")}
-    known = {part: ids[data.labels[ids] != MISSING] for part, ids in parts.items()}
-    scores = {part: accuracy(logits[ids], data.labels[ids]) for part, ids in known.items() if len(ids)}
+    labelled = {part: ids[data.labels[ids] != MISSING] for part, ids in parts.items()}
+    scores = {part: accuracy(logits[ids], data.labels[ids]) for part, ids in labelled.items() if len(ids)}
     report: dict[str, Any] = {"metric": "accuracy", "scores": scores}
     if "test" in scores:
-        count = len(known["test"])
+        count = len(labelled["test"])
         report |= {"tested": count, "right": round(scores["test"] * count), "interval": wilson(scores["test"], count)}
     return report
 
 
-def _measure_graphs(logits: Tensor, labels: Tensor, data: GraphData) -> dict[str, Any]:
-    per_task = dict(zip(data.tasks, roc_auc_per_task(logits, labels), strict=True))
+def _evaluate_test_graphs(logits: Tensor, labels: Tensor, tasks: tuple[str, ...]) -> dict[str, Any]:
+    per_task = dict(zip(tasks, roc_auc_per_task(logits, labels), strict=True))
     return {
         "tested": len(labels),
         "interval": bootstrap(lambda rows: mean_roc_auc(logits[rows], labels[rows]), len(labels)),
@@ -61,7 +60,7 @@ def _measure_graphs(logits: Tensor, labels: Tensor, data: GraphData) -> dict[str
 
 
 def wilson(share: float, count: int) -> list[float]:
-    """Wilson's 95 % interval of a share of ``count`` examples; right also for few examples and shares near 0 or 1."""
+    """Return Wilson's 95 % interval of a share of ``count`` examples; holds for few examples and shares near 0 or 1."""
     z = QUANTILE**2
     centre = (share + z / (2 * count)) / (1 + z / count)
     half = QUANTILE / (1 + z / count) * math.sqrt(share * (1 - share) / count + z / (4 * count**2))
@@ -69,8 +68,8 @@ def wilson(share: float, count: int) -> list[float]:
 
 
 def bootstrap(statistic: Callable[[Tensor], float], count: int, seed: int = 0) -> list[float]:
-    """The 95 % percentile interval of a statistic over examples drawn again with replacement."""
+    """Return the 95 % percentile interval of a statistic over bootstrap samples of the examples."""
     generator = torch.Generator().manual_seed(seed)
     values = [statistic(torch.randint(count, (count,), generator=generator)) for _ in range(REPLICATES)]
     finite = [value for value in values if not math.isnan(value)]
-    return [float(edge) for edge in np.quantile(finite, [0.025, 0.975])] if finite else [0.0, 1.0]
+    return [float(bound) for bound in np.quantile(finite, [0.025, 0.975])] if finite else [0.0, 1.0]

@@ -8,8 +8,9 @@ import rgat
 from rgat import RelationalGraph
 from rgat.models import NodeClassifier
 from rgat.nn import RGATConv
-from rgat.predictor.attention import flow, layer_attention, logits_at_equal_share, receptive_field
-from rgat.predictor.explain_node import agreement
+from rgat.predictor.calibration import Calibration
+from rgat.predictor.ensemble import Ensemble
+from rgat.predictor.explain_node import agreement, flow, layer_attention, logits_at_equal_share, receptive_field
 
 PERSON = "http://institute.example/person/3"
 
@@ -24,14 +25,14 @@ def test_walks_are_credited_to_the_edge_they_start_with():
     edge_index = torch.tensor([[0, 1, 1, 2], [1, 2, 1, 2]])
     graph = RelationalGraph(edge_index, torch.tensor([0, 0, 1, 1]), num_nodes=3, num_relations=2)
     first, second = torch.tensor([0.7, 0.4, 0.3, 0.6]), torch.tensor([0.1, 0.8, 0.9, 0.2])
-    found = flow([(first, second)], graph, torch.tensor([2]))
+    shares = flow([(first, second)], graph, torch.tensor([2]))
     # 0-1-2: .7 * .8; 1-1-2 counts for 1-2: .3 * .8; 1-2-2: .4 * .2; 2-2-2 is its own: .6 * .2
     expected = torch.tensor([0.56, 0.24 + 0.08, 0, 0]).double()
-    assert torch.allclose(found.edges, expected / 1.0)
-    assert found.own == pytest.approx(0.12)
+    assert torch.allclose(shares.edges, expected / 1.0)
+    assert torch.allclose(shares.own, torch.tensor([0, 0, 0.12]).double())
 
 
-def test_the_receptive_field_is_all_that_can_change_an_answer(node_model):
+def test_the_receptive_field_alone_gives_the_same_logits(node_model):
     data, node = node_model.data, node_model.find(PERSON)
     edges = receptive_field(data.graph, node)
     assert len(edges) < data.graph.num_edges
@@ -40,14 +41,14 @@ def test_the_receptive_field_is_all_that_can_change_an_answer(node_model):
 
 
 @pytest.mark.parametrize("model", ["RGCN", "additive ARGAT"])
-def test_shares_make_one_and_equal_shares_are_those_of_constant_attention(node_data, model):
-    fitted = rgat.fit(node_data, model=model, max_epochs=3, patience=3, comparison=False)
+def test_shares_sum_to_one_and_equal_shares_are_those_of_constant_attention(node_data, model):
+    predictor = rgat.fit(node_data, model=model, max_epochs=3, patience=3, comparison=False)
     graph, nodes = node_data.graph, torch.tensor([5])
-    own, equal = (
-        flow(layer_attention(fitted.members, None, graph, constant), graph, nodes) for constant in (False, True)
+    shares, equal = (
+        flow(layer_attention(predictor, None, graph, constant), graph, nodes) for constant in (False, True)
     )
-    assert float(own.edges.sum()) + own.own == pytest.approx(1)
-    assert torch.allclose(own.edges, equal.edges) == (model == "RGCN")
+    assert float(shares.edges.sum() + shares.own.sum()) == pytest.approx(1)
+    assert torch.allclose(shares.edges, equal.edges) == (model == "RGCN")
 
 
 def test_the_effect_is_what_happens_without_the_triple(node_model, explained):
@@ -58,8 +59,8 @@ def test_the_effect_is_what_happens_without_the_triple(node_model, explained):
     names = [data.relation_names.index(name) for name in (base, f"inverse of {base}")]
     source, target = data.graph.edge_index.tolist()
     kept = [
-        place
-        for place, (a, b, r) in enumerate(zip(source, target, data.graph.edge_type.tolist(), strict=True))
+        edge
+        for edge, (a, b, r) in enumerate(zip(source, target, data.graph.edge_type.tolist(), strict=True))
         if not ({a, b} == ends and r in names)
     ]
     assert len(kept) == data.graph.num_edges - 2
@@ -69,7 +70,7 @@ def test_the_effect_is_what_happens_without_the_triple(node_model, explained):
     assert float(after) - explained.probability == pytest.approx(reason.effect, abs=1e-5)
 
 
-def test_an_explanation_says_what_is_explained(tmp_path, node_model, explained):
+def test_an_explanation_names_the_node_and_its_prediction(tmp_path, node_model, explained):
     assert explained.node == f"<{PERSON}>"
     assert explained.predicted == str(node_model.predict([PERSON]).labels[0])
     assert explained.probability == pytest.approx(node_model.predict([PERSON]).probabilities.max(), abs=1e-6)
@@ -80,39 +81,38 @@ def test_an_explanation_says_what_is_explained(tmp_path, node_model, explained):
     assert json.loads((tmp_path / "e.json").read_text())["node"] == explained.node
 
 
-def test_relations_that_matter_are_told_from_those_that_do_not(node_model):
+def test_relations_that_matter_have_larger_effects(node_model):
     importance = node_model.explain()
     assert importance.nodes == 48
     assert len(importance.attention) == 21
     assert sum(importance.attention.values()) < 1
-    told = {name.strip("<>").rpartition("/")[2]: value for name, value in importance.effect.items()}
-    assert min(told["researches"], told["worksOn"]) < told["phone"] - 0.01
+    effect = {name.strip("<>").rpartition("/")[2]: value for name, value in importance.effect.items()}
+    assert min(effect["researches"], effect["worksOn"]) < effect["phone"] - 0.01
     assert set(importance.changed) == set(importance.effect)
 
 
 def test_on_a_planted_set_the_planted_edge_comes_first():
     data = rgat.data.load("planted-rivals")
     options = {"learning_rate": 0.05, "feature_dropout": 0.0, "kernel_l2_1": 0.0, "kernel_l2_2": 0.0}
-    fitted = rgat.fit(data, model="additive ARGAT", comparison=False, **options)
-    right = fitted.logits.mean(0).argmax(1) == data.labels
+    predictor = rgat.fit(data, model="additive ARGAT", comparison=False, **options)
+    right = predictor.logits.mean(0).argmax(1) == data.labels
     loud = data.x[:, 4] > 0
     nodes = [node for node in data.test[:40].tolist() if right[node]]
-    first = [fitted.explain(data.node_names[node], top=1).reasons[0].source for node in nodes]
+    first = [predictor.explain(data.node_names[node], top=1).reasons[0].source for node in nodes]
     assert len(nodes) > 30
-    assert sum(bool(loud[fitted.find(name)]) for name in first) >= 0.9 * len(nodes)
+    assert sum(bool(loud[predictor.find(name)]) for name in first) >= 0.9 * len(nodes)
 
 
-def test_an_edge_that_is_shut_out_is_seen():
+def test_an_edge_that_the_model_ignores_comes_first():
     data = rgat.data.load("planted-needle")
-    fitted = rgat.fit(data, seed=0, comparison=False)  # this seed learns what all but the loud one say
+    predictor = rgat.fit(data, seed=0, comparison=False)  # this seed learns what all but the loud one say
     loud = data.x[:, 4] > 0
-    right = fitted.logits.mean(0).argmax(1) == data.labels
+    right = predictor.logits.mean(0).argmax(1) == data.labels
     nodes = [node for node in data.test[:40].tolist() if right[node]]
-    found = [fitted.explain(data.node_names[node], top=8).reasons for node in nodes]
-    firsts = [reasons[0] for reasons in found]
-    shut = [first for first in firsts if loud[fitted.find(first.source)] and first.attention < first.equal_share]
-    assert len(shut) >= 0.9 * len(nodes)
-    assert all(abs(first.log_odds) < abs(first.choice) for first in shut)
+    firsts = [predictor.explain(data.node_names[node], top=8).reasons[0] for node in nodes]
+    ignored = [first for first in firsts if loud[predictor.find(first.source)] and first.attention < first.equal_share]
+    assert len(ignored) >= 0.9 * len(nodes)
+    assert all(abs(first.log_odds) < abs(first.choice) for first in ignored)
 
 
 def test_an_equal_share_for_each_edge_is_constant_attention():
@@ -121,12 +121,14 @@ def test_an_equal_share_for_each_edge_is_constant_attention():
         conv, x = RGATConv(5, 4, 3, **options), torch.randn(9, 5)
         out, (_, attention) = conv(x, graph, return_attention_weights=True)
         assert torch.allclose(conv.combine(x, graph, attention), out, atol=1e-6)
+    calibration = Calibration(torch.ones(()), torch.zeros(3))
     model = NodeClassifier(5, 3, 3, layer="rgcn")
-    assert torch.equal(logits_at_equal_share(model, x, graph, 0), model(x, graph))
+    assert torch.equal(logits_at_equal_share(Ensemble([model], {}, calibration, {}), x, graph, 0)[0], model(x, graph))
     model = NodeClassifier(5, 3, 3).eval()
     pair = RelationalGraph(torch.tensor([[0, 1], [2, 2]]), torch.tensor([0, 0]), num_nodes=9, num_relations=3)
     expected = model(x, pair, constant_attention=True)
-    assert torch.allclose(logits_at_equal_share(model, x, pair, 1), expected, atol=1e-6)
+    logits = logits_at_equal_share(Ensemble([model], {}, calibration, {}), x, pair, 1)
+    assert torch.allclose(logits[0], expected, atol=1e-6)
 
 
 def test_rank_correlation():
@@ -135,29 +137,3 @@ def test_rank_correlation():
     assert agreement([1, 2, 3, 4], [1, 2, 2, 4]) == pytest.approx(0.9486833)
     assert agreement([1, 2], [1, 2]) is None
     assert agreement([1, 1, 1], [1, 2, 3]) is None
-
-
-def test_atoms_and_bonds_of_a_molecule_are_explained_and_drawn(tmp_path, graph_model):
-    found = graph_model.explain("c1ccccc1C(=O)NC", "amide")
-    assert (len(found.atoms), len(found.bonds)) == (10, 10)
-    assert sum(found.atom_attention) == pytest.approx(1)
-    assert found.probability == pytest.approx(graph_model.predict_proba("c1ccccc1C(=O)NC")[0, 0], abs=1e-6)
-    broken = graph_model.predict_proba("c1ccccc1C(=O)NC")[0, 0] + found.bond_effect[6]
-    assert 0 <= broken <= 1
-    for name in ("m.svg", "m.html", "m.json"):
-        found.save(tmp_path / name)
-    page = (tmp_path / "m.html").read_text()
-    assert page.count("<svg") == 2
-    assert page.count("<tr><td>") == 20
-    assert "<!--rows-->" not in page
-    assert (tmp_path / "m.svg").read_text().startswith("<svg")
-    assert json.loads((tmp_path / "m.json").read_text())["task"] == "amide"
-    assert found.svg("attention") != found.svg("effect")
-    single = graph_model.explain("C")
-    assert (single.bonds, single.bond_effect) == ([], [])
-    assert "<svg" in single.svg()
-    for smiles, task, message in (("C(C", None, "cannot be read as SMILES"), ("C", "amid", 'did you mean "amide"')):
-        with pytest.raises(ValueError, match=message):
-            graph_model.explain(smiles, task)
-    with pytest.raises(ValueError, match="`shade` must be"):
-        found.svg("colour")
