@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from rgat.report.analysis import Analysis
-from rgat.report.claims import CLAIMS, HOLDS, OPEN, claims_table, judge
+from rgat.report.claims import CLAIMS, HOLDS, OPEN, check_claim, claims_table
 from rgat.report.conclusions import listed, summarise
 from rgat.report.published import PUBLISHED
-from rgat.report.study import load_studies
+from rgat.report.records import load_studies
 
 TOX21 = {
     "RGCN": (0.835, None, 0.004),
@@ -127,7 +127,7 @@ def test_outputs_that_do_not_fit_the_labels_give_no_interval(tmp_path):
 
 
 def verdicts(analyses):
-    found = {f"{claim.data[0]}: {claim.text}": judge(claim, analyses) for claim in CLAIMS}
+    found = {f"{claim.data[0]}: {claim.text}": check_claim(claim, analyses) for claim in CLAIMS}
     assert len(found) == len(CLAIMS)
     return found
 
@@ -183,7 +183,7 @@ def test_claims_about_the_search_are_read_off_the_draws_from_the_prior(tmp_path)
     analysis = analyse(tmp_path, poor, seeds=2, trials=30)
     text = "Over most of the search space ARGAT does worse than RGCN and multiplicative WIRGAT."
     assert verdicts([analysis])[f"aifb: {text}"].word == HOLDS
-    assert judge(next(c for c in CLAIMS if c.text == text), [analyse(tmp_path / "none", seeds=2)]).word == OPEN
+    assert check_claim(next(c for c in CLAIMS if c.text == text), [analyse(tmp_path / "none", seeds=2)]).word == OPEN
 
 
 def test_a_claim_without_runs_or_tests_is_open(tmp_path):

@@ -9,7 +9,8 @@ from sklearn.metrics import roc_auc_score
 
 from rgat.experiments.records import pack, unpack_array, write_record
 from rgat.report import write_report
-from rgat.report.study import MODELS, Study, load_studies
+from rgat.report.records import load_studies
+from rgat.report.studies import MODELS, Study
 
 
 def study(folder, **options):

@@ -14,10 +14,10 @@ import pytest
 from rgat.experiments.records import write_record
 from rgat.report import check_libraries, write_report
 from rgat.report.analysis import Analysis
+from rgat.report.formats import Cell, Column, Line, ReportTable, to_csv, to_html, to_latex, to_markdown
 from rgat.report.published import PUBLISHED
-from rgat.report.results import overview, scores, tasks
-from rgat.report.study import load_studies
-from rgat.report.tables import Cell, Column, Line, Table, to_csv, to_html, to_latex, to_markdown
+from rgat.report.records import load_studies
+from rgat.report.tables import overview, scores, tasks
 
 
 def files(folder):
@@ -116,7 +116,7 @@ def test_best_in_class_is_bold_and_best_of_all_underlined(tmp_path):
     assert cells["additive C-WIRGAT"].text == "96.86 ± 0.00"
 
 
-TRICKY = Table(
+TRICKY = ReportTable(
     "tricky",
     "50 % & <b> of_it",
     [Column("Model | name", text=True), Column("x", ("mean", "sd"))],
