@@ -1,4 +1,4 @@
-"""Records that anybody may have written: names stay names, and damage is listed."""
+"""Hostile and damaged records: a name never becomes markup, a formula or a path, and damage is listed."""
 
 import csv
 import json
@@ -31,7 +31,7 @@ def files(folder):
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory):
-    """A report on data sets and models that are called what nobody should call them, and what was there before it."""
+    """A report on data sets and models with hostile names, and the files that existed before it was written."""
     root = tmp_path_factory.mktemp("hostile")
     for number, name in enumerate(("../../../x", f"{root}/x", SCRIPT, "summary", "AIFB", "aifb")):
         models = dict.fromkeys(MODELS, 0.8) if name == SCRIPT else {}

@@ -1,4 +1,4 @@
-"""The files of a report: complete, the same twice, and well formed."""
+"""The files of a report are complete, reproducible and well formed."""
 
 import csv
 import html.parser
@@ -195,7 +195,7 @@ def test_studies_with_gaps_still_make_a_report(tmp_path):
     page = write_report([tmp_path / "runs"], tmp_path / "out").read_text()
     assert "Read this first" in page
     assert "a single run of RGCN" in page
-    assert "only trials of a search" in page
+    assert "search trials but no finished runs" in page
     assert "Beyond the paper" in page
 
 

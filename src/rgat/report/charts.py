@@ -32,8 +32,8 @@ def draw(analysis: Analysis) -> list[Chart]:
     drawn = [
         bars(analysis) if study.rows else None,
         p_values(analysis) if len(analysis.nine) > 1 else None,
-        differences(study, analysis.against_rgcn, "rgcn", "difference to RGCN"),
-        differences(study, analysis.against_constant, "attention", "the difference that attention makes"),
+        differences(study, analysis.against_rgcn, "rgcn", "difference from RGCN"),
+        differences(study, analysis.against_constant, "attention", "difference from constant attention"),
         distribution(study, prior_only=False),
         distribution(study, prior_only=True),
         best_of(study),
@@ -58,13 +58,15 @@ def bars(analysis: Analysis) -> Chart:
     """Draw the mean and standard deviation of every row's test score, in the paper's colours."""
     study, rows = analysis.study, analysis.study.rows
     printed = PUBLISHED.get(study.data, {})
-    guessing = f" Dotted: naming the largest class, {number(study, study.chance_score)}." if study.is_node else ""
+    guessing = (
+        f" Dotted: always predicting the largest class, {number(study, study.chance_score)}." if study.is_node else ""
+    )
     others = "; grey: beyond the paper" if any(row.group == FURTHER for row in rows) else ""
     chart = Chart(
         f"{study.key}-bars",
         f"{study.title}: test {study.metric}.",
-        "Mean and standard deviation over runs. Blue: baselines; yellow: additive; red: multiplicative attention; "
-        f"hatched: the same models with constant attention{others}."
+        "Mean and standard deviation over runs. Blue: baselines; yellow: additive attention; red: multiplicative "
+        f"attention; hatched: the same models with constant attention{others}."
         f"{' Diamonds: as published.' if printed else ''}{guessing}",
         0.9 + 0.26 * len(rows),
     )
@@ -136,7 +138,7 @@ def p_values(analysis: Analysis) -> Chart:
     chart = Chart(
         f"{study.key}-p-values",
         f"{study.title}: does A outperform B?",
-        "p-value of the one-sided Mann-Whitney U test over final runs, A in the line, B in the column. Shaded and "
+        "p-value of the one-sided Mann-Whitney U test over final runs, A in the row, B in the column. Shaded and "
         "bold: at most 0.05.",
         1.7 + 0.33 * len(rows),
         tall=True,
@@ -210,22 +212,13 @@ def _searched(study: Study) -> list[str]:
 
 def _line_chart(
     study: Study,
-    words: tuple[str, str, str],
-    labels: tuple[str, str],
-    lines: Mapping[str, tuple[Any, Array]],
-    bands: Mapping[str, tuple[Array, Array]],
+    words: tuple[str, str, str],  # key, title, caption
+    labels: tuple[str, str],  # of the x axis and the y axis
+    lines: Mapping[str, tuple[Any, Array]],  # x and y by model
+    bands: Mapping[str, tuple[Array, Array]],  # lower and upper edge by model
     **options: Any,
 ) -> Chart:
-    """Draw a line for each model, a band around it where there is one, and a legend below the axes.
-
-    Args:
-        study: the study.
-        words: key, title and caption.
-        labels: names of the x and the y axis.
-        lines: x and y by model.
-        bands: lower and upper edge by model.
-        **options: options of ``plot``.
-    """
+    """Draw a line for each model, a band around it where there is one, and a legend below the axes."""
     key, title, caption = words
     chart = Chart(f"{study.key}-{key}", f"{study.title}: {title}.", caption, 3.5, lines=True)
     for model, (x, y) in lines.items():
@@ -246,7 +239,7 @@ def _line_chart(
 def distribution(study: Study, prior_only: bool) -> Chart | None:
     """Draw the cumulative distribution of the trials' mean validation metric, failed trials at the bottom."""
     trials = {model: study.trials_of(model, prior_only) for model in _searched(study)}
-    values = {model: found for model, records in trials.items() if len(found := objectives(records))}
+    values = {model: done for model, records in trials.items() if len(done := objectives(records))}
     if not values:
         return None
     pooled = _scaled(study, np.concatenate(list(values.values())))
@@ -257,7 +250,7 @@ def distribution(study: Study, prior_only: bool) -> Chart | None:
         failed = len(trials[model]) - len(values[model])
         x, share = cumulative(values[model], failed)
         lines[model] = np.r_[left, _scaled(study, x), right], np.r_[failed / len(trials[model]), share, 1.0]
-    which = "draws from the prior alone" if prior_only else "all trials"
+    which = "only those drawn from the prior" if prior_only else "all trials"
     caption = "Share of trials at or below a validation score; failed trials count at the left edge. Lower is better."
     words = (f"distribution-{'prior' if prior_only else 'all'}", f"distribution over the search, {which}", caption)
     labels = (f"mean validation {_unit(study)}", "share of trials")
@@ -277,8 +270,10 @@ def best_of(study: Study) -> Chart | None:
             lines[model] = np.arange(1, len(best) + 1), _scaled(study, best)
     if not lines:
         return None
-    caption = "Expected best validation score of so many draws from the prior; a failed trial counts as guessing."
-    chart = _line_chart(study, ("best", "what more trials would bring", caption), ("trials", _unit(study)), lines, {})
+    caption = (
+        "Expected best validation score of this many trials drawn from the prior; a failed trial scores as guessing."
+    )
+    chart = _line_chart(study, ("best", "expected best score", caption), ("trials", _unit(study)), lines, {})
     chart.axes.locator_params(axis="x", integer=True)
     return chart
 
@@ -295,7 +290,7 @@ def curves(study: Study, key: str, title: str) -> Chart | None:
             bands[row.name] = low, high
     if not lines:
         return None
-    caption = "Median over the final runs, as long as half of them go on; the band holds the middle four fifths."
+    caption = "Median over the final runs, while at least half of them continue; the band covers the middle 80 %."
     labels = ("epoch", title if is_loss else _unit(study))
     chart = _line_chart(study, (key.replace("_", "-"), title, caption), labels, lines, bands, linewidth=1.4)
     if is_loss and min(float(low.min()) for low, _ in bands.values()) > 0:

@@ -107,7 +107,7 @@ def level(analysis: Analysis, first: str, second: str) -> Verdict:
 def marginally_above(analysis: Analysis, first: str, second: str) -> Verdict:
     """Check that the first has a larger mean, but not significantly."""
     comparison = analysis.compare(_row(analysis, first), _row(analysis, second))
-    difference = f"{first} {number(analysis.study, comparison.difference, sign=True)} to {second}"
+    difference = f"{first} {number(analysis.study, comparison.difference, sign=True)} against {second}"
     if comparison.test is None:
         return Verdict(OPEN, f"{difference}, no test possible")
     marginal = comparison.difference > 0 and comparison.test.greater > SIGNIFICANT
@@ -175,7 +175,7 @@ def larger_mean(analysis: Analysis, baseline: str, *names: str, reverse: bool = 
 def where(analysis: Analysis, condition: Check, check: Check) -> Verdict:
     """Check a claim where a condition holds; elsewhere the paper claims nothing."""
     met = condition(analysis)
-    return every([met, check(analysis)]) if met.word == HOLDS else Verdict(OPEN, f"{met.evidence}: not the case")
+    return every([met, check(analysis)]) if met.word == HOLDS else Verdict(OPEN, f"{met.evidence}: condition not met")
 
 
 def not_beaten(analysis: Analysis) -> Verdict:
@@ -190,10 +190,10 @@ def not_beaten(analysis: Analysis) -> Verdict:
 def _never_guaranteed(analyses: Sequence[Analysis]) -> Verdict:
     """Check that no attention model scores higher than RGCN on every data set."""
     words = {name: {above(name, "RGCN")(analysis).word for analysis in analyses} for name in FOUR}
-    winners = [name for name, found in words.items() if found == {HOLDS}]
+    winners = [name for name, verdicts in words.items() if verdicts == {HOLDS}]
     if winners:
         return Verdict(FAILS, f"above RGCN on every data set: {listed(winners)}")
-    undecided = [name for name, found in words.items() if FAILS not in found]
+    undecided = [name for name, verdicts in words.items() if FAILS not in verdicts]
     if undecided:
         return Verdict(OPEN, f"nowhere significantly below RGCN: {listed(undecided)}")
     return Verdict(HOLDS, "each is significantly below RGCN somewhere")
@@ -212,7 +212,7 @@ def search_median(analysis: Analysis, lower: Sequence[str], upper: Sequence[str]
     """Check that over trials from the prior each of ``lower`` has a smaller median than each of ``upper``."""
     medians = {name: float(np.median(_prior(analysis, name))) for name in (*lower, *upper)}
     holds = max(medians[name] for name in lower) < min(medians[name] for name in upper)
-    return _search_verdict(analysis, holds, "medians of the search", medians)
+    return _search_verdict(analysis, holds, "median of trials from the prior", medians)
 
 
 @_check
@@ -220,7 +220,7 @@ def search_narrow(analysis: Analysis, narrow: Sequence[str], wide: Sequence[str]
     """Check that over trials from the prior the interquartile range is smaller for each of ``narrow``."""
     widths = {name: float(np.ptp(np.quantile(_prior(analysis, name), (0.25, 0.75)))) for name in (*narrow, *wide)}
     holds = max(widths[name] for name in narrow) < min(widths[name] for name in wide)
-    return _search_verdict(analysis, holds, "width of the middle half", widths)
+    return _search_verdict(analysis, holds, "interquartile range of trials from the prior", widths)
 
 
 @_check
@@ -231,7 +231,7 @@ def search_best(analysis: Analysis, first: Sequence[str], second: Sequence[str])
         raise LookupError(f"no trials of {missing[0]}")
     best = {name: float(values.max()) for name, values in trials.items()}
     holds = max(best[name] for name in first) > max(best[name] for name in second)
-    return _search_verdict(analysis, holds, "best of the search", best)
+    return _search_verdict(analysis, holds, "best trial", best)
 
 
 def _search_verdict(analysis: Analysis, holds: bool, label: str, values: dict[str, float]) -> Verdict:
@@ -262,14 +262,14 @@ CLAIMS = [
     _on("aifb", "Attention hurts multiplicative WIRGAT.", TRANSDUCTIVE, hurts(M_W)),
     _on("aifb", "Attention makes no difference to additive WIRGAT.", TRANSDUCTIVE, level(A_W, _constant(A_W))),
     _on("aifb", "Additive WIRGAT has the best result of all systems.", TRANSDUCTIVE, best_is(A_W)),
-    _on("aifb", "RGCN does not learn the training set by heart.", TRANSDUCTIVE, memorised("RGCN", expected=False)),
+    _on("aifb", "RGCN does not fit the training set perfectly.", TRANSDUCTIVE, memorised("RGCN", expected=False)),
     _on("mutag", "From best to worst: RGCN, multiplicative ARGAT, both WIRGATs tied, additive ARGAT.", TRANSDUCTIVE,
         both(above("RGCN", M_A), above(M_A, A_W), above(M_A, M_W), level(A_W, M_W), above(A_W, A_A), above(M_W, A_A))),
     _on("mutag", "Attention helps additive WIRGAT.", TRANSDUCTIVE, helps(A_W)),
     _on("mutag", "Attention helps additive ARGAT.", TRANSDUCTIVE, helps(A_A)),
     _on("mutag", "Attention hurts multiplicative ARGAT.", TRANSDUCTIVE, hurts(M_A)),
     _on("mutag", "RGCN is above every attention model.", TRANSDUCTIVE, both(*(above("RGCN", name) for name in FOUR))),
-    _on("mutag", "RGCN and the attention models learn the training set by heart.", TRANSDUCTIVE,
+    _on("mutag", "RGCN and the attention models fit the training set perfectly.", TRANSDUCTIVE,
         memorised("RGCN", *FOUR)),
     _on("mutag", "The Weisfeiler-Lehman kernel is above all relational networks.", "4",
         larger_mean("WL", "RGCN", *FOUR)),
@@ -281,7 +281,7 @@ CLAIMS = [
     _on("tox21", "Attention helps multiplicative WIRGAT and ARGAT.", INDUCTIVE, both(helps(M_W), helps(M_A))),
     _on("tox21", "Attention makes no difference to the additive models.", INDUCTIVE,
         both(level(A_W, _constant(A_W)), level(A_A, _constant(A_A)))),
-    _on("mutag", "Where RGCN learns the training set by heart, no attention model is above it.", "4",
+    _on("mutag", "Where RGCN fits the training set perfectly, no attention model is above it.", "4",
         where(memorised("RGCN"), not_beaten)),
     Claim("No variant is above RGCN everywhere.", "4", ("aifb", "mutag", "tox21"), _never_guaranteed),
     _on("aifb", "Over most of the search space ARGAT does worse than RGCN and multiplicative WIRGAT.", APPENDIX,
@@ -325,10 +325,11 @@ def claims_table(analyses: Sequence[Analysis]) -> ReportTable | None:
         lines.append(Line([*map(Cell, texts), Cell(verdict.word, tone=tone), Cell(verdict.evidence)], study=study))
     holds, fails, open_ = (words.count(word) for word in (HOLDS, FAILS, OPEN))
     notes = [
-        f"{holds} hold, {fails} do not, {open_} cannot be told.",
-        "A claim of order holds where the paper's one-sided test is significant at 0.05 in its direction, fails where "
-        f"it is in the other, and is open between; a claim of equality needs an effect below {NEGLIGIBLE} and {ENOUGH} "
-        "runs on both sides.",
+        f"{holds} hold, {fails} do not hold, and for {open_} the records cannot tell.",
+        "A claim of order holds if the paper's one-sided test is significant at 0.05 in its direction, and does not "
+        "hold if it is significant in the other direction; otherwise the records cannot tell. A claim of equality "
+        f"holds if the two-sided test is not significant, P(above) and P(below) differ by less than {NEGLIGIBLE}, and "
+        f"both rows have at least {ENOUGH} runs.",
     ]
     columns = [Column(title, text=True) for title in ("Claim", "Data", "Section", "Verdict", "Evidence")]
     return ReportTable("claims", "The paper's claims, checked", columns, lines, notes)

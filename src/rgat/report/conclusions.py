@@ -15,9 +15,9 @@ MEMORISED = 0.995  # training accuracy that counts as perfect: one error in a fe
 def summarise(analysis: Analysis) -> list[str]:
     """Return paragraphs on one study: order, comparison with RGCN and with constant attention, cautions."""
     if not analysis.study.rows:
-        return [f"{analysis.study.title} has no finished runs, only trials of a search: no test score to speak of."]
+        return [f"{analysis.study.title} has search trials but no finished runs, so it has no test scores."]
     if not analysis.five:
-        return [f"Of {analysis.study.title} there are only runs of other systems, none of RGCN or attention models."]
+        return [f"{analysis.study.title} has only runs of other systems, none of RGCN or an attention model."]
     paragraphs = [_order(analysis), _against_rgcn(analysis), _against_constant(analysis), *_cautions(analysis)]
     return [paragraph for paragraph in paragraphs if paragraph]
 
@@ -41,11 +41,11 @@ def _order(analysis: Analysis) -> str:
     order = ", ".join(f"{i}) {' tied with '.join(names)}" for i, names in enumerate(ranks, 1))
     steps = [step for _, step in ranking[:-1]]
     if few or "no test" in steps:
-        tail = "This is an order of means alone: not every step of it can be tested."
+        tail = "This is the order of the means only: not every step can be tested."
     elif len(ranks) == 1:
         tail = "No step of this order is significant."
     elif "tied" in steps:
-        tail = "Each step is significant (one-sided, p ≤ 0.05) but for the ties, each between neighbours."
+        tail = "Each step is significant (one-sided, p ≤ 0.05), except between neighbours called tied."
     else:
         tail = "Each step is significant (one-sided, p ≤ 0.05)."
     unit = ", in %" if study.percent else ""
@@ -62,9 +62,9 @@ def _inconclusive(analysis: Analysis, family: Sequence[Comparison]) -> list[str]
     runs = _fewest_runs(len(family))
     reasons = {
         "no conclusion": "",
-        "too few runs to tell": f"too few runs for a conclusion ({runs} on both sides could give one)",
+        "too few runs to tell": f"too few runs for a conclusion (at least {runs} per row are needed)",
         "no test: too few runs": "no test with a single run",
-        "no test: no spread": "no test where all runs of either side score the same",
+        "no test: no spread": "no test, because all runs of each row score the same",
     }
     clauses = []
     for verdict, reason in reasons.items():
@@ -83,8 +83,9 @@ def _against_rgcn(analysis: Analysis) -> str:
     if not family:
         return ""
     if all(comparison.verdict == "no conclusion" for comparison in family):
-        several = f"none of the {len(family)} attention models" if len(family) > 1 else family[0].first.name
-        return f"No conclusion against RGCN: {several} can be told apart from it (two-sided, Holm)."
+        models = f"none of the {len(family)} attention models differs"
+        models = models if len(family) > 1 else f"{family[0].first.name} does not differ"
+        return f"No conclusion against RGCN: {models} significantly from it (two-sided, Holm)."
     clauses = []
     for verdict in ("better", "worse"):
         names = [c.first.name for c in family if c.verdict == verdict]
@@ -100,7 +101,7 @@ def _against_constant(analysis: Analysis) -> str:
     clauses = []
     for verb, verdict in (("raises", "better"), ("lowers", "worse")):
         changes = [f"{c.first.name} by {abs(100 * c.relative):.2f} %" for c in family if c.verdict == verdict]
-        clauses += [f"attention {verb} the mean of {listed(changes)}, relative"] if changes else []
+        clauses += [f"attention {verb} the mean of {listed(changes)} (relative)"] if changes else []
     clauses += _inconclusive(analysis, family)
     return f"Against the same trained models with constant attention: {'; '.join(clauses)}."
 
@@ -121,9 +122,9 @@ def _cautions(analysis: Analysis) -> list[str]:
     if study.is_node and rgcn is not None and len(rgcn.scores("train")) and rgcn.scores("train").mean() >= MEMORISED:
         better = [c.first.name for c in concluded if c.verdict == "better" and c not in ranks_only]
         verb = "is" if len(better) == 1 else "are"
-        outcome = f"but {listed(better)} {verb} better here" if better else "and nothing here shows otherwise"
+        outcome = f"but {listed(better)} {verb} better here" if better else "and no result here contradicts that"
         cautions.append(
-            f"RGCN knows the training set by heart; the paper expects no help of attention then, {outcome}."
+            f"RGCN fits the training set perfectly. The paper expects attention not to help in that case, {outcome}."
         )
     if ranks_only:
         shown = [
@@ -131,8 +132,8 @@ def _cautions(analysis: Analysis) -> list[str]:
             for c in ranks_only
         ]
         cautions.append(
-            "Tests compare ranks, and the means say less: they differ from RGCN's by less than chance "
-            f"({listed(shown)})."
+            "The tests compare ranks. These means differ from RGCN's by less than the half width of the 95 % interval "
+            f"over seeds: {listed(shown)}."
         )
     missing = [model for model in MODELS if study.row(model) is None]
     if missing and len(missing) < len(MODELS):

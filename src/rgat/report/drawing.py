@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rgat.report.formats import data_attributes
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -126,8 +128,7 @@ class Chart:
 
     def _identity(self, name: str, used: set[str]) -> str:
         if name.startswith("mark-"):
-            attributes = self._marks[int(name.removeprefix("mark-"))]
-            return "".join(f' data-{key}="{html.escape(value)}"' for key, value in attributes.items())
+            return data_attributes(**self._marks[int(name.removeprefix("mark-"))])
         return f' id="{self.key}-{name}"' if name in used else ""
 
     def _opening(self, match: re.Match[str]) -> str:
@@ -139,15 +140,14 @@ class Chart:
             height = self.figure.get_figheight() * 72
             x = (box.x0 * points, box.x1 * points, *self.axes.get_xlim())
             y = (height - box.y0 * points, height - box.y1 * points, *self.axes.get_ylim())
-            attributes = {
-                "x": " ".join(f"{value:.6g}" for value in x),
-                "y": " ".join(f"{value:.6g}" for value in y),
-                "xlabel": self.axes.get_xlabel(),
-                "ylabel": self.axes.get_ylabel(),
-                "yscale": self.axes.get_yscale(),
-            }
-            scale = "".join(f' data-{key}="{html.escape(value)}"' for key, value in attributes.items())
-        label = html.escape(f"{self.title}. {self.caption}")
+            scale = data_attributes(
+                x=" ".join(f"{value:.6g}" for value in x),
+                y=" ".join(f"{value:.6g}" for value in y),
+                xlabel=self.axes.get_xlabel(),
+                ylabel=self.axes.get_ylabel(),
+                yscale=self.axes.get_yscale(),
+            )
+        label = html.escape(f"{self.title} {self.caption}")
         return f'<svg viewBox="{match.group(1)}" role="img" aria-label="{label}"{scale}>'
 
 

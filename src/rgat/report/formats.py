@@ -127,7 +127,7 @@ def to_html(table: ReportTable) -> str:
             continue
         tags = ['th scope="row"', *["td"] * (len(line.cells) - 1)]
         cells = map(_html_cell, tags, table.columns, line.cells, _HTML.cells(table, line))
-        body.append(f"<tr{_data_attributes(model=line.model, study=line.study)}>{''.join(cells)}</tr>")
+        body.append(f"<tr{data_attributes(model=line.model, study=line.study)}>{''.join(cells)}</tr>")
     notes = "".join(f"<li>{note}</li>" for note in _HTML.notes(table))
     caption = html.escape(table.caption)
     content = (
@@ -140,12 +140,13 @@ def to_html(table: ReportTable) -> str:
     return f'<figure class="table" id="table-{table.key}"><figcaption>{caption}</figcaption>{content}</figure>'
 
 
-def _data_attributes(**values: str | None) -> str:
+def data_attributes(**values: str | None) -> str:
+    """Return HTML attributes named ``data-...`` for the values that are set."""
     return "".join(f' data-{name}="{html.escape(value)}"' for name, value in values.items() if value)
 
 
 def _column_attributes(column: Column) -> str:
-    return _data_attributes(study=column.study, model=column.model) + (' class="text"' if column.text else "")
+    return data_attributes(study=column.study, model=column.model) + (' class="text"' if column.text else "")
 
 
 def _html_cell(tag: str, column: Column, cell: Cell, text: str) -> str:

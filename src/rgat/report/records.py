@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +158,7 @@ def _check_outputs(record: Record, description: Mapping[str, Any]) -> None:
             raise ValueError(f"`{key}` must be logits for the labels of the task, got an array of shape {list(shape)}")
 
 
-def load_studies(places: Sequence[Path]) -> tuple[list[Study], list[str]]:
+def load_studies(paths: Sequence[Path]) -> tuple[list[Study], list[str]]:
     """Read all experiments at or below the given files and folders.
 
     Returns:
@@ -166,7 +167,7 @@ def load_studies(places: Sequence[Path]) -> tuple[list[Study], list[str]]:
     studies: dict[tuple[str, str], Study] = {}
     seen: dict[tuple[str, str, str], Record] = {}
     notices: list[str] = []
-    for path in dict.fromkeys(path for place in places for path in find_experiments(place)):
+    for path in dict.fromkeys(chain.from_iterable(map(find_experiments, paths))):
         try:
             experiment = read_experiment(path, _keep)
             _check_description(experiment.description)
@@ -186,7 +187,7 @@ def load_studies(places: Sequence[Path]) -> tuple[list[Study], list[str]]:
             first = seen.setdefault((data, budget, name), record)
             if first is not record:
                 if any(first.get(key) != record.get(key) for key in ("scores", "objective", "status")):
-                    notices.append(f"{data}, {name} is there twice with different results; the first one counts.")
+                    notices.append(f"{data}, {name} occurs twice with different results; the first is used.")
                 continue
             study = studies.setdefault((data, budget), Study(data, budget, description))
             if study.description is not description:
@@ -194,7 +195,7 @@ def load_studies(places: Sequence[Path]) -> tuple[list[Study], list[str]]:
             (study.trials if record["kind"] == "trial" else study.runs).append(record)
     if not studies:
         more = notices[0] if notices else "`rgat demo` and `rgat reproduce` write some"
-        raise ValueError(f"{', '.join(map(str, places))} must hold records of runs or trials, got none; {more}")
+        raise ValueError(f"{', '.join(map(str, paths))} must hold records of runs or trials, got none; {more}")
     return _arrange(list(studies.values()), notices), notices
 
 
@@ -211,7 +212,7 @@ def _differences(study: Study, description: dict[str, Any]) -> list[str]:
         return []
     study.mixed = True
     keys = ", ".join(other)
-    return [f"{study.title}: experiments with different {keys} are put together; their models had different chances."]
+    return [f"{study.title}: experiments with different {keys} are combined; their models are not fully comparable."]
 
 
 def _arrange(studies: list[Study], notices: list[str]) -> list[Study]:
@@ -251,17 +252,19 @@ def _gaps(study: Study) -> list[str]:
         models = ", ".join(dict.fromkeys(run["model"] for run in failed))
         notes.append(
             f"{study.title}: {len(failed)} of {len(study.runs)} final runs failed or diverged ({models}); "
-            "means are over the others and flatter these models."
+            "the means leave them out, which favours these models."
         )
     for row in study.rows if study.is_node else []:
         values, chance = row.scores(), study.chance_score
         if len(values) and values.mean() < chance:
             mean, largest, lowest = (f"{100 * float(value):.2f} %" for value in (values.mean(), chance, values.min()))
             notes.append(
-                f"{study.title}: the mean of {row.name}, {mean}, is below the largest class, {largest}: "
-                f"{(values < chance).sum()} of its {len(values)} runs are, the lowest at {lowest}."
+                f"{study.title}: the mean of {row.name}, {mean}, is below the score of always predicting the largest "
+                f"class, {largest}; so are {(values < chance).sum()} of its {len(values)} runs, the lowest at {lowest}."
             )
     lone = [row.name for row in study.rows if len(row.scores()) == 1]
     if lone:
-        notes.append(f"{study.title}: a single run of {', '.join(lone)}; one run has no spread and allows no test.")
+        notes.append(
+            f"{study.title}: a single run of {', '.join(lone)}; one run has no standard deviation and allows no test."
+        )
     return notes

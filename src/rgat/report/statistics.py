@@ -41,10 +41,10 @@ def mann_whitney(first: ArrayLike, second: ArrayLike) -> MannWhitney | None:
         )
     else:
         doubled, counts = _doubled_ranks(np.concatenate([a, b]))
-        found = int(doubled[: len(a)].sum())
+        rank_sum = int(doubled[: len(a)].sum())
         ways = _rank_sum_ways(counts, len(a))
         total = ways.sum()
-        greater, less = float(ways[found:].sum() / total), float(ways[: found + 1].sum() / total)
+        greater, less = float(ways[rank_sum:].sum() / total), float(ways[: rank_sum + 1].sum() / total)
     return MannWhitney(greater, less, min(1.0, 2 * min(greater, less)))
 
 
@@ -93,11 +93,11 @@ def wilcoxon(first: ArrayLike, second: ArrayLike) -> float | None:
 
         return float(signed_rank(differences, method="approx", correction=True).pvalue)
     doubled, _ = _doubled_ranks(np.abs(differences))
-    found = int(doubled[differences > 0].sum())
+    rank_sum = int(doubled[differences > 0].sum())
     ways = np.ones(1)
     for rank in doubled.tolist():
         ways = np.concatenate([ways, np.zeros(rank)]) + np.concatenate([np.zeros(rank), ways])
-    return min(1.0, 2 * float(min(ways[found:].sum(), ways[: found + 1].sum()) / ways.sum()))
+    return min(1.0, 2 * float(min(ways[rank_sum:].sum(), ways[: rank_sum + 1].sum()) / ways.sum()))
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:

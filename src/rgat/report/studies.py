@@ -39,11 +39,6 @@ TITLES = {
     "tox21-distinct": "Tox21, distinct molecules",
 }
 ENSEMBLE = "ensemble of the five models"
-ENSEMBLE_NOTE = (
-    "On each split the mean of the probabilities that all runs of the five models gave to the test part; n counts "
-    "splits, and so does its interval. Nothing was trained for it, and nothing selected on validation data: it was put "
-    "together after the single models were scored."
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,11 +72,6 @@ class ModelRow:
         if self.group in (ADDITIVE, MULTIPLICATIVE):
             return self.name.partition(" ")[2]
         return LABELS.get(self.name, self.name)
-
-    @property
-    def note(self) -> str | None:
-        """Footnote at the name."""
-        return ENSEMBLE_NOTE if self.model == ENSEMBLE else None
 
     @property
     def sort_key(self) -> tuple[int, str, int, str, bool]:

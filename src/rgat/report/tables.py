@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -10,13 +10,18 @@ from rgat.report.analysis import Analysis, Comparison
 from rgat.report.formats import EMPTY, Cell, Column, Line, ReportTable
 from rgat.report.published import PUBLISHED, Published
 from rgat.report.statistics import SIGNIFICANT, Array, explained, mid_ranks, spread, welch_half_width
-from rgat.report.studies import MODELS, PARTS, ModelRow, Study, objectives
+from rgat.report.studies import ENSEMBLE, MODELS, PARTS, ModelRow, Study, objectives
 
 PART_TITLES = {"train": "Training", "valid": "Validation", "test": "Test"}
 TONES = {"better": "good", "worse": "bad", "holds": "good", "does not hold": "bad"}
 PAPER_RUNS = {True: 200, False: 6}  # of each of the paper's own rows: nodes; graphs (three splits, two seeds each)
 FEWEST_TRIALS = 10  # with fewer, no option's importance differs from chance
 MEAN = ("mean", "standard deviation")  # fields of a column of scores
+ENSEMBLE_NOTE = (
+    "Mean of the test probabilities predicted by all runs of the five models, on each split; n and the interval count "
+    "splits. Nothing was trained for it or selected on validation data: it was computed after the single models were "
+    "scored."
+)
 
 
 def number(study: Study, value: float, sign: bool = False) -> str:
@@ -60,7 +65,7 @@ def _half_width(study: Study, value: float | None) -> Cell:
 
 
 def _name(row: ModelRow) -> Cell:
-    return Cell(row.label, (row.name,), note=row.note)
+    return Cell(row.label, (row.name,), note=ENSEMBLE_NOTE if row.model == ENSEMBLE else None)
 
 
 def _published(study: Study, row: ModelRow, part: str) -> Published | None:
@@ -120,15 +125,15 @@ def scores(analysis: Analysis) -> ReportTable:
         cells[row] += [_above_paper(study, row)] if _any_published(study) else []
     unit = "in %" if study.percent else "as a fraction"
     notes = [
-        f"Mean ± standard deviation of the {study.metric}, {unit}, over n runs. Bold: best in its class; underlined: "
+        f"Mean ± standard deviation of the {study.metric}, {unit}, over n runs. Bold: best of its group; underlined: "
         "best of all.",
-        "The last columns are half widths of 95 % intervals of the test mean: for other seeds; for other seeds and "
-        "other test examples of the same kind.",
+        "± seeds: half width of the 95 % interval of the test mean over random seeds; ± seeds, examples: over random "
+        "seeds and test examples.",
     ]
     if _any_published(study):
         notes.append(
-            "Above paper: our test mean less the printed one, with Welch's 95 % interval over the seeds of both where "
-            "the paper says how many it had, else over ours."
+            "Test above paper: our test mean minus the published mean, with Welch's 95 % interval over the seeds of "
+            "both, or over our seeds alone where the paper does not give its number of seeds."
         )
     lines = [Line(cells[row], row.group, row.model) for row in study.rows]
     return ReportTable(f"{study.key}-scores", f"{study.title}: {study.metric}", columns, lines, notes)
@@ -156,12 +161,13 @@ def comparisons(analysis: Analysis, family: Sequence[Comparison], key: str, capt
     columns += [Column(title, ("low", "high") if title == "95 % interval" else ()) for title in titles]
     lines = [Line(_comparison(analysis.study, c, paired), model=c.first.model) for c in family]
     notes = [
-        "P(above), P(tie), P(below): how a run of the first compares with one of the second; a bootstrap interval.",
-        "One-sided: the paper's Mann-Whitney U test that the first is above. Conclusions are drawn from the two-sided "
-        f"p-values after Holm's correction inside this family of {len(family)}, at 0.05.",
+        "P(above), P(tie), P(below): share of pairs of runs in which the model scores higher than, the same as and "
+        "lower than the one it is compared with, and a bootstrap interval of P(above).",
+        "One-sided: the paper's Mann-Whitney U test of whether the model scores higher. Conclusions use the two-sided "
+        f"p-values after Holm's correction in this family of {len(family)}, at 0.05.",
     ]
     if paired:
-        notes.append("Paired: Wilcoxon's signed ranks, since both rows are the same trained models.")
+        notes.append("Paired: Wilcoxon's signed-rank test, because both rows are the same trained models.")
     return ReportTable(f"{analysis.study.key}-{key}", caption, columns, lines, notes)
 
 
@@ -195,7 +201,7 @@ def significance(analysis: Analysis) -> ReportTable:
             p = test.greater if test else None
             cells.append(EMPTY if p is None else Cell(p_text(p), (p,), bold=p <= SIGNIFICANT))
         lines.append(Line(cells, model=row.model))
-    caption = f"{analysis.study.title}: p-values that A (line) outperforms B (column)"
+    caption = f"{analysis.study.title}: one-sided p-values for A (row) outperforming B (column)"
     return ReportTable(f"{analysis.study.key}-significance", caption, columns, lines, folded=True)
 
 
@@ -230,7 +236,7 @@ def search(analysis: Analysis) -> ReportTable | None:
         lines.append(Line(cells, model=model))
     titles = ("trials", "from the prior", "failed", "best", "median", "median from the prior")
     columns = [Column("Model", text=True), *map(Column, titles)]
-    notes = ["A trial's score is its mean validation metric over the folds. Test data have no part in it."]
+    notes = ["A trial's score is its mean validation metric over the folds; test data are not used."]
     return ReportTable(f"{study.key}-search", f"{study.title}: the search", columns, lines, notes)
 
 
@@ -257,7 +263,7 @@ def importance(analysis: Analysis) -> ReportTable | None:
     columns = [Column("Option", text=True), *(Column(model, model=model) for model in models)]
     notes = [
         "Share of the variance of the trials' ranks that an option explains alone, corrected for chance. The sampler "
-        "looks more often where scores are good, so small shares say little."
+        "prefers options with good scores, so small shares mean little."
     ]
     return ReportTable(f"{study.key}-importance", f"{study.title}: what mattered in the search", columns, lines, notes)
 
@@ -299,8 +305,9 @@ def provenance(studies: Sequence[Study]) -> list[ReportTable]:
         command = study.description.get("command") or f"rgat reproduce {study.data} --budget {study.budget}"
         cells = [EMPTY if value is None else Cell(str(value)) for value in (*planned, *done)]
         experiments.append([title, *cells, Cell(str(command))])
-        version_texts = (_version_text(record.get("versions") or {}) for record in records)
-        versions.append([title, _distinct(version_texts), _distinct(str(r.get("device") or "") for r in records)])
+        installed = [sorted((record.get("versions") or {}).items()) for record in records]
+        texts = (", ".join(f"{name} {version}" for name, version in items) for items in installed)
+        versions.append([title, _distinct(texts), _distinct(str(record.get("device") or "") for record in records)])
         hashes = sorted((study.description.get("data_hashes") or {}).items())
         files += [[title, Cell(name), Cell(str(sha))] for name, sha in hashes]
         files += [] if hashes else [[title, Cell("made by rgat itself"), EMPTY]]
@@ -316,10 +323,6 @@ def provenance(studies: Sequence[Study]) -> list[ReportTable]:
 
 def _text_table(key: str, caption: str, titles: Sequence[str], lines: Iterable[list[Cell]]) -> ReportTable:
     return ReportTable(key, caption, [Column(title, text=True) for title in titles], list(map(Line, lines)))
-
-
-def _version_text(versions: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
 
 
 def _distinct(texts: Iterable[str]) -> Cell:
