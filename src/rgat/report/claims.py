@@ -47,7 +47,7 @@ class Claim:
 
 
 def _check(function: Callable[Concatenate[Analysis, Arguments], Verdict]) -> Callable[Arguments, Check]:
-    """Turn a function of an analysis and other arguments into a function of these, which returns a check."""
+    """Let ``function(analysis, a, b)`` be called as ``function(a, b)``, which returns a check of any analysis."""
     return lambda *arguments, **options: lambda analysis: function(analysis, *arguments, **options)
 
 
@@ -62,16 +62,16 @@ def _mean(analysis: Analysis, name: str) -> float:
     return float(_row(analysis, name).scores().mean())
 
 
-def every(verdicts: Sequence[Verdict]) -> Verdict:
+def combine(verdicts: Sequence[Verdict]) -> Verdict:
     """Combine verdicts: one that fails decides, else one that is open."""
     words = [verdict.word for verdict in verdicts]
     word = FAILS if FAILS in words else OPEN if OPEN in words else HOLDS
     return Verdict(word, "; ".join(dict.fromkeys(verdict.evidence for verdict in verdicts)))
 
 
-def both(*checks: Check) -> Check:
+def all_of(*checks: Check) -> Check:
     """Check that several claims hold."""
-    return lambda analysis: every([check(analysis) for check in checks])
+    return lambda analysis: combine([check(analysis) for check in checks])
 
 
 @_check
@@ -88,7 +88,7 @@ def above(analysis: Analysis, first: str, second: str) -> Verdict:
 
 def ordered(*names: str) -> Check:
     """Check that each scores significantly higher than the next."""
-    return both(*(above(a, b) for a, b in pairwise(names)))
+    return all_of(*(above(a, b) for a, b in pairwise(names)))
 
 
 @_check
@@ -137,7 +137,7 @@ def hurts(model: str) -> Check:
 
 @_check
 def memorised(analysis: Analysis, *names: str, expected: bool = True) -> Verdict:
-    """Check that each model fits the training set perfectly, or that none does."""
+    """Check whether every model fits the training set perfectly; if this is not expected, that none does."""
     scores = {name: _row(analysis, name).scores("train") for name in names}
     if not all(map(len, scores.values())):
         return Verdict(OPEN, "no training scores")
@@ -160,22 +160,22 @@ def best_is(analysis: Analysis, name: str) -> Verdict:
 
 
 @_check
-def larger_mean(analysis: Analysis, baseline: str, *names: str, reverse: bool = False) -> Verdict:
-    """Check that a baseline has a larger mean than each model; its published value replaces missing runs."""
+def baseline_above(analysis: Analysis, baseline: str, *names: str, expected: bool = True) -> Verdict:
+    """Check whether a baseline has a larger mean than every model; its published value replaces missing runs."""
     study, row = analysis.study, analysis.study.row(baseline)
     value = float(row.scores().mean()) if row else PUBLISHED[study.data][baseline]["test"].mean
     best = max(names, key=lambda name: _mean(analysis, name))
     score = _mean(analysis, best)
     source = "ours" if row else "as published"
     evidence = f"{baseline} ({source}) {number(study, value)}, {best} {number(study, score)}"
-    return Verdict(HOLDS if (value > score) != reverse else FAILS, evidence)
+    return Verdict(HOLDS if (value > score) == expected else FAILS, evidence)
 
 
 @_check
 def where(analysis: Analysis, condition: Check, check: Check) -> Verdict:
     """Check a claim where a condition holds; elsewhere the paper claims nothing."""
     met = condition(analysis)
-    return every([met, check(analysis)]) if met.word == HOLDS else Verdict(OPEN, f"{met.evidence}: condition not met")
+    return combine([met, check(analysis)]) if met.word == HOLDS else Verdict(OPEN, f"{met.evidence}: condition not met")
 
 
 def not_beaten(analysis: Analysis) -> Verdict:
@@ -244,7 +244,7 @@ def _on(data: str, text: str, section: str, check: Check) -> Claim:
 
 
 def _on_each(data: tuple[str, ...], text: str, section: str, check: Check) -> Claim:
-    return Claim(text, section, data, lambda analyses: every([_named(a, check(a)) for a in analyses]))
+    return Claim(text, section, data, lambda analyses: combine([_named(a, check(a)) for a in analyses]))
 
 
 def _named(analysis: Analysis, verdict: Verdict) -> Verdict:
@@ -264,23 +264,24 @@ CLAIMS = [
     _on("aifb", "Additive WIRGAT has the best result of all systems.", TRANSDUCTIVE, best_is(A_W)),
     _on("aifb", "RGCN does not fit the training set perfectly.", TRANSDUCTIVE, memorised("RGCN", expected=False)),
     _on("mutag", "From best to worst: RGCN, multiplicative ARGAT, both WIRGATs tied, additive ARGAT.", TRANSDUCTIVE,
-        both(above("RGCN", M_A), above(M_A, A_W), above(M_A, M_W), level(A_W, M_W), above(A_W, A_A), above(M_W, A_A))),
+        all_of(above("RGCN", M_A), above(M_A, A_W), above(M_A, M_W), level(A_W, M_W),
+               above(A_W, A_A), above(M_W, A_A))),
     _on("mutag", "Attention helps additive WIRGAT.", TRANSDUCTIVE, helps(A_W)),
     _on("mutag", "Attention helps additive ARGAT.", TRANSDUCTIVE, helps(A_A)),
     _on("mutag", "Attention hurts multiplicative ARGAT.", TRANSDUCTIVE, hurts(M_A)),
-    _on("mutag", "RGCN is above every attention model.", TRANSDUCTIVE, both(*(above("RGCN", name) for name in FOUR))),
+    _on("mutag", "RGCN is above every attention model.", TRANSDUCTIVE, all_of(*(above("RGCN", name) for name in FOUR))),
     _on("mutag", "RGCN and the attention models fit the training set perfectly.", TRANSDUCTIVE,
         memorised("RGCN", *FOUR)),
     _on("mutag", "The Weisfeiler-Lehman kernel is above all relational networks.", "4",
-        larger_mean("WL", "RGCN", *FOUR)),
+        baseline_above("WL", "RGCN", *FOUR)),
     _on("tox21", "Tuned, RGCN is above the published RGCN by degree.", INDUCTIVE,
-        larger_mean("GraphConv", "RGCN", reverse=True)),
-    _on("tox21", "Additive attention does as well as RGCN.", INDUCTIVE, both(level(A_W, "RGCN"), level(A_A, "RGCN"))),
+        baseline_above("GraphConv", "RGCN", expected=False)),
+    _on("tox21", "Additive attention does as well as RGCN.", INDUCTIVE, all_of(level(A_W, "RGCN"), level(A_A, "RGCN"))),
     _on("tox21", "Multiplicative attention is above RGCN, not significantly.", INDUCTIVE,
-        both(marginally_above(M_W, "RGCN"), marginally_above(M_A, "RGCN"))),
-    _on("tox21", "Attention helps multiplicative WIRGAT and ARGAT.", INDUCTIVE, both(helps(M_W), helps(M_A))),
+        all_of(marginally_above(M_W, "RGCN"), marginally_above(M_A, "RGCN"))),
+    _on("tox21", "Attention helps multiplicative WIRGAT and ARGAT.", INDUCTIVE, all_of(helps(M_W), helps(M_A))),
     _on("tox21", "Attention makes no difference to the additive models.", INDUCTIVE,
-        both(level(A_W, _constant(A_W)), level(A_A, _constant(A_A)))),
+        all_of(level(A_W, _constant(A_W)), level(A_A, _constant(A_A)))),
     _on("mutag", "Where RGCN fits the training set perfectly, no attention model is above it.", "4",
         where(memorised("RGCN"), not_beaten)),
     Claim("No variant is above RGCN everywhere.", "4", ("aifb", "mutag", "tox21"), _never_guaranteed),
