@@ -1,4 +1,4 @@
-"""How long a report takes on many trials: python benchmarks/report.py [--trials 10000]."""
+"""Measure how long a report on many trials takes: python benchmarks/report.py [--trials 10000]."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from rgat.report import write_report
 EPOCHS, FOLDS = 60, 5
 
 
-def make(folder: Path, trials: int) -> None:
+def write_records(folder: Path, trials: int) -> None:
     rng = np.random.default_rng(0)
-    described = {"data": "aifb", "task": "node", "metric": "accuracy", "budget": "custom", "majority": 0.42}
-    open_experiment(folder, described)
+    description = {"data": "aifb", "task": "node", "metric": "accuracy", "budget": "custom", "majority": 0.42}
+    open_experiment(folder, description)
     for model in VARIANTS:
         for number in range(trials // len(VARIANTS)):
             curve = {k: rng.random(EPOCHS).round(5).tolist() for k in ("train_loss", "valid_loss", "valid_metric")}
@@ -47,7 +47,7 @@ def main() -> None:
     trials = parser.parse_args().trials
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
-        make(root / "aifb", trials)
+        write_records(root / "aifb", trials)
         pack(root / "aifb", root / "packed" / "aifb.records.gz")
         for source in ("aifb", "packed"):
             started, used = time.perf_counter(), time.process_time()

@@ -1,4 +1,4 @@
-"""One report on made-up nodes and graphs, written twice, for all tests that look at files or at the page."""
+"""One report on synthetic records of nodes and graphs, written twice, for all tests of its files and its page."""
 
 import made_up
 import pytest

@@ -1,4 +1,4 @@
-"""What is in the repository follows from the records in it."""
+"""The committed results are generated from the committed records, and the committed plans can be read."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Records that anybody may have written: names stay names, and damage is listed."""
+"""Hostile and damaged records: a name never becomes markup, a formula or a path, and damage is listed."""
 
 import csv
 import json
@@ -11,9 +11,8 @@ import pytest
 from rgat import cli
 from rgat.experiments.records import PACKED, pack, write_record
 from rgat.report import write_report
-from rgat.report.forms import LONGEST_NAME
-from rgat.report.study import load_studies
-from rgat.report.tables import Cell, Column, Line, Table, to_csv, to_latex
+from rgat.report.formats import Cell, Column, Line, ReportTable, to_csv, to_latex
+from rgat.report.records import LONGEST_NAME, load_studies
 
 SCRIPT = '"><script>window.hit=1</script><!--'
 MODELS = (
@@ -32,7 +31,7 @@ def files(folder):
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory):
-    """A report on data sets and models that are called what nobody should call them, and what was there before it."""
+    """A report on data sets and models with hostile names, and the files that existed before it was written."""
     root = tmp_path_factory.mktemp("hostile")
     for number, name in enumerate(("../../../x", f"{root}/x", SCRIPT, "summary", "AIFB", "aifb")):
         models = dict.fromkeys(MODELS, 0.8) if name == SCRIPT else {}
@@ -65,7 +64,7 @@ def test_no_name_becomes_markup(hostile):
 
 def test_text_like_a_formula_is_no_formula_in_a_table():
     texts = ["=1+1", "+cmd|x", "-x", "@sum", "-1.5", "+3", "-", "1=1", "\tx"]
-    table = Table(
+    table = ReportTable(
         "t", "c", [Column("=title"), Column("n", ("@",))], [Line([Cell(text), Cell("x", (-2.0,))]) for text in texts]
     )
     rows = list(csv.reader(to_csv(table).splitlines()))
@@ -75,7 +74,7 @@ def test_text_like_a_formula_is_no_formula_in_a_table():
 
 
 def test_a_cell_in_brackets_is_no_option_of_the_row_before():
-    table = Table("t", "c", [Column("x")], [Line([Cell("a")]), Line([Cell("[5cm]")])])
+    table = ReportTable("t", "c", [Column("x")], [Line([Cell("a")]), Line([Cell("[5cm]")])])
     assert "{[}5cm{]}" in to_latex(table)
 
 

@@ -1,4 +1,4 @@
-"""The page in a real browser, from a file: it shows, sorts, picks, hovers, fits a phone and prints."""
+"""The page in a real browser, from a file: sorting, filtering, hovering, a phone's screen and print."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""The files of a report: complete, the same twice, and well formed."""
+"""The files of a report are complete, reproducible and well formed."""
 
 import csv
 import html.parser
@@ -14,10 +14,10 @@ import pytest
 from rgat.experiments.records import write_record
 from rgat.report import check_libraries, write_report
 from rgat.report.analysis import Analysis
+from rgat.report.formats import Cell, Column, Line, ReportTable, to_csv, to_html, to_latex, to_markdown
 from rgat.report.published import PUBLISHED
-from rgat.report.results import overview, scores, tasks
-from rgat.report.study import load_studies
-from rgat.report.tables import Cell, Column, Line, Table, to_csv, to_html, to_latex, to_markdown
+from rgat.report.records import load_studies
+from rgat.report.tables import overview, scores, tasks
 
 
 def files(folder):
@@ -116,7 +116,7 @@ def test_best_in_class_is_bold_and_best_of_all_underlined(tmp_path):
     assert cells["additive C-WIRGAT"].text == "96.86 ± 0.00"
 
 
-TRICKY = Table(
+TRICKY = ReportTable(
     "tricky",
     "50 % & <b> of_it",
     [Column("Model | name", text=True), Column("x", ("mean", "sd"))],
@@ -195,7 +195,7 @@ def test_studies_with_gaps_still_make_a_report(tmp_path):
     page = write_report([tmp_path / "runs"], tmp_path / "out").read_text()
     assert "Read this first" in page
     assert "a single run of RGCN" in page
-    assert "only trials of a search" in page
+    assert "search trials but no finished runs" in page
     assert "Beyond the paper" in page
 
 

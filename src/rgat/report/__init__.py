@@ -1,4 +1,4 @@
-"""The report: records to tables, charts, significance and one page. It never trains."""
+"""Turn records into tables, charts, significance tests and one page, without training."""
 
 from rgat.report.write import check_libraries, write_report
 

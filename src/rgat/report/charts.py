@@ -1,70 +1,49 @@
-"""The charts of the report: the paper's bars, distributions and p-values, and what goes beyond them."""
+"""The charts of the report: bars, p-values, differences, distributions over the search and learning curves."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from rgat.report.analysis import Analysis, Comparison
-from rgat.report.drawing import (
-    ACCENT,
-    BLUE,
-    INK,
-    LINE,
-    MUTED,
-    RED,
-    SEARCH_BLUE,
-    SEARCH_GREEN,
-    SEARCH_ORANGE,
-    YELLOW,
-    Chart,
-    plain,
-)
+from rgat.report.drawing import COLOURS, Chart, plain
 from rgat.report.published import PUBLISHED
-from rgat.report.results import number, p_text
 from rgat.report.statistics import SIGNIFICANT, Array, cumulative, expected_best, spread
-from rgat.report.study import GROUPS, MODELS, Row, Study, objectives
+from rgat.report.studies import ADDITIVE, FURTHER, GROUPS, MODELS, MULTIPLICATIVE, ModelRow, Study, objectives
+from rgat.report.tables import number, p_text
 
-GROUP_COLOURS = dict(zip(GROUPS, (BLUE, YELLOW, RED, MUTED), strict=True))
-# The paper's colours, and its solid and dashed lines; markers tell lines apart without colour.
-SEARCH_STYLES: dict[str, dict[str, Any]] = {
-    "RGCN": {"color": SEARCH_GREEN, "marker": "o"},
-    "additive WIRGAT": {"color": SEARCH_ORANGE, "marker": "s"},
-    "additive ARGAT": {"color": SEARCH_BLUE, "marker": "^"},
-    "multiplicative WIRGAT": {
-        "color": SEARCH_ORANGE,
-        "marker": "s",
-        "linestyle": (0, (4, 2)),
-        "markerfacecolor": "none",
-    },
-    "multiplicative ARGAT": {"color": SEARCH_BLUE, "marker": "^", "linestyle": (0, (4, 2)), "markerfacecolor": "none"},
+GROUP_COLOURS = {group: COLOURS[name] for group, name in zip(GROUPS, ("blue", "yellow", "red", "muted"), strict=True)}
+# The paper's colours, and its solid and dashed lines; markers distinguish lines without colour.
+_DASHED = {"linestyle": (0, (4, 2)), "markerfacecolor": "none"}
+LINE_STYLES: dict[str, dict[str, Any]] = {
+    "RGCN": {"color": COLOURS["search-green"], "marker": "o"},
+    "additive WIRGAT": {"color": COLOURS["search-orange"], "marker": "s"},
+    "additive ARGAT": {"color": COLOURS["search-blue"], "marker": "^"},
+    "multiplicative WIRGAT": {"color": COLOURS["search-orange"], "marker": "s", **_DASHED},
+    "multiplicative ARGAT": {"color": COLOURS["search-blue"], "marker": "^", **_DASHED},
 }
 
 
 def draw(analysis: Analysis) -> list[Chart]:
-    """All charts of a study that its records allow."""
+    """Return all charts of a study that its records allow."""
     study = analysis.study
-    charts: list[Chart | None] = []
-    if study.rows:
-        charts.append(bars(analysis))
-    if len(analysis.nine) > 1:
-        charts.append(p_values(analysis))
-    for family, key, title in (
-        (analysis.against_rgcn, "rgcn", "difference to RGCN"),
-        (analysis.against_constant, "attention", "the difference that attention makes"),
-    ):
-        charts.append(differences(analysis, family, key, title) if family else None)
-    charts += [distribution(study, False), distribution(study, True), best_of(study)]
-    charts += [
+    drawn = [
+        bars(analysis) if study.rows else None,
+        p_values(analysis) if len(analysis.nine) > 1 else None,
+        differences(study, analysis.against_rgcn, "rgcn", "difference from RGCN"),
+        differences(study, analysis.against_constant, "attention", "difference from constant attention"),
+        distribution(study, prior_only=False),
+        distribution(study, prior_only=True),
+        best_of(study),
         curves(study, "train_loss", "training loss"),
         curves(study, "valid_metric", f"validation {study.metric}"),
     ]
-    found = [chart for chart in charts if chart is not None]
-    for chart in found:
+    charts = [chart for chart in drawn if chart is not None]
+    for chart in charts:
         chart.freeze()
-    return found
+    return charts
 
 
 def _scaled(study: Study, values: Any) -> Array:
@@ -76,16 +55,18 @@ def _unit(study: Study) -> str:
 
 
 def bars(analysis: Analysis) -> Chart:
-    """Mean and standard deviation of every row's test score, in the paper's colours."""
+    """Draw the mean and standard deviation of every row's test score, in the paper's colours."""
     study, rows = analysis.study, analysis.study.rows
     printed = PUBLISHED.get(study.data, {})
-    guessing = f" Dotted: naming the largest class, {number(study, study.floor)}." if study.is_node else ""
-    others = "; grey: beyond the paper" if any(row.group == GROUPS[3] for row in rows) else ""
+    guessing = (
+        f" Dotted: always predicting the largest class, {number(study, study.chance_score)}." if study.is_node else ""
+    )
+    others = "; grey: beyond the paper" if any(row.group == FURTHER for row in rows) else ""
     chart = Chart(
         f"{study.key}-bars",
         f"{study.title}: test {study.metric}.",
-        "Mean and standard deviation over runs. Blue: baselines; yellow: additive; red: multiplicative attention; "
-        f"hatched: the same models with constant attention{others}."
+        "Mean and standard deviation over runs. Blue: baselines; yellow: additive attention; red: multiplicative "
+        f"attention; hatched: the same models with constant attention{others}."
         f"{' Diamonds: as published.' if printed else ''}{guessing}",
         0.9 + 0.26 * len(rows),
     )
@@ -95,88 +76,83 @@ def bars(analysis: Analysis) -> Chart:
     deviations = _scaled(study, [spread(row.scores()) or 0.0 for row in rows])
     low = min([*(means - deviations), *published.values()])
     start = float(np.floor((low - 0.15 * (top - low)) / (top / 20)) * (top / 20))
-    start = start if start > 0.3 * top else 0.0  # little is gained by a short axis, and bars from zero say more
+    start = start if start > 0.3 * top else 0.0  # bars from zero compare better, unless the axis would be mostly bar
     if study.is_node:
-        start = min(start, float(np.floor(100 * study.floor / 5) * 5))
-    for place, row in enumerate(rows):
-        _bar(chart, study, row, place, start, published.get(row.name))
+        start = min(start, float(np.floor(100 * study.chance_score / 5) * 5))
+    for i, row in enumerate(rows):
+        _bar(chart, study, row, i, start, published.get(row.name))
     if study.is_node:
-        axes.axvline(100 * study.floor, color=MUTED, linestyle=":", linewidth=1)
+        axes.axvline(100 * study.chance_score, color=COLOURS["muted"], linestyle=":", linewidth=1)
     axes.set_xlim(start, max(top if study.percent else 0.0, float((means + deviations).max()) + 0.02 * top))
+    _name_lines(chart, rows, [row.name if row.group in (ADDITIVE, MULTIPLICATIVE) else row.label for row in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
-    labels = [row.name if row.group in GROUPS[1:3] else row.label for row in rows]
-    axes.set_yticks(range(len(rows)), [plain(label) for label in labels])
-    _mark_labels(chart, axes.get_yticklabels(), rows)
-    axes.tick_params(axis="y", length=0)
-    axes.grid(axis="y", visible=False)
     axes.set_xlabel(_unit(study) + (f" (axis begins at {start:g})" if start else ""))
     return chart
 
 
-def _mark_labels(chart: Chart, labels: Sequence[Any], rows: Sequence[Row]) -> None:
-    for label, row in zip(labels, rows, strict=True):
-        chart.mark(label, model=row.model)
-
-
-def _bar(chart: Chart, study: Study, row: Row, place: int, start: float, published: float | None) -> None:
-    """One row: its bar, its spread, its number, and the paper's."""
+def _bar(chart: Chart, study: Study, row: ModelRow, i: int, start: float, published: float | None) -> None:
+    """Draw line ``i`` of the bar chart: a row's bar, standard deviation, number and published value."""
     axes, scores, colour = chart.axes, row.scores(), GROUP_COLOURS[row.group]
     mean, deviation = float(_scaled(study, scores.mean())), spread(scores)
     look: dict[str, Any] = {"color": "none", "hatch": "////"} if row.constant else {"color": colour}
-    bar = axes.barh(place, mean - start, left=start, height=0.68, edgecolor=colour, linewidth=0.8, **look)[0]
+    bar = axes.barh(i, mean - start, left=start, height=0.68, edgecolor=colour, linewidth=0.8, **look)[0]
     text = number(study, float(scores.mean()))
     more = ", one run" if deviation is None else f" ± {number(study, deviation)}, {len(scores)} runs"
     chart.mark(bar, model=row.model, tip=f"{row.name}: {text}{more}")
     if deviation is not None:
         reach = float(_scaled(study, deviation))
-        spreads = axes.errorbar(mean, place, xerr=reach, color=INK, linewidth=0.9, capsize=2)
+        spreads = axes.errorbar(mean, i, xerr=reach, color=COLOURS["ink"], linewidth=0.9, capsize=2)
         for artist in (*spreads[1], *spreads[2]):
             chart.mark(artist, model=row.model)
     if published is not None:
-        diamond = axes.plot(published, place, "D", color=INK, markerfacecolor="none", markersize=4.5)[0]
+        diamond = axes.plot(published, i, "D", color=COLOURS["ink"], markerfacecolor="none", markersize=4.5)[0]
         chart.mark(diamond, model=row.model, tip=f"{row.name} as published: {published:.4g}")
-    value = axes.text(1.015, place, text, transform=axes.get_yaxis_transform(), va="center", fontsize=8.5)
-    chart.mark(value, model=row.model)
+    _write_right(chart, row, i, text, 8.5)
+
+
+def _write_right(chart: Chart, row: ModelRow, i: int, text: str, size: float) -> None:
+    """Write text to the right of line ``i``."""
+    axes = chart.axes
+    label = axes.text(1.015, i, text, transform=axes.get_yaxis_transform(), va="center", fontsize=size)
+    chart.mark(label, model=row.model)
+
+
+def _name_lines(chart: Chart, rows: Sequence[ModelRow], names: Sequence[str]) -> None:
+    """Name the lines of a chart that has one for each row, from top to bottom."""
+    axes = chart.axes
+    axes.set_yticks(range(len(rows)), [plain(name) for name in names])
+    _mark_labels(chart, axes.get_yticklabels(), rows)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="y", visible=False)
+
+
+def _mark_labels(chart: Chart, labels: Sequence[Any], rows: Sequence[ModelRow]) -> None:
+    for label, row in zip(labels, rows, strict=True):
+        chart.mark(label, model=row.model)
 
 
 def p_values(analysis: Analysis) -> Chart:
-    """One-sided p-values of each ordered pair of the nine rows."""
+    """Draw the one-sided p-values of each ordered pair of the nine rows."""
     study, rows = analysis.study, analysis.nine
     chart = Chart(
         f"{study.key}-p-values",
         f"{study.title}: does A outperform B?",
-        "p-value of the one-sided Mann-Whitney U test over final runs, A in the line, B in the column. Shaded and "
+        "p-value of the one-sided Mann-Whitney U test over final runs, A in the row, B in the column. Shaded and "
         "bold: at most 0.05.",
         1.7 + 0.33 * len(rows),
         tall=True,
     )
-    from matplotlib.patches import Rectangle
-
     axes = chart.axes
     for i, first in enumerate(rows):
         for j, second in enumerate(rows):
-            test = None if first is second else analysis.tests[first.name, second.name]
-            p = None if test is None else test.greater
-            significant = p is not None and p <= SIGNIFICANT
-            fill = "none" if p is None else (ACCENT, 0.45 if significant else 0.02 + 0.10 * (1 - p))
-            cell = Rectangle((j - 0.5, i - 0.5), 1, 1, facecolor=fill, edgecolor=LINE, linewidth=0.6)
-            axes.add_patch(cell)
-            tip = "no test" if p is None else f"p = {p:.3g}"
-            whose = {"model": first.model, "other": second.model}
-            tip = f"{first.name} outperforms {second.name}: {tip}" if first is not second else first.name
-            chart.mark(cell, **whose, tip=tip)
-            if p is not None:
-                text = "<.001" if p < 0.001 else f"{p:.3f}".removeprefix("0") if p < 0.9995 else "1"
-                weight = "bold" if significant else "normal"
-                label = axes.text(j, i, text, ha="center", va="center", fontsize=7.5, fontweight=weight)
-                chart.mark(label, **whose)
+            test = analysis.tests.get((first.name, second.name))
+            _p_value(chart, (i, first), (j, second), test.greater if test else None)
     axes.set_xlim(-0.5, len(rows) - 0.5)
-    axes.set_ylim(len(rows) - 0.5, -0.5)
     names = [row.name.replace("additive", "add.").replace("multiplicative", "mult.") for row in rows]
     axes.set_xticks(range(len(rows)), names, rotation=40, ha="right", rotation_mode="anchor")
-    axes.set_yticks(range(len(rows)), names)
-    for labels in (axes.get_xticklabels(), axes.get_yticklabels()):
-        _mark_labels(chart, labels, rows)
+    _mark_labels(chart, axes.get_xticklabels(), rows)
+    _name_lines(chart, rows, names)
     axes.tick_params(length=0)
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)
@@ -185,9 +161,27 @@ def p_values(analysis: Analysis) -> Chart:
     return chart
 
 
-def differences(analysis: Analysis, family: Sequence[Comparison], key: str, title: str) -> Chart:
-    """Differences of means with both intervals."""
-    study = analysis.study
+def _p_value(chart: Chart, line: tuple[int, ModelRow], column: tuple[int, ModelRow], p: float | None) -> None:
+    from matplotlib.patches import Rectangle
+
+    (i, first), (j, second) = line, column
+    significant = p is not None and p <= SIGNIFICANT
+    fill = "none" if p is None else (COLOURS["accent"], 0.45 if significant else 0.02 + 0.10 * (1 - p))
+    cell = Rectangle((j - 0.5, i - 0.5), 1, 1, facecolor=fill, edgecolor=COLOURS["line"], linewidth=0.6)
+    chart.axes.add_patch(cell)
+    tip = f"{first.name} outperforms {second.name}: {'no test' if p is None else f'p = {p:.3g}'}"
+    chart.mark(cell, model=first.model, other=second.model, tip=first.name if first is second else tip)
+    if p is not None:
+        text = "<.001" if p < 0.001 else f"{p:.3f}".removeprefix("0") if p < 0.9995 else "1"
+        weight = "bold" if significant else "normal"
+        label = chart.axes.text(j, i, text, ha="center", va="center", fontsize=7.5, fontweight=weight)
+        chart.mark(label, model=first.model, other=second.model)
+
+
+def differences(study: Study, family: Sequence[Comparison], key: str, title: str) -> Chart | None:
+    """Draw the differences of means in a family of comparisons, with both intervals."""
+    if not family:
+        return None
     chart = Chart(
         f"{study.key}-difference-{key}",
         f"{study.title}: {title}.",
@@ -195,147 +189,124 @@ def differences(analysis: Analysis, family: Sequence[Comparison], key: str, titl
         0.95 + 0.34 * len(family),
     )
     axes = chart.axes
-    axes.axvline(0, color=MUTED, linewidth=0.9)
-    for place, c in enumerate(family):
-        colour = GROUP_COLOURS[c.first.group]
+    axes.axvline(0, color=COLOURS["muted"], linewidth=0.9)
+    for i, c in enumerate(family):
         difference = float(_scaled(study, c.difference))
         for half, width in ((c.examples, 1.2), (c.seeds, 4.0)):
             if half is not None:
-                reach = float(_scaled(study, half))
-                line = axes.plot(
-                    [difference - reach, difference + reach], [place, place], color=colour, linewidth=width
-                )[0]
+                ends = difference + np.array([-1, 1]) * float(_scaled(study, half))
+                line = axes.plot(ends, [i, i], color=GROUP_COLOURS[c.first.group], linewidth=width)[0]
                 chart.mark(line, model=c.first.model)
-        point = axes.plot(difference, place, "o", color=INK, markersize=5)[0]
+        point = axes.plot(difference, i, "o", color=COLOURS["ink"], markersize=5)[0]
         tip = f"{c.first.name} against {c.second.name}: {number(study, c.difference, sign=True)}, {c.verdict}"
         chart.mark(point, model=c.first.model, tip=f"{tip}, p (Holm) {p_text(c.corrected)}")
-        verdict = axes.text(1.015, place, c.verdict, transform=axes.get_yaxis_transform(), va="center", fontsize=8)
-        chart.mark(verdict, model=c.first.model)
-    axes.set_yticks(range(len(family)), [c.first.name for c in family])
-    _mark_labels(chart, axes.get_yticklabels(), [c.first for c in family])
-    axes.set_ylim(len(family) - 0.5, -0.5)
-    axes.tick_params(axis="y", length=0)
-    axes.grid(axis="y", visible=False)
+        _write_right(chart, c.first, i, c.verdict, 8)
+    _name_lines(chart, [c.first for c in family], [c.first.name for c in family])
     axes.set_xlabel("percentage points" if study.percent else plain(study.metric))
     return chart
 
 
 def _searched(study: Study) -> list[str]:
-    return [model for model in study.searched if model in SEARCH_STYLES]
+    return [model for model in study.searched if model in LINE_STYLES]
 
 
-def _legend(chart: Chart, names: Sequence[str], columns: int = 2) -> None:
-    """A legend below the axes whose entries go with their lines."""
-    legend = chart.figure.legend(loc="outside lower center", ncols=columns, handlelength=3)
-    for name, handle, text in zip(names, legend.get_lines(), legend.get_texts(), strict=True):
-        chart.mark(handle, model=name)
-        chart.mark(text, model=name)
+def _line_chart(
+    study: Study,
+    words: tuple[str, str, str],  # key, title, caption
+    labels: tuple[str, str],  # of the x axis and the y axis
+    lines: Mapping[str, tuple[Any, Array]],  # x and y by model
+    bands: Mapping[str, tuple[Array, Array]],  # lower and upper edge by model
+    **options: Any,
+) -> Chart:
+    """Draw a line for each model, a band around it where there is one, and a legend below the axes."""
+    key, title, caption = words
+    chart = Chart(f"{study.key}-{key}", f"{study.title}: {title}.", caption, 3.5, lines=True)
+    for model, (x, y) in lines.items():
+        style = {"markevery": 0.2, "markersize": 4, "linewidth": 1.5} | options | LINE_STYLES[model]
+        chart.mark(chart.axes.plot(x, y, label=model, **style)[0], model=model, line=model)
+        if model in bands:
+            band = chart.axes.fill_between(x, *bands[model], color=style["color"], alpha=0.10, linewidth=0)
+            chart.mark(band, model=model)
+    chart.axes.set_xlabel(labels[0])
+    chart.axes.set_ylabel(labels[1])
+    legend = chart.figure.legend(loc="outside lower center", ncols=2, handlelength=3)
+    for model, handle, text in zip(lines, legend.get_lines(), legend.get_texts(), strict=True):
+        chart.mark(handle, model=model)
+        chart.mark(text, model=model)
+    return chart
 
 
 def distribution(study: Study, prior_only: bool) -> Chart | None:
-    """The cumulative distribution of a trial's mean validation metric, failed trials at the bottom."""
+    """Draw the cumulative distribution of the trials' mean validation metric, failed trials at the bottom."""
     trials = {model: study.trials_of(model, prior_only) for model in _searched(study)}
-    values = {model: objectives(found) for model, found in trials.items()}
-    names = [model for model in values if len(values[model])]
-    if not names:
+    values = {model: done for model, records in trials.items() if len(done := objectives(records))}
+    if not values:
         return None
-    which = "draws from the prior alone" if prior_only else "all trials"
-    chart = Chart(
-        f"{study.key}-distribution-{'prior' if prior_only else 'all'}",
-        f"{study.title}: distribution over the search, {which}.",
-        "Share of trials at or below a validation score; failed trials count at the left edge. Lower is better.",
-        3.5,
-        lines=True,
-    )
-    axes = chart.axes
-    every = _scaled(study, np.concatenate([values[name] for name in names]))
-    margin = 0.03 * max(float(np.ptp(every)), 1e-3)
-    left, right = float(every.min()) - margin, float(every.max()) + margin
-    for name in names:
-        failed = len(trials[name]) - len(values[name])
-        x, share = cumulative(values[name], failed)
-        x, share = np.r_[left, _scaled(study, x), right], np.r_[failed / len(trials[name]), share, 1.0]
-        line = axes.step(
-            x, share, where="post", label=name, markevery=0.2, markersize=4, linewidth=1.5, **SEARCH_STYLES[name]
-        )[0]
-        chart.mark(line, model=name, line=name)
-    axes.set_xlim(left, right)
-    axes.set_ylim(-0.02, 1.02)
-    axes.set_xlabel(f"mean validation {_unit(study)}")
-    axes.set_ylabel("share of trials")
-    _legend(chart, names)
+    pooled = _scaled(study, np.concatenate(list(values.values())))
+    margin = 0.03 * max(float(np.ptp(pooled)), 1e-3)
+    left, right = float(pooled.min()) - margin, float(pooled.max()) + margin
+    lines = {}
+    for model in values:
+        failed = len(trials[model]) - len(values[model])
+        x, share = cumulative(values[model], failed)
+        lines[model] = np.r_[left, _scaled(study, x), right], np.r_[failed / len(trials[model]), share, 1.0]
+    which = "only those drawn from the prior" if prior_only else "all trials"
+    caption = "Share of trials at or below a validation score; failed trials count at the left edge. Lower is better."
+    words = (f"distribution-{'prior' if prior_only else 'all'}", f"distribution over the search, {which}", caption)
+    labels = (f"mean validation {_unit(study)}", "share of trials")
+    chart = _line_chart(study, words, labels, lines, {}, drawstyle="steps-post")
+    chart.axes.set_xlim(left, right)
+    chart.axes.set_ylim(-0.02, 1.02)
     return chart
 
 
 def best_of(study: Study) -> Chart | None:
-    """Expected best validation score of a random search against its number of trials."""
-    chart = Chart(
-        f"{study.key}-best",
-        f"{study.title}: what more trials would bring.",
-        "Expected best validation score of so many draws from the prior; a failed trial counts as guessing.",
-        3.5,
-        lines=True,
-    )
-    names = []
+    """Draw the expected best validation score of a random search against its number of trials."""
+    lines = {}
     for model in _searched(study):
         trials = study.trials_of(model, prior_only=True)
-        values = objectives(trials)
-        if len(values) < 3:
-            continue
-        names.append(model)
-        best = expected_best(np.concatenate([values, np.full(len(trials) - len(values), study.floor)]))
-        options = {"label": model, "markevery": 0.2, "markersize": 4, "linewidth": 1.5, **SEARCH_STYLES[model]}
-        line = chart.axes.plot(np.arange(1, len(best) + 1), _scaled(study, best), **options)[0]
-        chart.mark(line, model=model, line=model)
-    if not names:
+        if len(objectives(trials)) >= 3:
+            best = expected_best(objectives(trials, failed=study.chance_score))
+            lines[model] = np.arange(1, len(best) + 1), _scaled(study, best)
+    if not lines:
         return None
+    caption = (
+        "Expected best validation score of this many trials drawn from the prior; a failed trial scores as guessing."
+    )
+    chart = _line_chart(study, ("best", "expected best score", caption), ("trials", _unit(study)), lines, {})
     chart.axes.locator_params(axis="x", integer=True)
-    chart.axes.set_xlabel("trials")
-    chart.axes.set_ylabel(_unit(study))
-    _legend(chart, names)
     return chart
 
 
 def curves(study: Study, key: str, title: str) -> Chart | None:
-    """Median and middle four fifths of a learning curve over the runs, while at least half of them go on."""
-    rows = [row for row in study.rows if row.name in MODELS]
-    found = {row.name: curve for row in rows if (curve := _median_curve(row, key)) is not None}
-    if not found:
+    """Draw the median and the middle four fifths of the runs' learning curves, while at least half of them continue."""
+    is_loss = key == "train_loss"
+    lines, bands = {}, {}
+    for row in study.rows:
+        quantiles = _curve_quantiles(row, key) if row.name in MODELS else None
+        if quantiles is not None:
+            low, middle, high = quantiles if is_loss else _scaled(study, quantiles)
+            lines[row.name] = np.arange(1, len(middle) + 1), middle
+            bands[row.name] = low, high
+    if not lines:
         return None
-    chart = Chart(
-        f"{study.key}-{key.replace('_', '-')}",
-        f"{study.title}: {title}.",
-        "Median over the final runs, as long as half of them go on; the band holds the middle four fifths.",
-        3.5,
-        lines=True,
-    )
-    for name, (low, middle, high) in found.items():
-        epochs = np.arange(1, len(middle) + 1)
-        low, middle, high = (_scaled(study, v) if key == "valid_metric" else v for v in (low, middle, high))
-        options = {"label": name, "markevery": 0.2, "markersize": 4, "linewidth": 1.4, **SEARCH_STYLES[name]}
-        chart.mark(chart.axes.plot(epochs, middle, **options)[0], model=name, line=name)
-        band = chart.axes.fill_between(epochs, low, high, color=SEARCH_STYLES[name]["color"], alpha=0.10, linewidth=0)
-        chart.mark(band, model=name)
-    if key == "train_loss" and min(float(low.min()) for low, _, _ in found.values()) > 0:
+    caption = "Median over the final runs, while at least half of them continue; the band covers the middle 80 %."
+    labels = ("epoch", title if is_loss else _unit(study))
+    chart = _line_chart(study, (key.replace("_", "-"), title, caption), labels, lines, bands, linewidth=1.4)
+    if is_loss and min(float(low.min()) for low, _ in bands.values()) > 0:
         chart.axes.set_yscale("log")
     chart.axes.locator_params(axis="x", integer=True)
-    chart.axes.set_xlabel("epoch")
-    chart.axes.set_ylabel(title if key == "train_loss" else _unit(study))
-    _legend(chart, list(found))
     return chart
 
 
-def _median_curve(row: Row, key: str) -> tuple[Array, Array, Array] | None:
-    """Quantiles 0.1, 0.5 and 0.9 over runs of unequal length."""
+def _curve_quantiles(row: ModelRow, key: str) -> Array | None:
+    """Return the quantiles 0.1, 0.5 and 0.9 over runs of unequal length, ``[3, epochs]``."""
     lists = [(run.get("curve") or {}).get(key) for run in row.runs]
     runs = [np.array(values, float) for values in lists if values]  # null becomes NaN
     if not runs:
         return None
     length = sorted(map(len, runs))[(len(runs) - 1) // 2]
-    table = np.full((len(runs), length), np.nan)
-    for line, values in zip(table, runs, strict=True):
+    padded = np.full((len(runs), length), np.nan)
+    for line, values in zip(padded, runs, strict=True):
         line[: len(values)] = values[:length]
-    if np.isnan(table).all(0).any():
-        return None
-    low, middle, high = np.nanquantile(table, (0.1, 0.5, 0.9), axis=0)
-    return low, middle, high
+    return None if np.isnan(padded).all(0).any() else np.nanquantile(padded, (0.1, 0.5, 0.9), axis=0)

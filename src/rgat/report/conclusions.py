@@ -1,78 +1,80 @@
-"""What the statistics say, in sentences."""
+"""The conclusions of a study in sentences: the order of the models, and how far each comparison carries."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from rgat.report.analysis import Analysis, Comparison
-from rgat.report.results import number
 from rgat.report.statistics import SIGNIFICANT, smallest_p
-from rgat.report.study import MODELS
+from rgat.report.studies import MODELS
+from rgat.report.tables import number
 
-MEMORISED = 0.995  # a training set of a few hundred nodes is then known but for one
+MEMORISED = 0.995  # training accuracy that counts as perfect: one error in a few hundred nodes is allowed
 
 
 def summarise(analysis: Analysis) -> list[str]:
-    """Paragraphs about one study: order, RGCN, attention, and how far to trust them."""
+    """Return paragraphs on one study: order, comparison with RGCN and with constant attention, cautions."""
     if not analysis.study.rows:
-        return [f"{analysis.study.title} has no finished runs, only trials of a search: no test score to speak of."]
+        return [f"{analysis.study.title} has search trials but no finished runs, so it has no test scores."]
     if not analysis.five:
-        return [f"Of {analysis.study.title} there are only runs of other systems, none of RGCN or attention models."]
+        return [f"{analysis.study.title} has only runs of other systems, none of RGCN or an attention model."]
     paragraphs = [_order(analysis), _against_rgcn(analysis), _against_constant(analysis), *_cautions(analysis)]
     return [paragraph for paragraph in paragraphs if paragraph]
 
 
 def listed(words: Sequence[str]) -> str:
-    """Words in a row: a, b and c."""
+    """Join words as in "a, b and c"."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def _order(analysis: Analysis) -> str:
-    """Best to worst, ties named where there are runs enough to tell."""
+    """Rank the models by mean; neighbours are called tied only where there are enough runs to tell."""
     ranking, study = analysis.ranking, analysis.study
     if len(ranking) < 2:
         return ""
-    few = min(len(row.scores()) for row, _ in ranking) < _needed(len(analysis.against_rgcn) or 1)
-    places: list[list[str]] = [[]]
+    few = min(len(row.scores()) for row, _ in ranking) < _fewest_runs(len(analysis.against_rgcn) or 1)
+    ranks: list[list[str]] = [[]]
     for row, step in ranking:
-        places[-1].append(f"{row.name} ({number(study, row.scores().mean())})")
-        if few or step in ("significant", "no test"):
-            places.append([])
-    places = [place for place in places if place]
-    order = ", ".join(f"{i}) {' tied with '.join(place)}" for i, place in enumerate(places, 1))
+        ranks[-1].append(f"{row.name} ({number(study, row.scores().mean())})")
+        if step != "last" and (few or step != "tied"):
+            ranks.append([])
+    order = ", ".join(f"{i}) {' tied with '.join(names)}" for i, names in enumerate(ranks, 1))
     steps = [step for _, step in ranking[:-1]]
     if few or "no test" in steps:
-        tail = "This is an order of means alone: not every step of it can be tested."
-    elif len(places) == 1:
+        tail = "This is the order of the means only: not every step can be tested."
+    elif len(ranks) == 1:
         tail = "No step of this order is significant."
     elif "tied" in steps:
-        tail = "Each step is significant (one-sided, p ≤ 0.05) but for the ties, each between neighbours."
+        tail = "Each step is significant (one-sided, p ≤ 0.05), except between neighbours called tied."
     else:
         tail = "Each step is significant (one-sided, p ≤ 0.05)."
     unit = ", in %" if study.percent else ""
     return f"Best to worst by mean test {study.metric}{unit}: {order}. {tail}"
 
 
-def _needed(family: int) -> int:
-    """The fewest runs on both sides with which some comparison of a family can be significant."""
+def _fewest_runs(family: int) -> int:
+    """Return the fewest runs per row with which a comparison in a family of this size can be significant."""
     return next(n for n in range(2, 99) if family * smallest_p(n, n) <= SIGNIFICANT)
 
 
-def _untold(analysis: Analysis, family: Sequence[Comparison]) -> list[str]:
-    """Clauses about comparisons without a conclusion, each with its reason."""
-    study, clauses = analysis.study, []
+def _inconclusive(analysis: Analysis, family: Sequence[Comparison]) -> list[str]:
+    """Return a clause for each reason why comparisons have no conclusion."""
+    runs = _fewest_runs(len(family))
     reasons = {
-        "no conclusion": "nothing can be concluded for {}",
-        "too few runs to tell": f"too few runs for a conclusion ({_needed(len(family))} on both sides could give one)"
-        "; differences of means: {}",
-        "no test: too few runs": "no test with a single run; differences of means: {}",
-        "no test: no spread": "no test where all runs of either side score the same; differences of means: {}",
+        "no conclusion": "",
+        "too few runs to tell": f"too few runs for a conclusion (at least {runs} per row are needed)",
+        "no test: too few runs": "no test with a single run",
+        "no test: no spread": "no test, because all runs of each row score the same",
     }
-    for verdict, text in reasons.items():
-        mine = [c for c in family if c.verdict == verdict]
-        plain = verdict == "no conclusion"
-        names = [c.first.name + ("" if plain else f" {number(study, c.difference, sign=True)}") for c in mine]
-        clauses += [text.format(listed(names))] if names else []
+    clauses = []
+    for verdict, reason in reasons.items():
+        names = [c.first.name for c in family if c.verdict == verdict]
+        changes = [number(analysis.study, c.difference, sign=True) for c in family if c.verdict == verdict]
+        if names and reason:
+            changed = listed([f"{name} {change}" for name, change in zip(names, changes, strict=True)])
+            clauses.append(f"{reason}; differences of means: {changed}")
+        elif names:
+            clauses.append(f"nothing can be concluded for {listed(names)}")
     return clauses
 
 
@@ -81,14 +83,14 @@ def _against_rgcn(analysis: Analysis) -> str:
     if not family:
         return ""
     if all(comparison.verdict == "no conclusion" for comparison in family):
-        several = f"none of the {len(family)} attention models" if len(family) > 1 else family[0].first.name
-        return f"No conclusion against RGCN: {several} can be told apart from it (two-sided, Holm)."
+        models = f"none of the {len(family)} attention models differs"
+        models = models if len(family) > 1 else f"{family[0].first.name} does not differ"
+        return f"No conclusion against RGCN: {models} significantly from it (two-sided, Holm)."
     clauses = []
     for verdict in ("better", "worse"):
-        rows = [c.first.name for c in family if c.verdict == verdict]
-        if rows:
-            clauses.append(f"{listed(rows)} {'is' if len(rows) == 1 else 'are'} {verdict} than RGCN")
-    clauses += _untold(analysis, family)
+        names = [c.first.name for c in family if c.verdict == verdict]
+        clauses += [f"{listed(names)} {'is' if len(names) == 1 else 'are'} {verdict} than RGCN"] if names else []
+    clauses += _inconclusive(analysis, family)
     return f"Against RGCN (two-sided, corrected for {len(family)} comparisons): {'; '.join(clauses)}."
 
 
@@ -99,14 +101,9 @@ def _against_constant(analysis: Analysis) -> str:
     clauses = []
     for verb, verdict in (("raises", "better"), ("lowers", "worse")):
         changes = [f"{c.first.name} by {abs(100 * c.relative):.2f} %" for c in family if c.verdict == verdict]
-        clauses += [f"attention {verb} the mean of {listed(changes)}, relative"] if changes else []
-    clauses += _untold(analysis, family)
+        clauses += [f"attention {verb} the mean of {listed(changes)} (relative)"] if changes else []
+    clauses += _inconclusive(analysis, family)
     return f"Against the same trained models with constant attention: {'; '.join(clauses)}."
-
-
-def _by_ranks_alone(c: Comparison) -> bool:
-    """A conclusion from the test of ranks that the means do not show."""
-    return c.verdict in ("better", "worse") and c.seeds is not None and abs(c.difference) < c.seeds
 
 
 def _cautions(analysis: Analysis) -> list[str]:
@@ -117,22 +114,26 @@ def _cautions(analysis: Analysis) -> list[str]:
             f"The test set has {study.test_size} nodes: one of them is worth {100 / study.test_size:.2f} points, more "
             f"than the {100 * (means[0] - means[1]):.2f} points between the two best means."
         )
+    concluded = [c for c in analysis.against_rgcn if c.verdict in ("better", "worse")]
+    ranks_only = [
+        c for c in concluded if c.seeds is not None and abs(c.difference) < c.seeds
+    ]  # the means do not show it
     rgcn = study.row("RGCN")
     if study.is_node and rgcn is not None and len(rgcn.scores("train")) and rgcn.scores("train").mean() >= MEMORISED:
-        better = [c.first.name for c in analysis.against_rgcn if c.verdict == "better" and not _by_ranks_alone(c)]
+        better = [c.first.name for c in concluded if c.verdict == "better" and c not in ranks_only]
         verb = "is" if len(better) == 1 else "are"
-        outcome = f"but {listed(better)} {verb} better here" if better else "and nothing here shows otherwise"
+        outcome = f"but {listed(better)} {verb} better here" if better else "and no result here contradicts that"
         cautions.append(
-            f"RGCN knows the training set by heart; the paper expects no help of attention then, {outcome}."
+            f"RGCN fits the training set perfectly. The paper expects attention not to help in that case, {outcome}."
         )
-    ranks = [c for c in analysis.against_rgcn if _by_ranks_alone(c)]
-    if ranks:
+    if ranks_only:
         shown = [
-            f"{c.first.name} {number(study, c.difference, sign=True)} ± {number(study, c.seeds or 0)}" for c in ranks
+            f"{c.first.name} {number(study, c.difference, sign=True)} ± {number(study, c.seeds or 0)}"
+            for c in ranks_only
         ]
         cautions.append(
-            "Tests compare ranks, and the means say less: they differ from RGCN's by less than chance "
-            f"({listed(shown)})."
+            "The tests compare ranks. These means differ from RGCN's by less than the half width of the 95 % interval "
+            f"over seeds: {listed(shown)}."
         )
     missing = [model for model in MODELS if study.row(model) is None]
     if missing and len(missing) < len(MODELS):

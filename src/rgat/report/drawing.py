@@ -1,4 +1,4 @@
-"""Charts as objects: drawn once by matplotlib, saved for print, and placed in the page with marks to hover and hide."""
+"""A chart: drawn by matplotlib, saved for print, and embedded in the page with marks to hover over and to hide."""
 
 from __future__ import annotations
 
@@ -10,29 +10,28 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rgat.report.formats import data_attributes
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Colours on paper. In the page each is a variable of the style sheet, so that it can be dark.
-INK, MUTED, LINE, ACCENT = "#1c2530", "#5c6773", "#d5dae0", "#2f6f8f"
-BLUE, YELLOW, RED = "#4477aa", "#ddaa33", "#bb5566"  # a palette that colour-blind people tell apart
-SEARCH_GREEN, SEARCH_BLUE, SEARCH_ORANGE = "#117733", "#0072b2", "#e08214"
-VARIABLES = {
-    INK: "ink",
-    MUTED: "muted",
-    LINE: "line",
-    ACCENT: "accent",
-    BLUE: "blue",
-    YELLOW: "yellow",
-    RED: "red",
-    SEARCH_GREEN: "search-green",
-    SEARCH_BLUE: "search-blue",
-    SEARCH_ORANGE: "search-orange",
+# Colours in print; the page replaces each by the variable of this name in its style sheet, for its dark theme.
+COLOURS = {
+    "ink": "#1c2530",
+    "muted": "#5c6773",
+    "line": "#d5dae0",
+    "accent": "#2f6f8f",
+    "blue": "#4477aa",  # with yellow and red, a palette for colour-blind readers
+    "yellow": "#ddaa33",
+    "red": "#bb5566",
+    "search-green": "#117733",
+    "search-blue": "#0072b2",
+    "search-orange": "#e08214",
 }
 WIDTH = 4.7  # inches; a column of a journal, and of the page
-TAG = re.compile(r"<[^>]*>")  # of an SVG; in the text between tags, which may be anybody's, nothing is replaced
-LONGEST_LABEL = 48  # characters; more would leave no room for the axes
+TAG = re.compile(r"<[^>]*>")  # of an SVG; text between tags comes from records and is left alone
+LONGEST_LABEL = 48  # characters; a longer label would leave no room for the axes
 
 _STYLE: Any = {
     "svg.hashsalt": "rgat",  # the same chart has the same bytes
@@ -40,20 +39,20 @@ _STYLE: Any = {
     "pdf.fonttype": 3,  # embedded in full; type 42 takes ten times as long to write
     "font.size": 9.5,
     "axes.titlesize": 10.0,
-    "axes.edgecolor": MUTED,
-    "axes.labelcolor": INK,
+    "axes.edgecolor": COLOURS["muted"],
+    "axes.labelcolor": COLOURS["ink"],
     "axes.linewidth": 0.7,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
     "axes.axisbelow": True,
-    "grid.color": LINE,
+    "grid.color": COLOURS["line"],
     "grid.linewidth": 0.6,
-    "text.color": INK,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
+    "text.color": COLOURS["ink"],
+    "xtick.color": COLOURS["muted"],
+    "ytick.color": COLOURS["muted"],
+    "xtick.labelcolor": COLOURS["ink"],
+    "ytick.labelcolor": COLOURS["ink"],
     "hatch.linewidth": 0.6,
     "legend.frameon": False,
     "legend.fontsize": 8.5,
@@ -64,14 +63,9 @@ _STYLE: Any = {
 
 
 class Chart:
-    """One figure with a name for files and a caption.
+    """A figure with a title, a caption that says how to read it, and a key that names its files.
 
-    Attributes:
-        key: its name.
-        title: what it shows, in a few words.
-        caption: how to read it.
-        lines: whether hovering reads values off its lines.
-        tall: whether two others stand beside it.
+    On the page, hovering shows the values of its ``lines``, and a ``tall`` chart has two others beside it.
     """
 
     def __init__(
@@ -85,34 +79,34 @@ class Chart:
         self._marks: list[dict[str, str]] = []
 
     def mark(self, artist: Any, **attributes: str) -> None:
-        """Let the page know an artist: ``model`` hides it, ``tip`` is shown over it, ``line`` names its values."""
+        """Give an artist attributes on the page: ``model`` to hide it, ``tip`` to show, ``line`` to name its values."""
         artist.set_gid(f"mark-{len(self._marks)}")
         self._marks.append(attributes)
 
     def freeze(self) -> None:
-        """Lay the figure out once; every later drawing takes it as it is."""
+        """Compute the layout now, so that all formats share it."""
         self.figure.draw_without_rendering()
         self.figure.set_layout_engine("none")
 
     def save(self, folder: Path) -> list[tuple[Path, bytes]]:
-        """The figure as SVG, PDF and PNG: paths and contents."""
+        """Return the paths and contents of the figure's SVG, PDF and PNG files."""
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.backends.backend_pdf import FigureCanvasPdf
         from matplotlib.backends.backend_svg import FigureCanvasSVG
 
-        # Not `savefig`, which draws everything twice; and nothing about when and by what it was drawn.
+        # Not `savefig`, which draws everything twice; and no dates or versions, so equal charts give equal bytes.
         svg, pdf, png = io.BytesIO(), io.BytesIO(), io.BytesIO()
         FigureCanvasSVG(self.figure).print_svg(svg, metadata={"Date": None, "Creator": None})  # type: ignore[no-untyped-call]
         self.figure.set_facecolor("white")
-        unsaid = {"CreationDate": None, "Creator": None, "Producer": None}
-        FigureCanvasPdf(self.figure).print_pdf(pdf, metadata=unsaid)  # type: ignore[no-untyped-call]
+        no_metadata = {"CreationDate": None, "Creator": None, "Producer": None}
+        FigureCanvasPdf(self.figure).print_pdf(pdf, metadata=no_metadata)  # type: ignore[no-untyped-call]
         self.figure.dpi = 200
         FigureCanvasAgg(self.figure).print_png(png, metadata={"Software": None})  # type: ignore[no-untyped-call]
         forms = {"svg": svg, "pdf": pdf, "png": png}
         return [(folder / f"{self.key}.{form}", stream.getvalue()) for form, stream in forms.items()]
 
     def to_html(self, svg: bytes) -> str:
-        """The chart for the page, from its SVG: colours as variables, marks as attributes, no stray ids."""
+        """Return the chart for the page: its SVG with colours as variables, marks as attributes and unique ids."""
         text = svg.decode()
         text = text[text.index("<svg") :]
         text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
@@ -127,19 +121,18 @@ class Chart:
 
     def _tag(self, text: str, used: set[str]) -> str:
         text = re.sub(r"font: (?:\d+ )?([\d.]+)px '?[^;\"]*;?", r"font-size: \1px;", text)
-        for colour, name in VARIABLES.items():
+        for name, colour in COLOURS.items():
             text = text.replace(colour, f"var(--{name})")
         text = re.sub(r' id="([^"]*)"', lambda match: self._identity(match.group(1), used), text)
         return re.sub(r"(url\(#|href=\"#)", rf"\g<1>{self.key}-", text)
 
     def _identity(self, name: str, used: set[str]) -> str:
         if name.startswith("mark-"):
-            attributes = self._marks[int(name.removeprefix("mark-"))]
-            return "".join(f' data-{key}="{html.escape(value)}"' for key, value in attributes.items())
+            return data_attributes(**self._marks[int(name.removeprefix("mark-"))])
         return f' id="{self.key}-{name}"' if name in used else ""
 
     def _opening(self, match: re.Match[str]) -> str:
-        """The page scales the figure; a chart of lines tells where its axes are, so that values can be read off."""
+        """Return the opening tag, with the scales of the axes where the page reads values off lines."""
         scale = ""
         if self.lines:
             box = self.axes.get_window_extent()
@@ -147,26 +140,26 @@ class Chart:
             height = self.figure.get_figheight() * 72
             x = (box.x0 * points, box.x1 * points, *self.axes.get_xlim())
             y = (height - box.y0 * points, height - box.y1 * points, *self.axes.get_ylim())
-            scale = "".join(f' data-{k}="{" ".join(f"{v:.6g}" for v in values)}"' for k, values in (("x", x), ("y", y)))
-            labels = {
-                "xlabel": self.axes.get_xlabel(),
-                "ylabel": self.axes.get_ylabel(),
-                "yscale": self.axes.get_yscale(),
-            }
-            scale += "".join(f' data-{k}="{html.escape(v)}"' for k, v in labels.items())
-        label = html.escape(f"{self.title}. {self.caption}")
+            scale = data_attributes(
+                x=" ".join(f"{value:.6g}" for value in x),
+                y=" ".join(f"{value:.6g}" for value in y),
+                xlabel=self.axes.get_xlabel(),
+                ylabel=self.axes.get_ylabel(),
+                yscale=self.axes.get_yscale(),
+            )
+        label = html.escape(f"{self.title} {self.caption}")
         return f'<svg viewBox="{match.group(1)}" role="img" aria-label="{label}"{scale}>'
 
 
 def plain(text: str) -> str:
-    """A name as a label of a chart: cut if it is too long, and never read as a formula."""
+    """Return a name as a chart label: shortened if it is too long, and never read as a formula."""
     text = text if len(text) <= LONGEST_LABEL else f"{text[: LONGEST_LABEL - 1]}…"
     return text.replace("$", r"\$")
 
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Inside, matplotlib draws in the report's style, whatever the user's own is."""
+    """Let matplotlib draw in the report's style, whatever the user's own style is."""
     import matplotlib as mpl
 
     with mpl.rc_context():

@@ -1,7 +1,7 @@
 "use strict";
 const all = (selector, root = document) => [...root.querySelectorAll(selector)];
 
-// Pick: what is unchecked is not shown, in tables, charts and contents alike.
+// Checkboxes: hide the unchecked studies and models in tables, charts and contents.
 function pick() {
   for (const kind of ["study", "model"]) {
     const boxes = all(`input[data-pick="${kind}"]`);
@@ -17,7 +17,7 @@ function pick() {
 }
 all("input[data-pick]").forEach((box) => box.addEventListener("change", pick));
 
-// Sort: down, up, and back to the order of the paper.
+// Sort buttons: descending, ascending, then back to the order of the paper.
 for (const table of all("table")) {
   const body = table.tBodies[0], original = [...body.rows], heads = all("thead th", table);
   heads.forEach((head, column) => head.firstElementChild.addEventListener("click", () => {
@@ -37,7 +37,7 @@ for (const table of all("table")) {
   }));
 }
 
-// Hover: a mark tells its own tip; on a chart of lines, the nearest point of a visible line tells its values.
+// Hovering: show the tip of a mark; on a chart of lines, show the values at the nearest point of a visible line.
 const tip = document.getElementById("tip");
 const points = new WeakMap();
 function pointsOf(line) {
@@ -76,13 +76,12 @@ document.addEventListener("pointermove", (event) => {
   tip.style.top = `${Math.max(4, Math.min(event.clientY + 16, innerHeight - box.height - 4))}px`;
 });
 
-// Colours: as the system, light or dark; remembered where the browser allows it.
+// Colour theme: as in the system, light or dark; remembered if the browser allows it.
 const theme = document.querySelector(".theme"), themes = ["system", "light", "dark"];
-const names = { system: "as the system", light: "light", dark: "dark" };
 function paint(name) {
   if (name === "system") delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = name;
-  theme.textContent = `Colours: ${names[name]}`;
+  theme.textContent = `Colours: ${name}`;
   theme.setAttribute("aria-label", theme.textContent);
   theme.value = name;
 }
@@ -94,6 +93,6 @@ theme.addEventListener("click", () => {
   try { localStorage.setItem("rgat-theme", theme.value); } catch { /* see above */ }
 });
 
-// A phone begins with the results, not with the menu.
+// On a phone, start with the menu closed.
 if (matchMedia("(max-width: 60rem)").matches) document.querySelector(".menu").open = false;
 pick();

@@ -1,4 +1,4 @@
-"""Statistics: small pure functions on arrays. `None` stands for a number that the data cannot give."""
+"""Statistics as pure functions on arrays; they return None where the data are too few for a number."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.float64]
 SIGNIFICANT = 0.05  # the paper's level
-EXACT = 50  # observations up to which all arrangements are counted; their number is then exact in a float64
+EXACT = 50  # observations up to which p-values are exact: a float64 still counts all arrangements exactly
 
 
 @dataclass(frozen=True)
@@ -23,21 +23,15 @@ class MannWhitney:
     two_sided: float
 
 
-def _distinct(values: Array) -> int:
-    return len(np.unique(values))
-
-
 def mann_whitney(first: ArrayLike, second: ArrayLike) -> MannWhitney | None:
     """Test whether values of one sample tend to be larger than those of the other.
 
-    Up to 50 observations the p-values are exact given the ties: the share of all ways to deal the pooled values to the
-    two samples that are at least as extreme. Above, the normal approximation with ties and continuity is used.
-
-    There is no p-value with fewer than two observations in a sample, nor with two constant samples: where repetition
-    changes nothing, it is no evidence.
+    Up to 50 observations the p-values are exact, also with ties: the share of all assignments of the pooled values to
+    the two samples that are at least as extreme. With more, they come from the normal approximation with corrections
+    for ties and continuity. A sample of fewer than two observations, or two constant samples, give no p-value.
     """
     a, b = np.asarray(first, float), np.asarray(second, float)
-    if min(len(a), len(b)) < 2 or _distinct(a) == _distinct(b) == 1:
+    if min(len(a), len(b)) < 2 or len(np.unique(a)) == len(np.unique(b)) == 1:
         return None
     if len(a) + len(b) > EXACT:
         from scipy.stats import mannwhitneyu
@@ -47,22 +41,22 @@ def mann_whitney(first: ArrayLike, second: ArrayLike) -> MannWhitney | None:
         )
     else:
         doubled, counts = _doubled_ranks(np.concatenate([a, b]))
-        found = int(doubled[: len(a)].sum())
+        rank_sum = int(doubled[: len(a)].sum())
         ways = _rank_sum_ways(counts, len(a))
         total = ways.sum()
-        greater, less = float(ways[found:].sum() / total), float(ways[: found + 1].sum() / total)
+        greater, less = float(ways[rank_sum:].sum() / total), float(ways[: rank_sum + 1].sum() / total)
     return MannWhitney(greater, less, min(1.0, 2 * min(greater, less)))
 
 
 def _doubled_ranks(values: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Twice the mid-rank of each value (whole numbers), and the sizes of the groups of ties."""
+    """Return twice the mid-rank of each value, a whole number, and the sizes of the groups of ties."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     return (2 * last - counts + 1)[inverse], counts
 
 
 def _rank_sum_ways(counts: NDArray[np.int64], size: int) -> Array:
-    """In how many ways ``size`` of the ranked values have each doubled rank sum."""
+    """Count, for each doubled rank sum, the ways to choose ``size`` of the ranked values with this sum."""
     doubled = 2 * np.cumsum(counts) - counts + 1
     ways = np.zeros((size + 1, int((doubled * counts).sum()) + 1))  # [taken so far, doubled rank sum]
     ways[0, 0] = 1
@@ -76,19 +70,19 @@ def _rank_sum_ways(counts: NDArray[np.int64], size: int) -> Array:
 
 
 def mid_ranks(values: ArrayLike) -> Array:
-    """Ranks from 1, equal values sharing the mean of theirs."""
+    """Return ranks from 1; equal values share their mean rank."""
     return _doubled_ranks(np.asarray(values, float))[0] / 2
 
 
 def smallest_p(first: int, second: int) -> float:
-    """The smallest two-sided p-value that samples of these sizes can give."""
+    """Return the smallest two-sided p-value that samples of these sizes can give."""
     return min(1.0, 2 / math.comb(first + second, first))
 
 
 def wilcoxon(first: ArrayLike, second: ArrayLike) -> float | None:
-    """Two-sided p-value of the signed-rank test for pairs; equal pairs are left out, and None without others.
+    """Return the two-sided p-value of the signed-rank test on unequal pairs; None for fewer than two of them.
 
-    Up to 50 unequal pairs it is exact given the ties: the share of all assignments of signs at least as extreme.
+    Up to 50 unequal pairs it is exact, also with ties: the share of all assignments of signs at least as extreme.
     """
     differences = np.asarray(first, float) - np.asarray(second, float)
     differences = differences[differences != 0]
@@ -99,15 +93,15 @@ def wilcoxon(first: ArrayLike, second: ArrayLike) -> float | None:
 
         return float(signed_rank(differences, method="approx", correction=True).pvalue)
     doubled, _ = _doubled_ranks(np.abs(differences))
-    found = int(doubled[differences > 0].sum())
+    rank_sum = int(doubled[differences > 0].sum())
     ways = np.ones(1)
     for rank in doubled.tolist():
         ways = np.concatenate([ways, np.zeros(rank)]) + np.concatenate([np.zeros(rank), ways])
-    return min(1.0, 2 * float(min(ways[found:].sum(), ways[: found + 1].sum()) / ways.sum()))
+    return min(1.0, 2 * float(min(ways[rank_sum:].sum(), ways[: rank_sum + 1].sum()) / ways.sum()))
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Holm's correction inside one family; a missing p-value keeps its place in the size of the family."""
+    """Apply Holm's correction in one family; a missing p-value still counts in the size of the family."""
     order = sorted((p, i) for i, p in enumerate(p_values) if p is not None)
     corrected: list[float | None] = [None] * len(p_values)
     largest = 0.0
@@ -117,7 +111,7 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 
 
 def superiority(first: ArrayLike, second: ArrayLike) -> tuple[float, float, float]:
-    """How often a value of the first sample is above, equal to and below one of the second."""
+    """Return the shares of pairs in which the value of the first sample is above, equal to and below the other."""
     sign = np.sign(np.subtract.outer(np.asarray(first, float), np.asarray(second, float)))
     return tuple(float(np.mean(sign == s)) for s in (1, 0, -1))  # type: ignore[return-value]
 
@@ -125,7 +119,7 @@ def superiority(first: ArrayLike, second: ArrayLike) -> tuple[float, float, floa
 def superiority_interval(
     first: ArrayLike, second: ArrayLike, rng: np.random.Generator, times: int = 2000
 ) -> tuple[float, float] | None:
-    """Bootstrap interval (95 %) of how often the first is above the second; None below two values a sample."""
+    """Return a 95 % bootstrap interval of the share of pairs with the first above; None below two values a sample."""
     a, b = np.asarray(first, float), np.asarray(second, float)
     if min(len(a), len(b)) < 2:
         return None
@@ -137,23 +131,23 @@ def superiority_interval(
 
 
 def resample_counts(rng: np.random.Generator, size: int, times: int) -> Array:
-    """How often each of ``size`` things is drawn when so many are drawn with replacement: ``[times, size]``."""
+    """Return how often each of ``size`` items occurs in each of ``times`` bootstrap samples: ``[times, size]``."""
     return rng.multinomial(size, np.full(size, 1 / size), size=times).astype(float)
 
 
 def relative_change(new: float, old: float) -> float:
-    """By how much of ``old`` the new value differs from it."""
+    """Return the change from ``old`` to ``new`` as a share of ``old``."""
     return (new - old) / old
 
 
 def spread(values: ArrayLike) -> float | None:
-    """Standard deviation of the sample; None below two values."""
+    """Return the standard deviation of the sample; None below two values."""
     numbers = np.asarray(values, float)
     return float(numbers.std(ddof=1)) if len(numbers) > 1 else None
 
 
 def half_width(values: ArrayLike) -> float | None:
-    """Half of Student's 95 % interval of the mean; None below two values."""
+    """Return half of Student's 95 % interval of the mean; None below two values."""
     from scipy.stats import t
 
     deviation = spread(values)
@@ -164,7 +158,7 @@ def half_width(values: ArrayLike) -> float | None:
 
 
 def difference_half_width(first: ArrayLike, second: ArrayLike) -> float | None:
-    """Half of Welch's 95 % interval of the difference of two means; None below two values a sample."""
+    """Return half of Welch's 95 % interval of the difference of two means; None below two values a sample."""
     samples = [np.asarray(first, float), np.asarray(second, float)]
     if min(map(len, samples)) < 2:
         return None
@@ -172,7 +166,7 @@ def difference_half_width(first: ArrayLike, second: ArrayLike) -> float | None:
 
 
 def welch_half_width(samples: Sequence[tuple[float, int]]) -> float:
-    """The same from standard deviations and sizes, of at least two values each."""
+    """Return the same from the standard deviations and sizes of samples with at least two values each."""
     from scipy.stats import t
 
     errors = [deviation**2 / size for deviation, size in samples]
@@ -184,32 +178,30 @@ def welch_half_width(samples: Sequence[tuple[float, int]]) -> float:
 
 
 def widened(seeds: float, replicates: Array) -> float:
-    """Half width over seeds and over test examples: the two sources of chance are independent, so squares add.
+    """Widen a half width over seeds by the spread of the estimate on resampled test examples.
 
-    Args:
-        seeds: half width over seeds.
-        replicates: the estimate on resampled test examples.
+    The two sources of variance are independent, so squares add.
     """
     return math.hypot(seeds, 1.96 * float(replicates.std()))
 
 
 def resampled_accuracy(correct: Array, counts: Array) -> Array:
-    """Mean accuracy of several runs on resampled examples: ``[runs, examples], [times, examples] -> [times]``."""
+    """Return the runs' mean accuracy on resampled examples: ``[runs, examples], [times, examples] -> [times]``."""
     return np.asarray(counts @ correct.mean(0) / counts.sum(1))
 
 
 def resampled_auc(scores: Array, positive: NDArray[np.bool_], counts: Array) -> Array:
-    """ROC-AUC of one task on resampled examples, ``[times]``; NaN where a class was not drawn.
+    """Return the ROC-AUC of one task on resampled examples, ``[times]``; NaN where a class is missing.
 
     Args:
-        scores: ``[examples]``, the larger the more positive.
-        positive: ``[examples]`` whether they are.
-        counts: ``[times, examples]`` how often each was drawn.
+        scores: ``[examples]``, larger for examples predicted positive.
+        positive: ``[examples]``, the labels.
+        counts: ``[times, examples]``, from ``resample_counts``.
     """
     if not len(scores):
         return np.full(len(counts), np.nan)
     order = np.argsort(scores, kind="stable")
-    starts = np.flatnonzero(np.r_[True, np.diff(scores[order]) > 0])  # of the groups of equal scores
+    starts = np.flatnonzero(np.r_[True, np.diff(scores[order]) > 0])  # first index of each group of equal scores
     ordered = counts[:, order]
     hits = np.add.reduceat(ordered * positive[order], starts, axis=1)
     misses = np.add.reduceat(ordered * ~positive[order], starts, axis=1)
@@ -221,17 +213,14 @@ def resampled_auc(scores: Array, positive: NDArray[np.bool_], counts: Array) -> 
 
 
 def cumulative(values: ArrayLike, failed: int = 0) -> tuple[Array, Array]:
-    """The empirical distribution function: distinct values, and the share of trials at or below each.
-
-    Failed trials are below every value: the first share already counts them.
-    """
+    """Return the distinct values and the share of trials at or below each; failed trials are below every value."""
     numbers = np.asarray(values, float)
     distinct, counts = np.unique(numbers, return_counts=True)
     return distinct, (failed + np.cumsum(counts)) / max(len(numbers) + failed, 1)
 
 
 def expected_best(values: ArrayLike, most: int | None = None) -> Array:
-    """Expected largest of 1, 2, ... values drawn with replacement from those found."""
+    """Return the expected largest of 1, 2, ... values drawn with replacement from ``values``."""
     ordered = np.sort(np.asarray(values, float))
     n = len(ordered)
     draws = np.arange(1, (most or n) + 1)[:, None]
@@ -240,10 +229,10 @@ def expected_best(values: ArrayLike, most: int | None = None) -> Array:
 
 
 def explained(options: Sequence[object], ranks: Array, bins: int = 4) -> float | None:
-    """Share of the variance of ``ranks`` that one option explains alone, corrected for chance, at least 0.
+    """Return the share of the variance of ``ranks`` that one option explains alone, corrected for chance, at least 0.
 
-    Numbers with more distinct values than ``bins`` are cut into bins of equal size; None where an option never varies
-    or nothing else does.
+    Numbers with more than ``bins`` distinct values are grouped into bins of equal size. None if the option or the ranks
+    never vary.
     """
     numeric = all(isinstance(option, int | float) and not isinstance(option, bool) for option in options)
     if numeric and len(set(options)) > bins:

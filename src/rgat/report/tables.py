@@ -1,240 +1,329 @@
-"""One structure for every table, and its four forms: HTML, Markdown, CSV, LaTeX."""
+"""The tables of the report: scores, comparisons, p-values, tasks, search, settings and provenance."""
 
 from __future__ import annotations
 
-import csv
-import html
-import io
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 
-from rgat.data.tables import csv_cell
+import numpy as np
 
-Value = float | str | None
+from rgat.report.analysis import Analysis, Comparison
+from rgat.report.formats import EMPTY, Cell, Column, Line, ReportTable
+from rgat.report.published import PUBLISHED, Published
+from rgat.report.statistics import SIGNIFICANT, Array, explained, mid_ranks, spread, welch_half_width
+from rgat.report.studies import ENSEMBLE, MODELS, PARTS, ModelRow, Study, objectives
 
-
-@dataclass(frozen=True)
-class Cell:
-    """One entry.
-
-    Attributes:
-        text: what is read.
-        values: what it stands for, one per field of its column; the first one sorts.
-        bold: best in its class.
-        underline: best of all.
-        note: something to say about it below the table.
-        tone: a word for the page's style sheet, "good", "bad" or "open".
-    """
-
-    text: str
-    values: tuple[Value, ...] = ()
-    bold: bool = False
-    underline: bool = False
-    note: str | None = None
-    tone: str | None = None
+PART_TITLES = {"train": "Training", "valid": "Validation", "test": "Test"}
+TONES = {"better": "good", "worse": "bad", "holds": "good", "does not hold": "bad"}
+PAPER_RUNS = {True: 200, False: 6}  # of each of the paper's own rows: nodes; graphs (three splits, two seeds each)
+FEWEST_TRIALS = 10  # with fewer, no option's importance differs from chance
+MEAN = ("mean", "standard deviation")  # fields of a column of scores
+ENSEMBLE_NOTE = (
+    "Mean of the test probabilities predicted by all runs of the five models, on each split; n and the interval count "
+    "splits. Nothing was trained for it or selected on validation data: it was computed after the single models were "
+    "scored."
+)
 
 
-EMPTY = Cell("-")
+def number(study: Study, value: float, sign: bool = False) -> str:
+    """Format a score as the paper prints it: accuracies in percent, ROC-AUC as a fraction."""
+    form = "+" if sign else ""
+    return f"{100 * value:{form}.2f}" if study.percent else f"{value:{form}.3f}"
 
 
-@dataclass(frozen=True)
-class Column:
-    """One column: its title, its fields in a CSV file, and the study or model it is of, for the page's picker."""
-
-    title: str
-    fields: tuple[str, ...] = ()
-    study: str | None = None
-    text: bool = False  # set to the left
-    model: str | None = None
+def p_text(p: float | None) -> str:
+    """Format a p-value."""
+    return "-" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-@dataclass(frozen=True)
-class Line:
-    """One line: its cells, the group it stands in, and the model it belongs to, for the page's picker."""
-
-    cells: list[Cell]
-    group: str | None = None
-    model: str | None = None
-    study: str | None = None
+def _mean(study: Study, values: Array, bold: bool = False, underline: bool = False) -> Cell:
+    if not len(values):
+        return EMPTY
+    mean, deviation = float(values.mean()), spread(values)
+    text = number(study, mean) + ("" if deviation is None else f" ± {number(study, deviation)}")
+    return Cell(text, (mean, deviation), bold, underline)
 
 
-@dataclass(frozen=True)
-class Table:
-    """A table with a name for files, a caption, and notes below."""
-
-    key: str
-    caption: str
-    columns: list[Column]
-    lines: list[Line]
-    notes: list[str] = field(default_factory=list)
-    folded: bool = False  # in the page, to be opened
-
-    def all_notes(self) -> list[str]:
-        """The notes of cells, in reading order, then those of the whole."""
-        of_cells = (cell.note for line in self.lines for cell in line.cells if cell.note)
-        return [*dict.fromkeys(of_cells), *self.notes]
-
-    def mark(self, cell: Cell) -> str:
-        """The letter of a cell's note, or nothing."""
-        return chr(ord("a") + self.all_notes().index(cell.note)) if cell.note else ""
-
-    def rows(self) -> Iterator[str | Line]:
-        """Lines, each group announced by its name where the table has several."""
-        several = len({line.group for line in self.lines}) > 1
-        last: str | None = None
-        for line in self.lines:
-            if several and line.group and line.group != last:
-                yield line.group
-            last = line.group
-            yield line
+def _means(study: Study, scores: Callable[[ModelRow], Array]) -> dict[str, Cell]:
+    """Return a cell for each row, the best of its group (if it has others) and the best of all marked, as printed."""
+    values = {row: scores(row) for row in study.rows}
+    printed = {row.name: float(number(study, v.mean())) for row, v in values.items() if len(v)}
+    cells = {}
+    for row in values:
+        rivals = [printed[other.name] for other in values if other.group == row.group and other.name in printed]
+        bold = len(rivals) > 1 and printed.get(row.name) == max(rivals)
+        underline = len(printed) > 1 and printed.get(row.name) == max(printed.values())
+        cells[row.name] = _mean(study, values[row], bold, underline)
+    return cells
 
 
-def _lettered(table: Table) -> Iterator[tuple[str, str]]:
-    """Notes with the letters of those that cells refer to."""
-    marks = {cell.note: table.mark(cell) for line in table.lines for cell in line.cells if cell.note}
-    for note in table.all_notes():
-        yield marks.get(note, ""), note
+def _count(count: int) -> Cell:
+    return Cell(str(count), (count,))
 
 
-def to_html(table: Table) -> str:
-    """A sortable table in a box that scrolls by itself."""
-    head = "".join(
-        f'<th scope="col"{_attributes(study=column.study, model=column.model)}{_side(column)}><button type="button">'
-        f"{html.escape(column.title)}</button></th>"
-        for column in table.columns
-    )
-    body = []
-    for line in table.rows():
-        if isinstance(line, str):
-            body.append(f'<tr class="group"><th colspan="{len(table.columns)}">{html.escape(line)}</th></tr>')
+def _half_width(study: Study, value: float | None) -> Cell:
+    return EMPTY if value is None else Cell(f"± {number(study, value)}", (value,))
+
+
+def _name(row: ModelRow) -> Cell:
+    return Cell(row.label, (row.name,), note=ENSEMBLE_NOTE if row.model == ENSEMBLE else None)
+
+
+def _published(study: Study, row: ModelRow, part: str) -> Published | None:
+    return None if row.setting else PUBLISHED.get(study.data, {}).get(row.name, {}).get(part)
+
+
+def _any_published(study: Study, part: str = "test") -> bool:
+    return any(_published(study, row, part) for row in study.rows)
+
+
+def _paper(study: Study, row: ModelRow, part: str) -> Cell:
+    published = _published(study, row, part)
+    if published is None:
+        return EMPTY
+    text = f"{number(study, published.mean)} ± {number(study, published.spread)}"
+    return Cell(text, (published.mean, published.spread), note=published.note)
+
+
+def overview(analyses: Sequence[Analysis], key: str, caption: str) -> ReportTable:
+    """Return the paper's table of results: test scores on several data sets, beside those that the paper prints."""
+    studies = [analysis.study for analysis in analyses]
+    rows = {row.name: row for study in studies for row in study.rows}
+    columns, cells = [Column("Model", text=True)], {name: [_name(row)] for name, row in rows.items()}
+    for study in studies:
+        means = _means(study, ModelRow.scores)
+        columns += [Column(study.title, MEAN, study.key), Column("n", study=study.key)]
+        columns += [Column("training", MEAN, study.key)] if study.is_node else []
+        columns += [Column("paper", MEAN, study.key)] if _any_published(study) else []
+        for name in rows:
+            row = study.row(name)
+            cells[name] += [means[name], _count(len(row.scores()))] if row else [EMPTY, EMPTY]
+            if study.is_node:
+                cells[name].append(_mean(study, row.scores("train")) if row else EMPTY)
+            if _any_published(study):
+                cells[name].append(_paper(study, row or rows[name], "test"))
+    order = sorted(rows.values(), key=lambda row: row.sort_key)
+    return ReportTable(key, caption, columns, [Line(cells[row.name], row.group, row.model) for row in order])
+
+
+def scores(analysis: Analysis) -> ReportTable:
+    """Return training, validation and test scores with intervals: appendix A of the paper, for any data set."""
+    study = analysis.study
+    columns, cells = [Column("Model", text=True)], {row: [_name(row)] for row in study.rows}
+    for part in PARTS:
+        means = _means(study, lambda row, part=part: row.scores(part))  # type: ignore[misc]
+        if all(cell is EMPTY for cell in means.values()):
             continue
-        cells = [
-            _html_cell(table, c, cell, i == 0)
-            for i, (c, cell) in enumerate(zip(table.columns, line.cells, strict=True))
-        ]
-        body.append(f"<tr{_attributes(model=line.model, study=line.study)}>{''.join(cells)}</tr>")
-    notes = "".join(
-        f"<li>{f'<sup>{mark}</sup> ' if mark else ''}{html.escape(text)}</li>" for mark, text in _lettered(table)
-    )
-    caption = html.escape(table.caption)
-    content = (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{caption}">'
-        f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
-        + (f'<ul class="notes">{notes}</ul>' if notes else "")
-    )
-    if table.folded:
-        return f'<details class="table" id="table-{table.key}"><summary>{caption}</summary>{content}</details>'
-    return f'<figure class="table" id="table-{table.key}"><figcaption>{caption}</figcaption>{content}</figure>'
-
-
-def _attributes(**values: str | None) -> str:
-    return "".join(f' data-{name}="{html.escape(value)}"' for name, value in values.items() if value)
-
-
-def _side(column: Column) -> str:
-    return ' class="text"' if column.text else ""
-
-
-def _html_cell(table: Table, column: Column, cell: Cell, first: bool) -> str:
-    text = html.escape(cell.text)
-    text = f"<strong>{text}</strong>" if cell.bold else text
-    text = f"<u>{text}</u>" if cell.underline else text
-    text += f"<sup>{table.mark(cell)}</sup>" if cell.note else ""
-    if cell.tone:
-        text = f'<span class="tone {cell.tone}">{text}</span>'
-    value = cell.values[0] if cell.values else None
-    sort = f' data-value="{value!r}"' if isinstance(value, float | int) else ""
-    opening = '<th scope="row"' if first else "<td"
-    picked = _attributes(study=column.study, model=column.model)
-    return f"{opening}{picked}{_side(column)}{sort}>{text}</{'th' if first else 'td'}>"
-
-
-def to_markdown(table: Table) -> str:
-    """A table for a Markdown file."""
-    rule = " | ".join(":---" if column.text else "---:" for column in table.columns)
-    lines = [f"| {' | '.join(escape_markdown(column.title) for column in table.columns)} |", f"| {rule} |"]
-    for line in table.rows():
-        if isinstance(line, str):
-            lines.append(f"| *{escape_markdown(line)}* |{' |' * (len(table.columns) - 1)}")
-            continue
-        cells = []
-        for cell in line.cells:
-            text = escape_markdown(cell.text)
-            text = f"**{text}**" if cell.bold else text
-            text = f"<ins>{text}</ins>" if cell.underline else text
-            cells.append(text + (f"<sup>{table.mark(cell)}</sup>" if cell.note else ""))
-        lines.append(f"| {' | '.join(cells)} |")
+        columns.append(Column(PART_TITLES[part], MEAN))
+        published = _any_published(study, part)
+        columns += [Column(f"{PART_TITLES[part]}, paper", MEAN)] if published else []
+        for row in study.rows:
+            cells[row] += [means[row.name], *([_paper(study, row, part)] if published else [])]
+    columns += [Column("n"), Column("± seeds"), Column("± seeds, examples")]
+    columns += [Column("Test above paper", ("difference", "half width"))] if _any_published(study) else []
+    for row in study.rows:
+        cells[row] += [_count(len(row.scores())), *(_half_width(study, value) for value in analysis.half_widths(row))]
+        cells[row] += [_above_paper(study, row)] if _any_published(study) else []
+    unit = "in %" if study.percent else "as a fraction"
     notes = [
-        f"- {f'<sup>{letter}</sup> ' if letter else ''}{escape_markdown(note)}" for letter, note in _lettered(table)
+        f"Mean ± standard deviation of the {study.metric}, {unit}, over n runs. Bold: best of its group; underlined: "
+        "best of all.",
+        "± seeds: half width of the 95 % interval of the test mean over random seeds; ± seeds, examples: over random "
+        "seeds and test examples.",
     ]
-    return "\n".join([f"**{escape_markdown(table.caption)}**", "", *lines, *([""] if notes else []), *notes, ""])
+    if _any_published(study):
+        notes.append(
+            "Test above paper: our test mean minus the published mean, with Welch's 95 % interval over the seeds of "
+            "both, or over our seeds alone where the paper does not give its number of seeds."
+        )
+    lines = [Line(cells[row], row.group, row.model) for row in study.rows]
+    return ReportTable(f"{study.key}-scores", f"{study.title}: {study.metric}", columns, lines, notes)
 
 
-def escape_markdown(text: str) -> str:
-    """Text that a Markdown reader shows as it is."""
-    return re.sub(r"([\\|*_<>`\[\]])", r"\\\1", text)
+def _above_paper(study: Study, row: ModelRow) -> Cell:
+    published, values = _published(study, row, "test"), row.scores()
+    if published is None or not len(values):
+        return EMPTY
+    difference, text, half = float(values.mean()) - published.mean, "", None
+    if len(values) > 1:
+        samples = [(spread(values) or 0.0, len(values))]
+        samples += [(published.spread, PAPER_RUNS[study.is_node])] if row.model in MODELS else []
+        half = welch_half_width(samples)
+        text = f" ± {number(study, half)}"
+    return Cell(number(study, difference, sign=True) + text, (difference, half))
 
 
-def to_csv(table: Table) -> str:
-    """Numbers in full, a column for each field."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    names = [[f"{c.title}: {f}" if f else c.title for f in c.fields or ("",)] for c in table.columns]
-    writer.writerow(["group", *(csv_cell(name) for fields in names for name in fields)])
-    for line in table.lines:
-        row: list[Value] = [line.group]
-        for cell, fields in zip(line.cells, names, strict=True):
-            values = cell.values if len(cell.values) == len(fields) else ()
-            row += values or ([None] * len(fields) if cell is EMPTY else [cell.text, *[None] * (len(fields) - 1)])
-        writer.writerow(csv_cell(value) if isinstance(value, str) else value for value in row)
-    return stream.getvalue()
+def comparisons(analysis: Analysis, family: Sequence[Comparison], key: str, caption: str) -> ReportTable:
+    """Return one family of comparisons: conclusions, differences, effects and p-values."""
+    paired = any(comparison.first.model == comparison.second.model for comparison in family)
+    titles = ["Difference", "relative", "± seeds", "± seeds, examples", "P(above)", "95 % interval", "P(tie)"]
+    titles += ["P(below)", "p, one-sided", "p, two-sided", *(["p, paired"] if paired else []), "p, Holm"]
+    columns = [Column("Model", text=True), Column("Conclusion", text=True)]
+    columns += [Column(title, ("low", "high") if title == "95 % interval" else ()) for title in titles]
+    lines = [Line(_comparison(analysis.study, c, paired), model=c.first.model) for c in family]
+    notes = [
+        "P(above), P(tie), P(below): share of pairs of runs in which the model scores higher than, the same as and "
+        "lower than the one it is compared with, and a bootstrap interval of P(above).",
+        "One-sided: the paper's Mann-Whitney U test of whether the model scores higher. Conclusions use the two-sided "
+        f"p-values after Holm's correction in this family of {len(family)}, at 0.05.",
+    ]
+    if paired:
+        notes.append("Paired: Wilcoxon's signed-rank test, because both rows are the same trained models.")
+    return ReportTable(f"{analysis.study.key}-{key}", caption, columns, lines, notes)
 
 
-def to_latex(table: Table) -> str:
-    """A floating table with booktabs rules."""
-    sides = "".join("l" if column.text else "r" for column in table.columns)
+def _comparison(study: Study, c: Comparison, paired: bool) -> list[Cell]:
+    p_values: list[float | None] = [None, None] if c.test is None else [c.test.greater, c.test.two_sided]
+    p_values += [*([c.paired] if paired else []), c.corrected]
+    interval = c.above_interval
+    return [
+        Cell(c.first.name),
+        Cell(c.verdict, tone=TONES.get(c.verdict, "open")),
+        Cell(number(study, c.difference, sign=True), (c.difference,)),
+        Cell(f"{100 * c.relative:+.2f} %", (c.relative,)),
+        _half_width(study, c.seeds),
+        _half_width(study, c.examples),
+        Cell(f"{c.above:.2f}", (c.above,)),
+        EMPTY if interval is None else Cell(f"{interval[0]:.2f} to {interval[1]:.2f}", interval),
+        Cell(f"{c.tie:.2f}", (c.tie,)),
+        Cell(f"{c.below:.2f}", (c.below,)),
+        *(EMPTY if p is None else Cell(p_text(p), (p,)) for p in p_values),
+    ]
+
+
+def significance(analysis: Analysis) -> ReportTable:
+    """Return the one-sided p-values of each ordered pair of the nine rows, as in appendix E of the paper."""
+    columns, lines = [Column("A", text=True)], []
+    for row in analysis.nine:
+        columns.append(Column(row.name, model=row.model))
+        cells = [Cell(row.name)]
+        for other in analysis.nine:
+            test = analysis.tests.get((row.name, other.name))
+            p = test.greater if test else None
+            cells.append(EMPTY if p is None else Cell(p_text(p), (p,), bold=p <= SIGNIFICANT))
+        lines.append(Line(cells, model=row.model))
+    caption = f"{analysis.study.title}: one-sided p-values for A (row) outperforming B (column)"
+    return ReportTable(f"{analysis.study.key}-significance", caption, columns, lines, folded=True)
+
+
+def tasks(analysis: Analysis) -> ReportTable | None:
+    """Return the test ROC-AUC of each task; None for nodes."""
+    study = analysis.study
+    names = [task for task in study.description.get("tasks") or [] if any(len(r.task_scores(task)) for r in study.rows)]
+    if not names:
+        return None
+    means = [_means(study, lambda row, task=task: row.task_scores(task)) for task in names]  # type: ignore[misc]
     lines = [
-        r"\begin{table}[ht]",
-        r"  \centering",
-        f"  \\caption{{{_latex(table.caption)}}}",
-        f"  \\label{{tab:{table.key}}}",
+        Line([Cell(row.label, (row.name,)), *(cells[row.name] for cells in means)], row.group, row.model)
+        for row in study.rows
     ]
-    lines += [f"  \\begin{{tabular}}{{{sides}}}", r"    \toprule"]
-    lines.append(f"    {' & '.join(_latex(column.title) for column in table.columns)} \\\\ \\midrule")
-    for i, line in enumerate(table.rows()):
-        if isinstance(line, str):
-            rule = r"\midrule " if i else ""
-            lines.append(f"    {rule}\\multicolumn{{{len(table.columns)}}}{{l}}{{\\emph{{{_latex(line)}}}}} \\\\")
+    columns = [Column("Model", text=True), *(Column(task, MEAN) for task in names)]
+    return ReportTable(f"{study.key}-tasks", f"{study.title}: test ROC-AUC of each task", columns, lines)
+
+
+def search(analysis: Analysis) -> ReportTable | None:
+    """Return the number of trials and the validation scores of each search; None without trials."""
+    study = analysis.study
+    if not study.searched:
+        return None
+    lines = []
+    for model in study.searched:
+        trials, prior = study.trials_of(model), study.trials_of(model, prior_only=True)
+        done = objectives(trials)
+        cells = [Cell(model), *map(_count, (len(trials), len(prior), len(trials) - len(done)))]
+        for values, reduce in ((done, np.max), (done, np.median), (objectives(prior), np.median)):
+            value = float(reduce(values)) if len(values) else None
+            cells.append(EMPTY if value is None else Cell(number(study, value), (value,)))
+        lines.append(Line(cells, model=model))
+    titles = ("trials", "from the prior", "failed", "best", "median", "median from the prior")
+    columns = [Column("Model", text=True), *map(Column, titles)]
+    notes = ["A trial's score is its mean validation metric over the folds; test data are not used."]
+    return ReportTable(f"{study.key}-search", f"{study.title}: the search", columns, lines, notes)
+
+
+def importance(analysis: Analysis) -> ReportTable | None:
+    """Return the share of the ranking of trials that each option explains alone; None with too few trials."""
+    study = analysis.study
+    shares: dict[str, dict[str, float]] = {}
+    for model in study.searched:
+        trials = study.trials_of(model)
+        if len(trials) < FEWEST_TRIALS:
             continue
-        cells = []
-        for cell in line.cells:
-            text = _latex(cell.text)
-            text = f"\\textbf{{{text}}}" if cell.bold else text
-            text = f"\\underline{{{text}}}" if cell.underline else text
-            cells.append(text + (f"\\textsuperscript{{{table.mark(cell)}}}" if cell.note else ""))
-        lines.append(f"    {' & '.join(cells)} \\\\")
-    lines += [r"    \bottomrule", r"  \end{tabular}"]
-    for letter, note in _lettered(table):
-        mark = f"\\textsuperscript{{{letter}}}" if letter else ""
-        lines.append(f"  \\par\\footnotesize {mark}{_latex(note)}")
-    return "\n".join([*lines, r"\end{table}", ""])
+        ranks = mid_ranks([t["objective"] if t["status"] == "done" else -np.inf for t in trials])  # failed: lowest
+        for option in sorted({option for trial in trials for option in trial.get("config") or {}}):
+            share = explained([(t.get("config") or {}).get(option) for t in trials], ranks)
+            if share is not None:
+                shares.setdefault(option, {})[model] = share
+    if not shares:
+        return None
+    models = [model for model in study.searched if any(model in by_model for by_model in shares.values())]
+    lines = []
+    for option in sorted(shares, key=lambda option: (-max(shares[option].values()), option)):
+        values = [shares[option].get(model) for model in models]
+        lines.append(_option_line(option, [EMPTY if v is None else Cell(f"{v:.0%}", (v,)) for v in values]))
+    columns = [Column("Option", text=True), *(Column(model, model=model) for model in models)]
+    notes = [
+        "Share of the variance of the trials' ranks that an option explains alone, corrected for chance. The sampler "
+        "prefers options with good scores, so small shares mean little."
+    ]
+    return ReportTable(f"{study.key}-importance", f"{study.title}: what mattered in the search", columns, lines, notes)
 
 
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    **{character: f"\\{character}" for character in "&%$#_{}"},
-    **{character: f"{{{character}}}" for character in "[]"},  # after the end of a row, a bracket would be its option
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "±": r"$\pm$",
-    "≤": r"$\leq$",
-    "≥": r"$\geq$",
-}
+def settings(analysis: Analysis) -> ReportTable | None:
+    """Return the options of the final runs; None where none are recorded."""
+    study = analysis.study
+    first_runs = {row: row.runs[0] for row in study.rows if not row.constant and row.runs[0].get("config")}
+    options = sorted({option for run in first_runs.values() for option in run["config"]})
+    if not options:
+        return None
+    lines = [_option_line(o, [_option(run["config"].get(o)) for run in first_runs.values()]) for o in options]
+    columns = [Column("Option", text=True), *(Column(row.name, model=row.model) for row in first_runs)]
+    selected_on = {row.name: run.get("selected_on") for row, run in first_runs.items()}
+    notes = [f"{name} was selected on: {sentence}" for name, sentence in selected_on.items() if sentence]
+    return ReportTable(f"{study.key}-settings", f"{study.title}: settings of the final runs", columns, lines, notes)
 
 
-def _latex(text: str) -> str:
-    known = "".join(_LATEX.get(character, character) for character in text)
-    return known.encode("ascii", "replace").decode()  # no input encoding needed; names are ASCII but for the above
+def _option_line(option: str, cells: list[Cell]) -> Line:
+    return Line([Cell(option.replace("_", " "), (option,)), *cells])
+
+
+def _option(value: object) -> Cell:
+    if value is None:
+        return EMPTY
+    if isinstance(value, float):
+        return Cell(f"{value:.4g}", (value,))
+    return Cell(str(value), (value if isinstance(value, int) else str(value),))
+
+
+def provenance(studies: Sequence[Study]) -> list[ReportTable]:
+    """Return three tables: plan and extent of the experiments, versions and devices, data files with their hashes."""
+    experiments, versions, files = [], [], []
+    for study in studies:
+        title, records = Cell(study.title), [*study.runs, *study.trials]
+        planned = [study.budget, *(study.description.get(key) for key in ("trials", "folds", "search_seed", "seeds"))]
+        hours = sum(record.get("seconds") or 0.0 for record in records) / 3600
+        done = [len(study.trials), len(study.runs), f"{hours:.2f}"]
+        command = study.description.get("command") or f"rgat reproduce {study.data} --budget {study.budget}"
+        cells = [EMPTY if value is None else Cell(str(value)) for value in (*planned, *done)]
+        experiments.append([title, *cells, Cell(str(command))])
+        installed = [sorted((record.get("versions") or {}).items()) for record in records]
+        texts = (", ".join(f"{name} {version}" for name, version in items) for items in installed)
+        versions.append([title, _distinct(texts), _distinct(str(record.get("device") or "") for record in records)])
+        hashes = sorted((study.description.get("data_hashes") or {}).items())
+        files += [[title, Cell(name), Cell(str(sha))] for name, sha in hashes]
+        files += [] if hashes else [[title, Cell("made by rgat itself"), EMPTY]]
+    titles = ("budget", "trials per model", "folds", "search seed", "seeds", "trials found", "runs found", "hours")
+    columns = [Column("Data set", text=True), *map(Column, titles), Column("Command", text=True)]
+    notes = ["Hours are the sum over all trials and runs, wherever they ran."]
+    return [
+        ReportTable("provenance-experiments", "Experiments", columns, list(map(Line, experiments)), notes),
+        _text_table("provenance-versions", "What it ran on", ("Data set", "Versions", "Devices"), versions),
+        _text_table("provenance-data", "Data", ("Data set", "File", "SHA-256"), files),
+    ]
+
+
+def _text_table(key: str, caption: str, titles: Sequence[str], lines: Iterable[list[Cell]]) -> ReportTable:
+    return ReportTable(key, caption, [Column(title, text=True) for title in titles], list(map(Line, lines)))
+
+
+def _distinct(texts: Iterable[str]) -> Cell:
+    return Cell("; ".join(sorted(set(filter(None, texts)))) or "-")

@@ -1,4 +1,4 @@
-"""Records in, a folder of tables and charts and one page out."""
+"""Write the report: from records to a folder of tables, charts and one page."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from pathlib import Path
 from rgat.data.files import write_atomically
 from rgat.report.analysis import Analysis
 from rgat.report.drawing import style
-from rgat.report.page import to_document, to_page
-from rgat.report.sections import arrange
-from rgat.report.study import LEFT_OUT, load_studies
-from rgat.report.tables import to_csv, to_latex
+from rgat.report.formats import to_csv, to_latex
+from rgat.report.page import arrange, to_document, to_page
+from rgat.report.records import LEFT_OUT, load_studies
 
 PAGE = "report.html"
-MOST_SAID = 20  # sentences about damage
+MOST_DAMAGE = 20  # sentences for `on_damage`
 
 
 def check_libraries() -> None:
-    """Raise unless what a report needs is installed; worth asking before a long training."""
+    """Raise an ImportError unless the libraries of the report are installed; call it before a long training."""
     try:
         import matplotlib as mpl
         import scipy
@@ -30,19 +29,16 @@ def check_libraries() -> None:
 
 
 def write_report(runs: Sequence[Path], out: Path, on_damage: Callable[[str], None] | None = None) -> Path:
-    """Write the report of all records at or below ``runs`` into the folder ``out``.
+    """Write the report on all records at or below ``runs`` into the folder ``out``, and return the path of its page.
 
-    There is then ``report.html``, the page; ``results.md``; ``tables/*.csv`` and ``*.tex``; ``charts/*.svg``, ``*.pdf``
-    and ``*.png``. The same records give the same bytes. What is damaged is left out, and the page says so.
+    The folder then holds ``report.html``, ``results.md``, ``tables/*.csv`` and ``*.tex``, and ``charts/*.svg``,
+    ``*.pdf`` and ``*.png``. The same records give the same bytes. Damaged records and files are left out, and the page
+    lists them.
 
     Args:
-        runs: folders and packed files.
+        runs: folders and packed files of records.
         out: the folder.
-        on_damage: called with a sentence about each of the first records and files that are left out, and with their
-            number; the page lists all.
-
-    Returns:
-        the path of the page.
+        on_damage: called with a sentence on each of the first 20 damaged records and files, and one with their number.
     """
     check_libraries()
     studies, notices = load_studies(runs)
@@ -51,7 +47,7 @@ def write_report(runs: Sequence[Path], out: Path, on_damage: Callable[[str], Non
         count = f"Damaged records and files that are left out: {len(left_out)}."
         notices.insert(0, count)
         if on_damage is not None:
-            for sentence in (*left_out[:MOST_SAID], count):
+            for sentence in (*left_out[:MOST_DAMAGE], count):
                 on_damage(sentence)
     with style():
         sections = arrange([Analysis(study) for study in studies], notices)

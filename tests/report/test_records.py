@@ -1,4 +1,4 @@
-"""Records, good and bad, become studies; what was wrong with them is said."""
+"""Records become studies, and notices name what is wrong with them."""
 
 import json
 
@@ -9,7 +9,8 @@ from sklearn.metrics import roc_auc_score
 
 from rgat.experiments.records import pack, unpack_array, write_record
 from rgat.report import write_report
-from rgat.report.study import MODELS, Study, load_studies
+from rgat.report.records import load_studies
+from rgat.report.studies import MODELS, Study
 
 
 def study(folder, **options):
@@ -70,7 +71,7 @@ def test_two_results_of_one_unit_are_named_and_the_first_counts(tmp_path):
     (found,), notices = load_studies([one, two])
     assert len(found.runs) == 15
     assert found.runs == load_studies([one])[0][0].runs
-    assert any("is there twice with different results; the first one counts" in notice for notice in notices)
+    assert any("occurs twice with different results; the first is used" in notice for notice in notices)
 
 
 def test_no_records_is_an_error_that_says_what_to_do(tmp_path):
@@ -98,7 +99,7 @@ def test_experiments_under_one_budget_but_with_other_seeds_are_put_together_and_
     study(tmp_path / "b", truth={"additive ARGAT": (0.9, 0.9, 0.01)}, seeds=4)
     (found,), notices = load_studies([tmp_path])
     assert len(found.rows) == 3
-    assert notices == ["AIFB: experiments with different seeds are put together; their models had different chances."]
+    assert notices == ["AIFB: experiments with different seeds are combined; their models are not fully comparable."]
 
 
 def test_baselines_join_the_study_of_their_data(tmp_path):
@@ -128,6 +129,8 @@ def test_damage_is_named_and_skipped(tmp_path):
         88: {"versions": "x"},
         87: {"constant_scores": [0.5]},
         86: {"model": 5},
+        85: {"kind": None},
+        84: {"status": None},
     }
     for seed, change in bad.items():
         path = write_record(folder, record | {"seed": seed})
@@ -159,7 +162,7 @@ def test_a_single_run_and_failed_runs_are_said(tmp_path):
     assert len(found.row("RGCN").scores()) == 1
     assert "AIFB: 1 of 6 final runs failed or diverged (RGCN)" in notices[0]
     assert "a single run of RGCN, additive C-WIRGAT" in notices[1]
-    assert "no spread and allows no test" in notices[1]
+    assert "no standard deviation and allows no test" in notices[1]
 
 
 def test_a_setting_of_its_own_is_a_row_of_its_own(tmp_path):

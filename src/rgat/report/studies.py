@@ -1,0 +1,219 @@
+"""A study holds the runs and search trials of one data set under one budget; its rows are those of the tables."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rgat.data.files import slug
+from rgat.experiments.records import Record, record_name, unpack_array
+from rgat.experiments.variants import VARIANTS
+from rgat.report.statistics import Array
+from rgat.training.metric import roc_auc_per_task
+
+PARTS = ("train", "valid", "test")
+MODELS = tuple(VARIANTS)  # RGCN and the paper's four attention models: all comparisons are between these
+BASELINES = ("FEAT", "WL", "RDF2Vec", "R-GCN", "Multitask", "Bypass", "Weave", "GraphConv")
+BASELINE, ADDITIVE, MULTIPLICATIVE, FURTHER = GROUPS = (
+    "Baselines",
+    "Additive attention",
+    "Multiplicative attention",
+    "Beyond the paper",
+)
+LABELS = {"R-GCN": "RGCN (its own paper)", "GraphConv": "RGCN (by degree)", "RGCN": "RGCN (ours)"}
+TITLES = {
+    "aifb": "AIFB",
+    "mutag": "MUTAG",
+    "bgs": "BGS",
+    "am": "AM",
+    "tox21": "Tox21",
+    "tox21-distinct": "Tox21, distinct molecules",
+}
+ENSEMBLE = "ensemble of the five models"
+
+
+@dataclass(frozen=True, eq=False)
+class ModelRow:
+    """A row of the tables: the finished runs of one model, evaluated with its attention or with constant attention."""
+
+    model: str
+    setting: str | None  # name of a configuration other than the paper's
+    constant: bool
+    runs: list[Record] = field(repr=False)  # ordered by split and seed
+
+    @property
+    def name(self) -> str:
+        """Name in the paper's tables, unique in a study."""
+        head, space, last = self.model.rpartition(" ")
+        name = f"{head}{space}C-{last}" if self.constant else self.model
+        return f"{name} ({self.setting})" if self.setting else name
+
+    @property
+    def group(self) -> str:
+        """Group of rows in the paper's tables."""
+        if self.setting is None and self.model in (*BASELINES, "RGCN"):
+            return BASELINE
+        if self.setting is None and self.model in MODELS:
+            return ADDITIVE if self.model.startswith("additive") else MULTIPLICATIVE
+        return FURTHER
+
+    @property
+    def label(self) -> str:
+        """Name inside its group."""
+        if self.group in (ADDITIVE, MULTIPLICATIVE):
+            return self.name.partition(" ")[2]
+        return LABELS.get(self.name, self.name)
+
+    @property
+    def sort_key(self) -> tuple[int, str, int, str, bool]:
+        """Order of the paper's tables: by group, then by model, the row with constant attention first."""
+        known = (*BASELINES, *MODELS)
+        number = known.index(self.model) if self.model in known else len(known)
+        return GROUPS.index(self.group), self.setting or "", number, self.model, not self.constant
+
+    def _results(self, key: str) -> Iterable[tuple[Record, dict[str, Any]]]:
+        key = f"constant_{key}" if self.constant else key
+        return ((run, run.get(key) or {}) for run in self.runs)
+
+    def scores(self, part: str = "test") -> Array:
+        """Metric on one part, for every run that has it."""
+        return _without_none(scores.get(part) for _, scores in self._results("scores"))
+
+    def task_scores(self, task: str) -> Array:
+        """ROC-AUC of one task on the test part, for every run where it is defined."""
+        return _without_none((scores.get("test") or {}).get(task) for _, scores in self._results("task_scores"))
+
+    def outputs(self) -> dict[str, NDArray[np.float32]] | None:
+        """Test logits by split, ``[runs, ...]``; None unless every run has them in the same shape."""
+        splits: dict[str, list[NDArray[np.float32]]] = {}
+        for run, outputs in self._results("outputs"):
+            if outputs.get("test") is None:
+                return None
+            split = "" if run.get("split") is None else str(run["split"])
+            splits.setdefault(split, []).append(unpack_array(outputs["test"]))
+        if any(len({array.shape for array in arrays}) > 1 for arrays in splits.values()):
+            return None
+        return {split: np.stack(arrays) for split, arrays in splits.items()}
+
+
+def _without_none(values: Iterable[float | None]) -> Array:
+    return np.array([value for value in values if value is not None], float)
+
+
+@dataclass
+class Study:
+    """All records of one data set under one budget."""
+
+    data: str
+    budget: str
+    description: dict[str, Any]  # content of `experiment.json`
+    runs: list[Record] = field(default_factory=list, repr=False)  # failed ones included
+    trials: list[Record] = field(default_factory=list, repr=False)  # failed ones included
+    mixed: bool = False  # whether it combines experiments with different settings
+    title: str = field(init=False)
+    key: str = field(init=False)  # for file names and anchors, unique in a report
+
+    def __post_init__(self) -> None:
+        self.title = TITLES.get(self.data, self.data)
+        self.key = slug(self.data)
+
+    @property
+    def is_node(self) -> bool:
+        """Whether the task is node classification, not graph classification."""
+        return self.description.get("task") == "node"
+
+    @property
+    def metric(self) -> str:
+        """Name of the metric."""
+        return str(self.description.get("metric") or ("accuracy" if self.is_node else "mean ROC-AUC"))
+
+    @property
+    def percent(self) -> bool:
+        """Whether scores are printed in percent, as the paper prints accuracies."""
+        return self.metric == "accuracy"
+
+    @property
+    def test_size(self) -> int:
+        """Number of test examples; 0 where it is unknown."""
+        return min((len(labels) for labels in (self.description.get("test_labels") or {}).values()), default=0)
+
+    @property
+    def chance_score(self) -> float:
+        """Score of guessing: the share of the largest class, or a ROC-AUC of one half."""
+        return float(self.description.get("majority") or 0.0) if self.is_node else 0.5
+
+    @cached_property
+    def seed(self) -> int:
+        """Random seed of the report's bootstraps: a digest of the records, so equal records give equal reports."""
+        content = [[record_name(run), run.get("scores"), run.get("constant_scores")] for run in self.runs]
+        return int(hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:15], 16)
+
+    @cached_property
+    def rows(self) -> list[ModelRow]:
+        """Rows with finished runs, in the order of the paper's tables."""
+        runs: dict[tuple[str, str | None], list[Record]] = {}
+        for run in self.runs:
+            if run["status"] == "done":
+                runs.setdefault((run["model"], run.get("setting")), []).append(run)
+        rows = [ModelRow(model, setting, False, records) for (model, setting), records in runs.items()]
+        constant = [[run for run in row.runs if run.get("constant_scores")] for row in rows]
+        rows += [
+            ModelRow(r.model, r.setting, True, records) for r, records in zip(rows, constant, strict=True) if records
+        ]
+        if ensemble := [] if self.is_node else self._ensemble_runs():
+            rows.append(ModelRow(ENSEMBLE, None, False, ensemble))
+        return sorted(rows, key=lambda row: row.sort_key)
+
+    def row(self, name: str) -> ModelRow | None:
+        """Return the row of this name, or None if it has no finished runs."""
+        return next((row for row in self.rows if row.name == name), None)
+
+    def _ensemble_runs(self) -> list[Record]:
+        """Average the test probabilities of all runs of the five models, on each split where all runs kept outputs."""
+        done = [r for r in self.runs if r["status"] == "done" and r["model"] in MODELS and not r.get("setting")]
+        ensemble: list[Record] = []
+        for split, labels in (self.description.get("test_labels") or {}).items():
+            runs = [run for run in done if str(run.get("split")) == split]
+            outputs = [unpack_array(packed) for run in runs if (packed := (run.get("outputs") or {}).get("test"))]
+            complete = {run["model"] for run in runs} == set(MODELS) and len(outputs) == len(runs)
+            if not complete or {array.shape for array in outputs} != {(*np.shape(labels), 2)}:
+                continue
+            mean = torch.stack([torch.from_numpy(array).double().softmax(-1) for array in outputs]).mean(0)
+            values = [None if math.isnan(v) else v for v in roc_auc_per_task(mean, torch.tensor(labels))]
+            known = _without_none(values)
+            if len(known):
+                tasks = dict(zip(self.description.get("tasks") or [], values, strict=False))
+                scores = {"scores": {"test": float(known.mean())}, "task_scores": {"test": tasks}}
+                ensemble.append(
+                    {"kind": "run", "model": ENSEMBLE, "split": split, "seed": 0, "status": "done"} | scores
+                )
+        return ensemble
+
+    def trials_of(self, model: str, prior_only: bool = False) -> list[Record]:
+        """Return the trials of one model with the paper's setting, all or only those drawn from the prior."""
+        return [
+            trial
+            for trial in self.trials
+            if trial["model"] == model and not trial.get("setting") and (trial.get("from_prior") or not prior_only)
+        ]
+
+    @cached_property
+    def searched(self) -> list[str]:
+        """Models with search trials, RGCN and the paper's four first."""
+        names = {trial["model"] for trial in self.trials if not trial.get("setting")}
+        return [*(m for m in MODELS if m in names), *sorted(names.difference(MODELS))]
+
+
+def objectives(trials: Sequence[Record], failed: float | None = None) -> Array:
+    """Return the mean validation metric of the finished trials, then ``failed`` once for each of the others."""
+    values = [trial["objective"] for trial in trials if trial["status"] == "done"]
+    return np.array(values + [failed] * (0 if failed is None else len(trials) - len(values)), float)
