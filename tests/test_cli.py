@@ -6,7 +6,7 @@ import sys
 
 from rgat import cli
 from rgat.cli import _mean_and_spread
-from rgat.experiments.variants import VARIANTS
+from rgat.training.configuration import VARIANTS
 
 
 def rgat(*arguments, columns=80):

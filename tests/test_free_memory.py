@@ -8,9 +8,9 @@ import torch
 
 from rgat import memory
 from rgat.data import load
-from rgat.experiments.variants import build_model
 from rgat.memory import free_memory
 from rgat.training import Settings, fit_many
+from rgat.training.configuration import build_model
 
 GIB = 2**30
 

@@ -149,5 +149,5 @@ def test_a_reader_never_misses_the_tensors_of_a_checkpoint_that_is_replaced_mean
     assert record["epoch"] == 3
     assert tensors["a"].item() == 3.0
     next(tmp_path.glob("*.safetensors")).unlink()
-    with pytest.raises(ValueError, match="must be part of a whole checkpoint, but No such file"):
+    with pytest.raises(ValueError, match="must be part of a complete checkpoint, but No such file"):
         load_checkpoint(tmp_path)

@@ -96,7 +96,7 @@ def test_molecules_from_a_file_to_predictions_and_reasons(tmp_path, rgat):
     done = rgat("predict", model, "--smiles", tmp_path / "new.smi", "--out", tmp_path / "p.csv", "--workers", 1)
     assert done.returncode == 0, done.stderr
     assert "3 molecules are in" in said(done.stdout)
-    assert "1 are no SMILES" in said(done.stdout)
+    assert "1 are invalid SMILES" in said(done.stdout)
     assert "0." in rgat("predict", model, "--smiles", "CCO").stdout
     done = rgat("explain", model, "--smiles", "CC(=O)NC", "--task", "amide", "--html", tmp_path / "m.html")
     assert done.returncode == 0, done.stderr
@@ -220,8 +220,8 @@ def test_questions_that_do_not_fit_are_refused(tmp_path, files, node_model, grap
         (node_model, {"nodes": ["a"], "kind": "b"}, "--type must be left out here: it is for all nodes"),
         (graph_model, {"smiles": "CC", "kind": "b"}, "--type must be left out here"),
         (graph_model, {}, "this is a model of molecules"),
-        (graph_model, {"smiles": "none.smi"}, "must be a file that is there"),
-        (graph_model, {"smiles": "x x"}, "can be read as neither"),
+        (graph_model, {"smiles": "none.smi"}, "must be an existing file"),
+        (graph_model, {"smiles": "x x"}, "and is neither"),
         (graph_model, {"smiles": str(labels)}, "must go to a file"),
     ):
         with pytest.raises(ValueError, match=message):

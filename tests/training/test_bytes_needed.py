@@ -7,7 +7,7 @@ SCRIPT = """
 import ctypes, gc
 from pathlib import Path
 from helpers import labelled_graph
-from rgat.experiments.variants import build_model
+from rgat.training.configuration import build_model
 from rgat.training import Job, Settings, bytes_needed, fit_many, many
 
 def resident(name):

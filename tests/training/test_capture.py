@@ -10,10 +10,10 @@ import torch
 
 from rgat import ops
 from rgat.data import GraphData, GraphStore, load
-from rgat.experiments.variants import build_model
 from rgat.training import Job, Settings, fit, fit_many, many
 from rgat.training import loop as module
 from rgat.training.capture import WARM_UP, Captured, training_on, why_not_capture
+from rgat.training.configuration import build_model
 from rgat.training.loop import make_task
 
 DROPOUT = {"feature_dropout": 0.3, "edge_dropout": 0.3}

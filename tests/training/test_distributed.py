@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from rgat.data import load
-from rgat.experiments.variants import build_model
 from rgat.training import fit
 from rgat.training import task as tasks
+from rgat.training.configuration import build_model
 from rgat.training.distributed import Processes, joined_processes
 
 # 3 epochs of 7 steps; the last batch has one graph, so that the second process has none.
@@ -20,7 +20,7 @@ TRAIN = 193
 RUN = """
     import dataclasses, json, sys, torch
     from rgat.data import load
-    from rgat.experiments.variants import build_model
+    from rgat.training.configuration import build_model
     from rgat.training import Settings, fit, loop
     from rgat.training.distributed import joined_processes, processes
 

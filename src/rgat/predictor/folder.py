@@ -12,13 +12,12 @@ from torch import Tensor, nn
 
 from rgat.data import NodeData
 from rgat.data.dataset import PARTS
-from rgat.experiments.variants import build_model
 from rgat.graph import RelationalGraph, check_ids
 from rgat.models import GraphClassifier, Model
 from rgat.predictor.calibration import Calibration
-from rgat.predictor.configuration import split_config
 from rgat.predictor.predictor import FittedModel, GraphModel, NodeModel
-from rgat.training import has_checkpoint, load_checkpoint, save_checkpoint
+from rgat.training import build_model, has_checkpoint, load_checkpoint, save_checkpoint
+from rgat.training.configuration import split_config
 from rgat.version import __version__
 
 FORMAT = 1  # of the record below; the checkpoint around it has a format of its own
@@ -57,9 +56,8 @@ def load(folder: str | PathLike[str], device: torch.device | str = "cpu") -> Nod
     """Read a model that :meth:`FittedModel.save` wrote, on any machine; refuses what is not whole or not ours."""
     folder = Path(folder)
     if not has_checkpoint(folder, NAME):
-        raise ValueError(
-            f"{folder} must be the folder of a fitted model, but has no {NAME}.json; make one: `rgat train`"
-        )
+        old = "only model.json, of an earlier rgat" if has_checkpoint(folder, "model") else f"no {NAME}.json"
+        raise ValueError(f"{folder} must be the folder of a fitted model, but has {old}; make one: `rgat train`")
     tensors, record = load_checkpoint(folder, NAME)
     if record.get("model_format") != FORMAT:
         raise ValueError(

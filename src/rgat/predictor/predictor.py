@@ -19,9 +19,9 @@ from rgat.data.rdf.features import is_type
 from rgat.graph import RelationalGraph
 from rgat.models import Model
 from rgat.predictor.calibration import Calibration
-from rgat.predictor.configuration import Config
 from rgat.predictor.new_triples import extend
 from rgat.predictor.predictions import Array, Predictions
+from rgat.training.configuration import Config
 
 if TYPE_CHECKING:
     from rgat.predictor.explain_molecule import MoleculeExplanation

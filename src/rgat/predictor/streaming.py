@@ -31,7 +31,7 @@ from rgat.graph import RelationalGraph
 from rgat.locks import locked
 from rgat.predictor.predictions import Predictions, table_text
 from rgat.predictor.predictor import GraphModel
-from rgat.predictor.progress import Progress, no_progress
+from rgat.training.progress import Progress, no_progress
 from rgat.workers import WorkerPool
 
 PIECE = 512  # molecules judged at once: more would not be faster

@@ -22,10 +22,10 @@ from rgat.experiments.records import (
     record_name,
     unpack_array,
 )
-from rgat.experiments.variants import VARIANTS
 from rgat.report.ensemble import ENSEMBLE, NOTE, ensemble_runs
 from rgat.report.forms import LONGEST_TEXT, check_description, check_outputs, keep
 from rgat.report.statistics import Array
+from rgat.training.configuration import VARIANTS
 
 PARTS = ("train", "valid", "test")
 MODELS = tuple(VARIANTS)  # RGCN, then the paper's four; what all comparisons are between

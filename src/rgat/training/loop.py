@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,11 +17,12 @@ from rgat.nn.stacked import SHARED
 from rgat.training.adam import make_adam, select_members
 from rgat.training.capture import Captured, training_on, why_not_capture
 from rgat.training.checkpoint import has_checkpoint, load_checkpoint, save_checkpoint
+from rgat.training.configuration import Settings
 from rgat.training.distributed import parallel, processes, separate_masks
 from rgat.training.identity import difference, identify
 from rgat.training.loss import l2_penalty, member_l2_penalties
 from rgat.training.progress import epoch_bar
-from rgat.training.run import Epoch, Result, Run, Settings
+from rgat.training.run import Epoch, Result, Run, curve_from_json, curve_to_json
 from rgat.training.task import GraphTask, NodeTask, Score, Task
 
 Data = NodeData | GraphData
@@ -300,7 +300,7 @@ class _Writer:
         run = self.training.runs[0]
         self.training.load(tensors)
         run.best_epoch = record["best_epoch"]
-        run.curve = [Epoch(number, *map(float, rest)) for number, *rest in record["curve"]]
+        run.curve = curve_from_json(record["curve"])
         if run.best_epoch:
             run.best_value = tuple(record["best_value"])
 
@@ -315,10 +315,6 @@ class _Writer:
             "epoch": len(run.curve),
             "best_epoch": run.best_epoch,
             "best_value": list(run.best_value) if run.best_epoch else None,
-            "curve": [[_json_number(value) for value in dataclasses.astuple(epoch)] for epoch in run.curve],
+            "curve": curve_to_json(run.curve),
         }
         save_checkpoint(self.folder, self.training.tensors(), record)
-
-
-def _json_number(value: float) -> float | str:
-    return value if math.isfinite(value) else str(value)

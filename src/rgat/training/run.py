@@ -1,42 +1,13 @@
-"""What a training run is asked for, what it goes through, and what it finds."""
+"""The learning curve, state and result of one training run."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, field
+from typing import Any
 
-
-@dataclass(frozen=True)
-class Settings:
-    """How to train.
-
-    Attributes:
-        learning_rate: of Adam.
-        max_epochs: stop after so many epochs at the latest.
-        patience: stop when validation has not improved for so many epochs; None trains for ``max_epochs`` epochs, looks
-            at no validation data (there may be none), and keeps the last.
-        batch_size: graphs per step; nodes of one graph are always learned from together.
-        kernel_l2: coefficient of the squared kernels ``W``, one per relational layer.
-        attention_l2: coefficient of the squared attention kernels, one per relational layer.
-        autocast: run the model in bfloat16 where that is safe.
-    """
-
-    learning_rate: float = 0.01
-    max_epochs: int = 200
-    patience: int | None = 30
-    batch_size: int = 64
-    kernel_l2: tuple[float, float] = (0.0, 0.0)
-    attention_l2: tuple[float, float] = (0.0, 0.0)
-    autocast: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("learning_rate", "max_epochs", "patience", "batch_size"):
-            if getattr(self, name) is not None and not getattr(self, name) > 0:
-                raise ValueError(f"`{name}` must be above 0, got {getattr(self, name)}")
-        for name in ("kernel_l2", "attention_l2"):
-            values = getattr(self, name)
-            if len(values) != 2 or not all(value >= 0 for value in values):
-                raise ValueError(f"`{name}` must be two numbers of at least 0, one per relational layer, got {values}")
+from rgat.training.configuration import Settings
 
 
 @dataclass(frozen=True)
@@ -47,6 +18,16 @@ class Epoch:
     train_loss: float  # mean over the steps, penalty included
     valid_loss: float  # NaN where validation data are not looked at
     valid_metric: float
+
+
+def curve_to_json(curve: Sequence[Epoch]) -> list[list[float | str]]:
+    """Return the points of a learning curve as lists; JSON has no infinity and no NaN, so these become strings."""
+    return [[value if math.isfinite(value) else str(value) for value in astuple(epoch)] for epoch in curve]
+
+
+def curve_from_json(rows: Sequence[Sequence[Any]]) -> list[Epoch]:
+    """Return the learning curve that :func:`curve_to_json` wrote."""
+    return [Epoch(number, *map(float, values)) for number, *values in rows]
 
 
 @dataclass(frozen=True)

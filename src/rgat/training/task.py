@@ -105,6 +105,17 @@ def graph_logits(model: nn.Module, store: GraphStore, graphs: Tensor, constant_a
     return torch.cat([part.float().cpu() for part in parts])
 
 
+@torch.no_grad()
+def node_logits(model: nn.Module, data: NodeData, constant_attention: bool = False) -> Tensor:
+    """Return a model's logits of all nodes, ``[N, classes]`` on the CPU; a diverged model gives NaN."""
+    device = next(model.parameters()).device
+    graph = copy.copy(data.graph) if data.graph.device == device else data.graph.to(device)
+    graph.validate = False
+    x = None if data.x is None else data.x.to(device)
+    logits: Tensor = model(x, graph, constant_attention=constant_attention)
+    return logits.float().cpu()
+
+
 class _Part(NamedTuple):
     """The nodes of one part of each member's split, padded to the longest, and which of them count: those labelled."""
 
