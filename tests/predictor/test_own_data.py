@@ -25,7 +25,7 @@ def rgat(monkeypatch, capsys):
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["rgat", *map(str, arguments)])
-        monkeypatch.setattr(cli, "console", Console(width=100))
+        monkeypatch.setattr("rgat.cli.printing.console", Console(width=100))
         with pytest.raises(SystemExit) as ended:
             cli.main()
         return Done(int(ended.value.code or 0), *capsys.readouterr())
@@ -106,8 +106,8 @@ def test_molecules_from_a_file_to_predictions_and_reasons(tmp_path, rgat):
 
 def test_one_option_takes_several_tasks():
     words = ["--tasks", "A", "B", "--out", "m", "--tasks", "C"]
-    assert cli._one_by_one("--tasks", words) == ["--tasks", "A", "--tasks", "B", "--out", "m", "--tasks", "C"]
-    assert cli._one_by_one("--tasks", ["--tasks"]) == ["--tasks"]
+    assert cli._repeat_option("--tasks", words) == ["--tasks", "A", "--tasks", "B", "--out", "m", "--tasks", "C"]
+    assert cli._repeat_option("--tasks", ["--tasks"]) == ["--tasks"]
 
 
 def test_a_model_of_a_data_set_by_name_can_be_used_too(tmp_path, rgat):
