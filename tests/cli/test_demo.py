@@ -1,6 +1,6 @@
 import re
 
-from rgat.experiments.variants import VARIANTS
+from rgat.training.configuration import VARIANTS
 
 
 def test_demo_prints_a_table_that_fits_a_narrow_terminal_and_ends_in_a_page(rgat, tmp_path):

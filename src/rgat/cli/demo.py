@@ -44,8 +44,8 @@ def demo(
     """
     from rgat.data import load
     from rgat.experiments.compare import SETUPS, compare
-    from rgat.experiments.variants import VARIANTS
     from rgat.report import check_libraries, write_report
+    from rgat.training.configuration import VARIANTS
 
     check_libraries()
     names = list(dict.fromkeys(sets or SETUPS))

@@ -38,7 +38,7 @@ def explain(
     if as_json:
         print(json.dumps(explanation.as_json(), ensure_ascii=False))
         return
-    sentences, columns, rows, texts = own_data.told(explanation, top, wide=printing.console.width >= 108)
+    sentences, columns, rows, texts = own_data.explanation_table(explanation, top, wide=printing.console.width >= 108)
     for line in sentences:
         print_line(line)
     print_table(columns, rows, texts)

@@ -37,7 +37,7 @@ def search(
 
 def _print_priors(data: str) -> None:
     from rgat.data import GraphData, load
-    from rgat.experiments.priors import PRIORS
+    from rgat.training.priors import PRIORS
 
     priors = PRIORS["graph" if isinstance(load(data), GraphData) else "node"]
     rows = [(row.words, str(row.prior), option, "-" if row.of_attention else "yes") for option, row in priors.items()]
@@ -45,7 +45,7 @@ def _print_priors(data: str) -> None:
 
 
 def _rows(records: list[dict[str, Any]]) -> list[tuple[str, ...]]:
-    from rgat.experiments.search import select
+    from rgat.training.search import select
 
     rows: list[tuple[str, ...]] = []
     for model in dict.fromkeys(record["model"] for record in records):

@@ -14,6 +14,7 @@ from rgat.predictor.fitting import make_folds
 from rgat.predictor.inspection import check
 from rgat.training import build_model, fit
 from rgat.training.configuration import Config, configure, split_config, task_of
+from rgat.training.distributed import processes
 
 
 def forecast(
@@ -30,7 +31,7 @@ def forecast(
     check(data)
     config = configure(task_of(data), options)
     folds = make_folds(data, seed)
-    is_compared = comparison and config["model"] != "RGCN"
+    is_compared = comparison and processes().number == 1 and config["model"] != "RGCN"
     models = search * (len(folds) or 1) + len(folds) + ensemble + (is_compared * (len(folds) + 1))
     steps = [
         f"{search} configuration{'s' * (search > 1)} to try (larger ones take longer)" if search else "",
