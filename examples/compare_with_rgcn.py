@@ -1,8 +1,7 @@
 """Train an attention model and an RGCN on the built-in knowledge graph; ask what the attention is worth."""
 
 from rgat.data import load
-from rgat.training import Settings, fit
-from rgat.training.configuration import build_model
+from rgat.training import Settings, build_model, fit
 
 data = load("institute")
 print(data)

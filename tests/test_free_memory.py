@@ -9,8 +9,7 @@ import torch
 from rgat import memory
 from rgat.data import load
 from rgat.memory import free_memory
-from rgat.training import Settings, fit_many
-from rgat.training.configuration import build_model
+from rgat.training import Settings, build_model, fit_many
 
 GIB = 2**30
 

@@ -21,8 +21,7 @@ from rgat import RelationalGraph
 from rgat.data import GraphData, load
 from rgat.data.splits import stratified_folds
 from rgat.models import NodeClassifier
-from rgat.training import Settings, fit, has_checkpoint, load_checkpoint, save_checkpoint
-from rgat.training.configuration import build_model
+from rgat.training import Settings, build_model, fit, has_checkpoint, load_checkpoint, save_checkpoint
 from rgat.training.identity import identify
 
 TENSORS = {"a": torch.arange(6.0).view(2, 3), "b": torch.tensor(7)}

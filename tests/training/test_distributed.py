@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from rgat.data import load
-from rgat.training import fit
+from rgat.training import build_model, fit
 from rgat.training import task as tasks
-from rgat.training.configuration import build_model
 from rgat.training.distributed import Processes, joined_processes
 
 # 3 epochs of 7 steps; the last batch has one graph, so that the second process has none.
@@ -91,7 +90,7 @@ def test_the_command_line_trains_in_two_processes_and_one_speaks(tmp_path, free_
 def test_nodes_of_one_graph_are_not_shared_out(monkeypatch):
     data = load("institute")
     monkeypatch.setattr(tasks, "processes", lambda: Processes(0, 2))
-    with pytest.raises(ValueError, match="are learned from together, by one process, got 2 for institute"):
+    with pytest.raises(ValueError, match="node classification must run in one process, got 2 for institute"):
         fit(build_model(data), data)
 
 

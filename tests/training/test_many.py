@@ -8,9 +8,8 @@ from rgat.data import load
 from rgat.data.splits import stratified_folds
 from rgat.experiments.variants import build_variant
 from rgat.models import stack
-from rgat.training import Job, Settings, fit, fit_many, plan_stacks
+from rgat.training import Job, Settings, build_model, fit, fit_many, plan_stacks
 from rgat.training import many as module
-from rgat.training.configuration import build_model
 
 EIGHT = [
     Settings(learning_rate=0.01 * (1 + k % 3), max_epochs=30, patience=(3, 30)[k % 2], kernel_l2=(1e-3 * k, 5e-4))

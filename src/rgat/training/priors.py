@@ -6,28 +6,11 @@ import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 TYPES = {bool: "true or false", int: "an integer", float: "a finite number", str: "a word"}
-
-
-class Prior(Protocol):
-    """The distribution from which a search draws one option."""
-
-    @property
-    def kind(self) -> str:
-        """The type of its values, in words."""
-
-    def draw(self, generator: np.random.Generator) -> Any:
-        """Draw one value."""
-
-    def distribution(self) -> Any:
-        """Return the same distribution as an Optuna object."""
-
-    def is_like(self, value: object) -> bool:
-        """Return whether a value has the type of those drawn here."""
 
 
 @dataclass(frozen=True)
@@ -38,23 +21,61 @@ class OneOf:
 
     @property
     def kind(self) -> str:
+        """The type of the values, in words."""
         return " or ".join(dict.fromkeys(TYPES[type(value)] for value in self.values if value is not None))
 
     def draw(self, generator: np.random.Generator) -> Any:
+        """Draw one value."""
         return self.values[int(generator.integers(len(self.values)))]
 
     def distribution(self) -> Any:
+        """Return the same distribution as an Optuna object."""
         from optuna.distributions import CategoricalDistribution
 
         return CategoricalDistribution(self.values)
 
     def is_like(self, value: object) -> bool:
+        """Return whether a value has the type of those drawn here."""
         return any(type(value) is type(other) for other in self.values)
 
     def __str__(self) -> str:
         words = {None: "Full", True: "Yes", False: "No"}
         shown = [words[value] if value is None or isinstance(value, bool) else str(value) for value in self.values]
         return f"OneOf({', '.join(shown)})"
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """A number between ``low`` and ``high``."""
+
+    low: float
+    high: float
+    kind = TYPES[float]
+
+    def draw(self, generator: np.random.Generator) -> float:
+        return float(generator.uniform(self.low, self.high))
+
+    def distribution(self) -> Any:
+        from optuna.distributions import FloatDistribution
+
+        return FloatDistribution(self.low, self.high, log=isinstance(self, LogUniform))
+
+    def is_like(self, value: object) -> bool:
+        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+    def __str__(self) -> str:
+        return f"Uniform({self.low}, {self.high})"
+
+
+@dataclass(frozen=True)
+class LogUniform(Uniform):
+    """A number whose logarithm is uniform."""
+
+    def draw(self, generator: np.random.Generator) -> float:
+        return min(math.exp(generator.uniform(math.log(self.low), math.log(self.high))), self.high)
+
+    def __str__(self) -> str:
+        return f"LogUniform({self.low:.0e}, {self.high:.0e})".replace("e-0", "e-")
 
 
 @dataclass(frozen=True)
@@ -75,49 +96,14 @@ class MultiplesOf:
         return IntDistribution(self.low, self.high, step=self.step)
 
     def is_like(self, value: object) -> bool:
-        return _is_number(value) and isinstance(value, int)
+        return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
     def __str__(self) -> str:
         word = {4: "Four", 8: "Eight"}[self.step]
         return f"MultiplesOf{word}({self.low}, {self.high})"
 
 
-@dataclass(frozen=True)
-class Uniform:
-    """A number between ``low`` and ``high``."""
-
-    low: float
-    high: float
-    kind = TYPES[float]
-
-    def draw(self, generator: np.random.Generator) -> float:
-        return float(generator.uniform(self.low, self.high))
-
-    def distribution(self) -> Any:
-        from optuna.distributions import FloatDistribution
-
-        return FloatDistribution(self.low, self.high, log=isinstance(self, LogUniform))
-
-    def is_like(self, value: object) -> bool:
-        return _is_number(value)
-
-    def __str__(self) -> str:
-        return f"Uniform({self.low}, {self.high})"
-
-
-@dataclass(frozen=True)
-class LogUniform(Uniform):
-    """A number whose logarithm is uniform."""
-
-    def draw(self, generator: np.random.Generator) -> float:
-        return min(math.exp(generator.uniform(math.log(self.low), math.log(self.high))), self.high)
-
-    def __str__(self) -> str:
-        return f"LogUniform({self.low:.0e}, {self.high:.0e})".replace("e-0", "e-")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+Prior = OneOf | Uniform | MultiplesOf  # classes with the same methods, documented in the first
 
 
 class Row(NamedTuple):

@@ -19,7 +19,7 @@ def epoch_bar(total: int, show: bool) -> Iterator[Callable[[str], None]]:
         yield lambda text: None
         return
     try:
-        from rich import progress as rich
+        import rich.progress as rich
     except ImportError as error:
         raise ImportError("`progress=True` needs rich; install it with `pip install rich`") from error
     counts = (rich.BarColumn(), rich.MofNCompleteColumn(), rich.TextColumn("epochs,"))

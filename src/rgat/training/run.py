@@ -16,7 +16,7 @@ class Epoch:
 
     epoch: int
     train_loss: float  # mean over the steps, penalty included
-    valid_loss: float  # NaN where validation data are not looked at
+    valid_loss: float  # NaN without validation
     valid_metric: float
 
 
@@ -32,12 +32,12 @@ def curve_from_json(rows: Sequence[Sequence[Any]]) -> list[Epoch]:
 
 @dataclass(frozen=True)
 class Result:
-    """What a training run found. Scores are those of the best epoch by validation; selection never sees the others.
+    """The result of a training run, at the best epoch by validation.
 
     ``scores`` and ``constant_scores`` hold the metric of each part, with attention and with constant attention, over
-    its labelled examples; NaN where there are none. A best epoch of 0 says that training diverged at once; the model is
-    then as it was before. ``how`` says how it was trained: alone or in a stack, and why; its steps captured in a CUDA
-    graph or not, and why.
+    its labelled examples; NaN where there are none. A best epoch of 0 means that training diverged at once, and the
+    model is unchanged. ``how`` says whether the model was trained in a stack and whether its steps were captured in a
+    CUDA graph, and why.
     """
 
     metric: str
@@ -51,7 +51,7 @@ class Result:
 
 @dataclass
 class Run:
-    """Where the training of one model stands."""
+    """The state of one model's training."""
 
     settings: Settings
     best_value: tuple[float, float] = (math.inf, math.inf)
@@ -59,10 +59,10 @@ class Run:
     curve: list[Epoch] = field(default_factory=list)
 
     def record(self, epoch: Epoch, watched: tuple[float, float]) -> bool:
-        """Add a point to the curve; whether it is the best so far by what early stopping watches."""
+        """Add a point to the curve; return whether it is the best so far by what early stopping watches."""
         self.curve.append(epoch)
         if self.settings.patience is None:
-            watched = (-float(epoch.epoch), 0.0)  # without validation each epoch is better than the one before
+            watched = (-float(epoch.epoch), 0.0)  # without validation, the last epoch is the best
         improved = math.isfinite(epoch.train_loss) and watched < self.best_value  # a diverged epoch is never the best
         if improved:
             self.best_value, self.best_epoch = watched, epoch.epoch
@@ -70,5 +70,6 @@ class Run:
 
     @property
     def is_finished(self) -> bool:
+        """Whether the training has reached its last epoch."""
         patience, epoch = self.settings.patience, len(self.curve)
         return epoch >= self.settings.max_epochs or (patience is not None and epoch - self.best_epoch >= patience)
