@@ -323,6 +323,18 @@ def test_a_data_set_by_name_is_compared_too(tmp_path, rgat):
     assert "--labels must come with --rdf, got the name of a data set" in said(done.stderr)
 
 
+def test_a_training_on_files_of_ones_own_resumes_on_request_alone(tmp_path, files, rgat):
+    line = ("train", "--rdf", files[0], "--labels", files[1], "--out", tmp_path / "m", "--no-comparison", "--epochs")
+    done = rgat(*line, 1)
+    assert done.returncode == 0, done.stderr
+    assert "Best epoch by cross-validation: 1 of 1; alone" in said(done.stdout)
+    done = rgat(*line, 2)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "must not hold a checkpoint, but does; resume it, or choose another folder" in said(done.stderr)
+    assert rgat(*line, 2, "--resume").returncode == 0
+    assert own_data.load(tmp_path / "m").config["max_epochs"] == 2
+
+
 def test_labels_of_unknown_nodes_are_counted(tmp_path, files):
     labels = tmp_path / "labels.tsv"
     labels.write_text(files[1].read_text() + "http://x/nobody\tvision\n")
