@@ -1,4 +1,4 @@
-"""Training: loss, metric, loop, checkpoints, many models at once."""
+"""Training: configuration, priors and search, loss, metric, loop, checkpoints, many models at once."""
 
 from rgat.training.checkpoint import has_checkpoint, load_checkpoint, save_checkpoint
 from rgat.training.configuration import Settings, build_model
