@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from rgat.experiments.records import open_experiment, pack, write_record
-from rgat.experiments.variants import VARIANTS
 from rgat.report import write_report
+from rgat.training.configuration import VARIANTS
 
 EPOCHS, FOLDS = 60, 5
 

@@ -1,8 +1,7 @@
 """Train RGCN and WIRGAT on the built-in knowledge graph, and evaluate both with constant attention too."""
 
 from rgat.data import load
-from rgat.experiments.variants import build_model
-from rgat.training import Settings, fit
+from rgat.training import Settings, build_model, fit
 
 data = load("institute")
 print(data)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from rgat.experiments.records import open_experiment, pack_array, write_record
-from rgat.experiments.variants import VARIANTS
+from rgat.training.configuration import VARIANTS
 
 # Test accuracy with attention, with constant attention, and their spread over seeds.
 PAPER_LIKE = {

@@ -8,9 +8,8 @@ import torch
 
 from rgat import memory
 from rgat.data import load
-from rgat.experiments.variants import build_model
 from rgat.memory import free_memory
-from rgat.training import Settings, fit_many
+from rgat.training import Settings, build_model, fit_many
 
 GIB = 2**30
 

@@ -23,7 +23,7 @@ def run_python(code, names):
 
 def run_command(line, fails, monkeypatch):
     monkeypatch.setattr(sys, "argv", shlex.split(line))
-    monkeypatch.setattr(cli, "console", Console(width=100))
+    monkeypatch.setattr("rgat.cli.printing.console", Console(width=100))
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert (ended.value.code == 2) == fails

@@ -28,7 +28,7 @@ CHAIN = [
     "cli",
 ]
 # A model never sees a dataset, and data never sees a model: both stand on the graph alone.
-FORBIDDEN = {("data", "ops"), ("data", "nn"), ("data", "models"), ("ops", "nn")}
+FORBIDDEN = {("data", "ops"), ("data", "nn"), ("data", "models"), ("ops", "nn"), ("predictor", "experiments")}
 
 
 def imports(path):

@@ -149,5 +149,5 @@ def test_a_reader_gets_matching_tensors_while_a_checkpoint_is_replaced(tmp_path,
     assert record["epoch"] == 3
     assert tensors["a"].item() == 3.0
     next(tmp_path.glob("*.safetensors")).unlink()
-    with pytest.raises(ValueError, match="must be part of a whole checkpoint, but No such file"):
+    with pytest.raises(ValueError, match="must be part of a complete checkpoint, but No such file"):
         load_checkpoint(tmp_path)

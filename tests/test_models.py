@@ -10,11 +10,10 @@ from torch.utils import _pytree as pytree
 
 from rgat import RelationalGraph, ops
 from rgat.data import load
-from rgat.experiments.variants import build_model
 from rgat.models import GraphClassifier, NodeClassifier, stack
 from rgat.nn import RGATConv, RGCNConv
 from rgat.nn.stacked import stack_layers
-from rgat.training import Settings, fit
+from rgat.training import Settings, build_model, fit
 
 N, R, F = 9, 4, 5
 FAMILIES = [{"layer": "rgcn"}, {"heads": 2, "scope": "across", "score": "multiplicative"}]

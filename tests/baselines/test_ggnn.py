@@ -7,7 +7,7 @@ from helpers import assert_close, random_graph
 from rgat import RelationalGraph, ops
 from rgat.baselines.ggnn import GGNNGraphClassifier, GGNNNodeClassifier
 from rgat.data import load
-from rgat.experiments.variants import ALL_VARIANTS, FURTHER_VARIANTS, VARIANTS, build_model
+from rgat.experiments.variants import ALL_VARIANTS, FURTHER_VARIANTS, VARIANTS, build_variant
 from rgat.nn import GGNNConv
 from rgat.training import Settings, fit, l2_penalty
 
@@ -104,7 +104,7 @@ def test_options_reach_the_layers_and_both_penalties_their_kernels():
 def test_further_variants_train_like_the_others(name, data_name):
     data = load(data_name)
     options = {"hidden_channels": 8, "feature_dropout": 0.1, "edge_dropout": 0.1, "batch_norm": True, "bias": False}
-    model = build_model(data, 0, **ALL_VARIANTS[name], **options)
+    model = build_variant(data, 0, **ALL_VARIANTS[name], **options)
     settings = Settings(max_epochs=3, learning_rate=0.01, kernel_l2=(1e-4, 1e-4), attention_l2=(1e-4, 1e-4))
     result = fit(model, data, settings)
     assert result.curve[-1].train_loss < result.curve[0].train_loss

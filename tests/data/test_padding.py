@@ -4,9 +4,8 @@ import torch
 from rgat import ops
 from rgat.data import load
 from rgat.data.padding import Capacity, PaddedBatch
-from rgat.experiments.variants import build_model
 from rgat.models import stack
-from rgat.training import Settings
+from rgat.training import Settings, build_model
 from rgat.training.loop import make_task
 
 CPU = torch.device("cpu")

@@ -6,8 +6,8 @@ import pytest
 from rgat.experiments import compare as module
 from rgat.experiments.compare import SETUPS, compare
 from rgat.experiments.records import read_experiment, unpack_array
-from rgat.experiments.variants import VARIANTS
 from rgat.training import Result
+from rgat.training.configuration import VARIANTS
 
 
 def test_runs_come_in_order_and_do_not_depend_on_the_number_of_workers(tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 
 from rgat.experiments.plan import BUDGETS, complete_config, make_plan, read_plan, searched, trial_config
-from rgat.experiments.variants import VARIANTS
+from rgat.training.configuration import VARIANTS
 
 SHIPPED = """
 data = "aifb"

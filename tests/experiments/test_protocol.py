@@ -18,14 +18,14 @@ from rgat.experiments import jobs as unit_files
 from rgat.experiments import records as record_files
 from rgat.experiments import work as worker
 from rgat.experiments.executors import open_executor
-from rgat.experiments.jobs import read_config, train_many
+from rgat.experiments.jobs import train_many
 from rgat.experiments.overview import PAPER, summarise, write_configs
 from rgat.experiments.plan import make_plan, read_plan
 from rgat.experiments.protocol import next_units, open_protocol, run_protocol, write_units
 from rgat.experiments.records import unpack_array, write_record
-from rgat.experiments.search import select
-from rgat.experiments.variants import build_model
 from rgat.training import roc_auc_per_task
+from rgat.training.configuration import build_model, split_config
+from rgat.training.search import select
 
 ASKED = {"trials": 3, "seeds": 2, "folds": 2, "max_epochs": 3, "patience": 2}
 NODES = ASKED | {"data": "institute", "models": ["RGCN", "multiplicative ARGAT"]}
@@ -238,8 +238,8 @@ def test_a_failed_or_diverged_unit_is_recorded_and_the_others_go_on(node_run):
 
 def test_a_search_whose_trials_all_fail_ends_and_says_why(tmp_path, monkeypatch):
     experiment = open_protocol(NODES | {"models": ["RGCN"], "trials": 12}, tmp_path)
-    monkeypatch.setattr("rgat.experiments.jobs.build_model", None)
-    with pytest.raises(ValueError, match="some trial of RGCN must end well to be selected, got 10 that failed"):
+    monkeypatch.setattr("rgat.experiments.jobs.build_variant", None)
+    with pytest.raises(ValueError, match="at least one trial of RGCN must finish, got 10 that failed"):
         run_protocol(experiment)
 
 
@@ -313,7 +313,7 @@ def test_no_name_in_a_record_leads_out_of_the_folder_of_settings(tmp_path):
 
 
 def test_a_flat_configuration_is_options_and_settings():
-    options, settings = read_config({"heads": 2, "kernel_l2_1": 0.5, "learning_rate": 0.1, "patience": None})
+    options, settings = split_config({"heads": 2, "kernel_l2_1": 0.5, "learning_rate": 0.1, "patience": None})
     assert options == {"heads": 2}
     assert settings.kernel_l2 == (0.5, 0.0)
     assert (settings.learning_rate, settings.patience) == (0.1, None)

@@ -9,11 +9,10 @@ from torch import nn
 
 from rgat.data import GraphData, GraphStore, load
 from rgat.data.padding import Capacity, PaddedBatch
-from rgat.experiments.variants import build_model
 from rgat.models import stack
 from rgat.nn.normalisation import normalise
 from rgat.nn.stacked import stack_layers
-from rgat.training import Settings, distributed, fit, fit_many
+from rgat.training import Settings, build_model, distributed, fit, fit_many
 from rgat.training.loop import make_task
 
 CPU = torch.device("cpu")

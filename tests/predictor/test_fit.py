@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 
 import pytest
 import torch
@@ -6,9 +7,11 @@ from helpers import labelled_graph
 
 import rgat
 from rgat.data import from_rdf, from_smiles
-from rgat.predictor.configuration import configure, flat_config, read_option, read_toml, split_config
+from rgat.predictor import files as own_data
 from rgat.predictor.evaluation import _evaluate_nodes, bootstrap, wilson
 from rgat.predictor.inspection import describe, find_leaks
+from rgat.training import many, save_checkpoint
+from rgat.training.configuration import DEFAULTS, Settings, configure, read_config, read_option, split_config
 
 QUICK = {"max_epochs": 25, "patience": 10, "comparison": False}
 
@@ -141,7 +144,7 @@ def test_wrong_options_are_named(tmp_path, node_data):
     bad.write_text("heads = ")
     for path, message in ((bad, "must be TOML"), (tmp_path / "none.toml", "can be read")):
         with pytest.raises(ValueError, match=message):
-            read_toml(path)
+            read_config(path)
     with pytest.raises(ValueError, match='NAME=VALUE, got "heads"'):
         read_option("heads")
 
@@ -149,15 +152,13 @@ def test_wrong_options_are_named(tmp_path, node_data):
 def test_a_configuration_comes_from_a_file_or_from_words(tmp_path):
     path = tmp_path / "c.toml"
     path.write_text('model = "RGCN"\n[config]\nscope = "within"\nhidden_channels = 8\nkernel_l2_1 = 0.1\n')
-    given = read_toml(path)
+    given = read_config(path)
     assert given == {"model": "RGCN", "hidden_channels": 8, "kernel_l2_1": 0.1}
     options, settings = split_config(configure("node", given))
     assert (options["hidden_channels"], options["layer"], settings.kernel_l2) == (8, "rgcn", (0.1, 5e-4))
     path.write_text("heads = 2\n")
-    assert read_toml(path) == {"heads": 2}
+    assert read_config(path) == {"heads": 2}
     assert [read_option(text)[1] for text in ("a=2", "a=true", "a=additive ARGAT")] == [2, True, "additive ARGAT"]
-    config = configure("graph", {})
-    assert split_config(flat_config(config["model"], *split_config(config))) == split_config(config)
 
 
 def test_a_relation_that_states_the_class_is_a_leak_and_an_identifier_is_not(tmp_path, files, node_data):
@@ -200,6 +201,97 @@ def test_repeated_and_contradictory_molecules_are_counted(tmp_path):
     table.write_text("smiles,a\n" + "".join(f"{'C' * n}O,{n % 2}\n" for n in range(1, 30)) + "OCC,1\nOCCC,1\n")
     (said,) = [line for line in describe(from_smiles(table)) if line.startswith("repeated")]
     assert "2 molecules have several rows, 1 of them with contradictory labels" in said
+
+
+class CrashError(Exception):
+    """The process ends here."""
+
+
+def crash_at(step, share):
+    """A progress callback that ends the fit once a step has got so far."""
+
+    def progress(name, done):
+        if name == step and done >= share:
+            raise CrashError
+
+    return progress
+
+
+@pytest.mark.parametrize(
+    ("step", "kept"), [("the model", ["checkpoint.json", "folds.json"]), ("an RGCN to compare with", None)]
+)
+def test_a_fit_that_was_interrupted_resumes_to_the_same_predictor(tmp_path, node_data, monkeypatch, step, kept):
+    monkeypatch.setattr(many, "fit", functools.partial(many.fit, checkpoint_seconds=0.0))
+    options = {"max_epochs": 6, "patience": 6, "hidden_channels": 8, "comparison": kept is None}
+    whole = rgat.fit(node_data, **options)
+    with pytest.raises(CrashError):
+        rgat.fit(node_data, progress=crash_at(step, 0.5), checkpoint=tmp_path, **options)
+    if kept is not None:
+        assert sorted(path.name for path in tmp_path.glob("*.json")) == kept
+    trained = []
+    resumed = rgat.fit(node_data, progress=lambda name, done: trained.append(name), checkpoint=tmp_path, **options)
+    assert "cross-validation of the model" not in trained
+    assert torch.equal(resumed.logits, whole.logits)
+    assert torch.equal(resumed.calibration.slope, whole.calibration.slope)
+    assert resumed.report == whole.report
+    assert [path.name for path in tmp_path.glob("*.json")] == ["checkpoint.json"], "the folds are needed no more"
+
+
+def test_a_search_that_was_interrupted_repeats_no_trial(tmp_path, node_data):
+    options = {"search": 3, "max_epochs": 2, "patience": 2, "model": "RGCN", "comparison": False}
+    whole = rgat.fit(node_data, **options)
+    with pytest.raises(CrashError):
+        rgat.fit(node_data, progress=crash_at("search, configuration 3 of 3", 0.1), checkpoint=tmp_path, **options)
+    trained = []
+    resumed = rgat.fit(node_data, progress=lambda name, done: trained.append(name), checkpoint=tmp_path, **options)
+    assert trained[0] == "search, configuration 3 of 3"
+    assert resumed.config == whole.config
+    assert torch.equal(resumed.logits, whole.logits)
+
+
+def test_a_checkpoint_of_another_fit_is_refused_and_its_folds_are_not_used(tmp_path, node_data):
+    options = {"max_epochs": 2, "hidden_channels": 8, "comparison": False, "checkpoint": tmp_path}
+    rgat.fit(node_data, **options)
+    with pytest.raises(ValueError, match=r"the checkpoint in .* must be of this run, but its `model` is"):
+        rgat.fit(node_data, **options | {"hidden_channels": 4})
+    assert (tmp_path / "folds.json").exists()
+    trained = []
+    longer = rgat.fit(node_data, progress=lambda name, done: trained.append(name), **options | {"max_epochs": 3})
+    assert trained[0] == "cross-validation of the model"
+    assert longer.config["max_epochs"] == 3
+
+
+def test_a_folder_in_which_a_model_was_trained_is_refused_unless_it_is_resumed(tmp_path, node_data):
+    own_data.train(node_data, tmp_path, max_epochs=1, comparison=False)
+    message = "must not hold a checkpoint, but does; resume it, or choose another folder"
+    with pytest.raises(ValueError, match=message), own_data.held_folder(tmp_path):
+        pass
+    with own_data.held_folder(tmp_path, resume=True):
+        assert rgat.predictor.load(tmp_path).config["max_epochs"] == 1
+
+
+def test_a_bare_model_of_an_earlier_version_is_refused_with_what_to_do(tmp_path):
+    save_checkpoint(tmp_path, {"a": torch.zeros(1)}, {"model": "RGCN"}, name="model")
+    with pytest.raises(ValueError, match=r"has only model\.json, of an earlier rgat; make one: `rgat train`"):
+        rgat.predictor.load(tmp_path)
+
+
+def test_the_report_says_how_each_member_was_trained(node_model, graph_model):
+    for predictor in (node_model, graph_model):
+        assert len(predictor.report["training"]) == 2
+        for member in predictor.report["training"]:
+            assert 1 <= member["best_epoch"] <= member["epochs"]
+            assert member["constant_scores"]["test"] >= 0
+            assert member["how"].startswith("in a stack of 2")
+    assert node_model.report["training"][0]["scores"]["valid"] is None
+
+
+def test_every_default_has_one_place(monkeypatch):
+    assert DEFAULTS["node"].items() <= configure("node", {}).items()
+    for name in ("learning_rate", "max_epochs", "patience"):
+        assert getattr(Settings(), name) == DEFAULTS["node"][name]
+    monkeypatch.setitem(DEFAULTS["graph"], "learning_rate", 0.5)
+    assert split_config(configure("graph", {}))[1].learning_rate == 0.5
 
 
 def test_test_nodes_without_a_label_are_neither_right_nor_wrong():

@@ -19,12 +19,12 @@ def test_where_memory_is_short_folds_are_trained_one_at_a_time_to_the_same_model
     together = rgat.fit(node_data, comparison=False, **QUICK)
     sizes, models, alive = [], [], []
 
-    def watched(given, *arguments):
+    def watched(given, *arguments, **options):
         gc.collect()
         alive.append(sum(one() is not None for one in models))
         sizes.append(len(given))
         models.extend(map(weakref.ref, given))
-        return fit_many(given, *arguments)
+        return fit_many(given, *arguments, **options)
 
     fit_many = estimate.fit_many
     monkeypatch.setattr(estimate, "fit_many", watched)
@@ -38,7 +38,12 @@ def test_where_memory_is_short_folds_are_trained_one_at_a_time_to_the_same_model
 @pytest.mark.parametrize(("free", "sizes"), [(3.5, [1, 1, 1, 1, 1]), (5, [2, 2, 1]), (1000, [5])])
 def test_so_many_folds_are_trained_together_as_fit_in_half_of_the_free_memory(node_data, monkeypatch, free, sizes):
     found, fit_many = [], estimate.fit_many
-    monkeypatch.setattr(estimate, "fit_many", lambda given, *rest: found.append(len(given)) or fit_many(given, *rest))
+
+    def counted(given, *arguments, **options):
+        found.append(len(given))
+        return fit_many(given, *arguments, **options)
+
+    monkeypatch.setattr(estimate, "fit_many", counted)
     model = estimate.build_model(node_data, hidden_channels=8)
     needed = many.bytes_needed(many.Job(model, node_data, Settings(), 0))
     monkeypatch.setattr(many, "free_memory", lambda device: free * needed)
@@ -80,7 +85,7 @@ def test_a_model_is_kept_before_it_is_compared(node_data, monkeypatch, tmp_path)
 
 
 def test_what_a_fit_can_take_is_counted_before_it_begins(node_data, monkeypatch):
-    monkeypatch.setattr(forecast, "_seconds_per_epoch", lambda data, config, seed: 2.0)
+    monkeypatch.setattr(forecast, "_seconds_per_epoch", lambda data, config, seed, device: 2.0)
     assert forecast.forecast(node_data, max_epochs=150) == (
         "time: about 1:00:00 (h:mm:ss) for cross-validation in 5 folds, the model, an RGCN to compare with; "
         "up to 150 epochs each"
@@ -96,4 +101,4 @@ def test_what_a_fit_can_take_is_counted_before_it_begins(node_data, monkeypatch)
 
 def test_an_epoch_is_timed_on_the_data(node_data):
     config = estimate.configure("node", QUICK)
-    assert forecast._seconds_per_epoch(estimate.folds_of(node_data, 0)[0], config, 0) > 0
+    assert forecast._seconds_per_epoch(estimate.make_folds(node_data, 0)[0], config, 0, "cpu") > 0

@@ -25,7 +25,7 @@ def rgat(monkeypatch, capsys):
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["rgat", *map(str, arguments)])
-        monkeypatch.setattr(cli, "console", Console(width=100))
+        monkeypatch.setattr("rgat.cli.printing.console", Console(width=100))
         with pytest.raises(SystemExit) as ended:
             cli.main()
         return Done(int(ended.value.code or 0), *capsys.readouterr())
@@ -96,7 +96,7 @@ def test_molecules_from_a_file_to_predictions_and_reasons(tmp_path, rgat):
     done = rgat("predict", model, "--smiles", tmp_path / "new.smi", "--out", tmp_path / "p.csv", "--workers", 1)
     assert done.returncode == 0, done.stderr
     assert "3 molecules are in" in unwrapped(done.stdout)
-    assert "1 are no SMILES" in unwrapped(done.stdout)
+    assert "1 are invalid SMILES" in unwrapped(done.stdout)
     assert "0." in rgat("predict", model, "--smiles", "CCO").stdout
     done = rgat("explain", model, "--smiles", "CC(=O)NC", "--task", "amide", "--html", tmp_path / "m.html")
     assert done.returncode == 0, done.stderr
@@ -106,8 +106,8 @@ def test_molecules_from_a_file_to_predictions_and_reasons(tmp_path, rgat):
 
 def test_one_option_takes_several_tasks():
     words = ["--tasks", "A", "B", "--out", "m", "--tasks", "C"]
-    assert cli._one_by_one("--tasks", words) == ["--tasks", "A", "--tasks", "B", "--out", "m", "--tasks", "C"]
-    assert cli._one_by_one("--tasks", ["--tasks"]) == ["--tasks"]
+    assert cli._repeat_option("--tasks", words) == ["--tasks", "A", "--tasks", "B", "--out", "m", "--tasks", "C"]
+    assert cli._repeat_option("--tasks", ["--tasks"]) == ["--tasks"]
 
 
 def test_a_model_of_a_data_set_by_name_can_be_used_too(tmp_path, rgat):
@@ -220,8 +220,8 @@ def test_questions_that_do_not_fit_are_refused(tmp_path, files, node_model, grap
         (node_model, {"nodes": ["a"], "kind": "b"}, "--type must be left out here: it is for all nodes"),
         (graph_model, {"smiles": "CC", "kind": "b"}, "--type must be left out here"),
         (graph_model, {}, "this is a model of molecules"),
-        (graph_model, {"smiles": "none.smi"}, "must be a file that is there"),
-        (graph_model, {"smiles": "x x"}, "can be read as neither"),
+        (graph_model, {"smiles": "none.smi"}, "must be an existing file"),
+        (graph_model, {"smiles": "x x"}, "and is neither"),
         (graph_model, {"smiles": str(labels)}, "must go to a file"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -323,6 +323,18 @@ def test_a_data_set_by_name_is_compared_too(tmp_path, rgat):
     assert "--labels must come with --rdf, got the name of a data set" in unwrapped(done.stderr)
 
 
+def test_a_training_on_files_of_ones_own_resumes_on_request_alone(tmp_path, files, rgat):
+    line = ("train", "--rdf", files[0], "--labels", files[1], "--out", tmp_path / "m", "--no-comparison", "--epochs")
+    done = rgat(*line, 1)
+    assert done.returncode == 0, done.stderr
+    assert "Best epoch by cross-validation: 1 of 1; alone" in unwrapped(done.stdout)
+    done = rgat(*line, 2)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "must not hold a checkpoint, but does; resume it, or choose another folder" in unwrapped(done.stderr)
+    assert rgat(*line, 2, "--resume").returncode == 0
+    assert own_data.load(tmp_path / "m").config["max_epochs"] == 2
+
+
 def test_labels_of_unknown_nodes_are_counted(tmp_path, files):
     labels = tmp_path / "labels.tsv"
     labels.write_text(files[1].read_text() + "http://x/nobody\tvision\n")
@@ -369,10 +381,7 @@ def test_a_long_smiles_is_no_file_and_options_that_say_nothing_are_refused(
     (tmp_path / "m.smi").write_text("CC\n")
     with pytest.raises(ValueError, match="has no columns"):
         own_data.predict(graph_model, tmp_path / "p.csv", smiles=str(tmp_path / "m.smi"), smiles_column="a")
-    graph, labels = files
-    done = rgat("train", "--rdf", graph, "--labels", labels, "--out", tmp_path / "m", "--resume")
-    assert done.returncode == 2
-    assert "--resume must be left out here" in unwrapped(done.stderr)
+    _, labels = files
     for words, message in (
         (("--batch-size", "8"), "--batch-size must be left out here"),
         (("--option", "a=1"), "`option`"),

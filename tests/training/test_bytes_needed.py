@@ -7,8 +7,7 @@ SCRIPT = """
 import ctypes, gc
 from pathlib import Path
 from helpers import labelled_graph
-from rgat.experiments.variants import build_model
-from rgat.training import Job, Settings, bytes_needed, fit_many, many
+from rgat.training import Job, Settings, build_model, bytes_needed, fit_many, many
 
 def resident(name):
     return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith(name))

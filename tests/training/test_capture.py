@@ -10,8 +10,7 @@ import torch
 
 from rgat import ops
 from rgat.data import GraphData, GraphStore, load
-from rgat.experiments.variants import build_model
-from rgat.training import Job, Settings, fit, fit_many, many
+from rgat.training import Job, Settings, build_model, fit, fit_many, many
 from rgat.training import loop as module
 from rgat.training.capture import WARM_UP, Captured, training_on, why_not_capture
 from rgat.training.loop import make_task
@@ -29,7 +28,7 @@ def test_a_step_that_is_not_captured_says_why():
     assert why_not_capture(task, GPU) == "several processes share its batches"
     with ops.backend("torch"):
         task = make_task([nodes], settings, CPU)
-        assert why_not_capture(task, GPU) == 'the backend "torch" looks at numbers on the host'
+        assert why_not_capture(task, GPU) == 'the backend "torch" reads numbers on the host'
 
 
 @pytest.fixture

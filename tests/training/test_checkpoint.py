@@ -20,10 +20,8 @@ from torch import nn
 from rgat import RelationalGraph
 from rgat.data import GraphData, load
 from rgat.data.splits import stratified_folds
-from rgat.experiments.train import train
-from rgat.experiments.variants import build_model
 from rgat.models import NodeClassifier
-from rgat.training import Settings, fit, has_checkpoint, load_checkpoint, save_checkpoint
+from rgat.training import Settings, build_model, fit, has_checkpoint, load_checkpoint, save_checkpoint
 from rgat.training.identity import identify
 
 TENSORS = {"a": torch.arange(6.0).view(2, 3), "b": torch.tensor(7)}
@@ -73,7 +71,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(tmp_path, name):
 CHILD = """
     import sys, time, torch
     from rgat.data import load
-    from rgat.experiments.variants import build_model
+    from rgat.training.configuration import build_model
     from rgat.training import Settings, fit
     torch.set_num_threads(1)
     data = load("institute")
@@ -320,12 +318,12 @@ def break_checkpoint(folder, how):
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ("truncated record", "it is no JSON"),
-        ("endless record", "it is no JSON"),
+        ("truncated record", "it is not JSON"),
+        ("endless record", "it is not JSON"),
         ("truncated tensors", "it was cut off or changed since it was written"),
         ("tampered tensors", "it was cut off or changed since it was written"),
         ("tampered record", "it was changed since it was written"),
-        ("foreign record", "it is no checkpoint of rgat"),
+        ("foreign record", "it is not a checkpoint of rgat"),
         ("other format", "it has format 99, and this rgat reads 1"),
         ("missing tensors", "No such file"),
     ],
@@ -333,7 +331,7 @@ def break_checkpoint(folder, how):
 def test_what_is_not_a_whole_checkpoint_is_refused(tmp_path, how, message):
     save_checkpoint(tmp_path, TENSORS, {"epoch": 1})
     break_checkpoint(tmp_path, how)
-    with pytest.raises(ValueError, match=f"must be part of a whole checkpoint, but {message}.*; train anew"):
+    with pytest.raises(ValueError, match=f"must be part of a complete checkpoint, but {message}.*; train again"):
         load_checkpoint(tmp_path)
 
 
@@ -347,7 +345,7 @@ def test_a_pickle_is_never_loaded(tmp_path, monkeypatch):
     save_checkpoint(tmp_path, TENSORS, {"epoch": 1})
     payload, path = pickle.dumps(Trap()), tmp_path / "checkpoint.json"
     path.write_bytes(payload)
-    with pytest.raises(ValueError, match="it is no JSON"):
+    with pytest.raises(ValueError, match="it is not JSON"):
         load_checkpoint(tmp_path)
     # Even one that somebody has signed with the right hash.
     import hashlib
@@ -358,7 +356,7 @@ def test_a_pickle_is_never_loaded(tmp_path, monkeypatch):
     file = next(tmp_path.glob("*.safetensors")).name
     body = {"format": 1, "tensors": file, "tensors_sha256": hashlib.sha256(payload).hexdigest()}
     path.write_text(json.dumps(body | {"sha256": checkpoint._hash(body)}))
-    with pytest.raises(ValueError, match="it is no safetensors file"):
+    with pytest.raises(ValueError, match="it is not a safetensors file"):
         load_checkpoint(tmp_path)
     assert not (tmp_path / "never").exists()
 
@@ -367,28 +365,6 @@ def test_a_missing_library_is_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)
     with pytest.raises(ImportError, match="checkpoints need safetensors; install it with `pip install safetensors`"):
         save_checkpoint(tmp_path, TENSORS, {})
-
-
-def test_a_trained_model_is_kept_with_what_it_takes_to_build_it(tmp_path):
-    trained = train("institute", "RGCN", tmp_path, {"hidden_channels": 8}, Settings(max_epochs=2), seed=5)
-    tensors, record = load_checkpoint(tmp_path, "model")
-    assert record["options"] == {"layer": "rgcn", "hidden_channels": 8}
-    assert record["scores"] == trained.result.scores
-    model = build_model(trained.data, **record["options"])
-    model.load_state_dict(tensors)
-    assert torch.equal(model.eval()(None, trained.data.graph), trained.model(None, trained.data.graph))
-    with pytest.raises(ValueError, match="must not hold a checkpoint, but does; resume it, or choose another folder"):
-        train("institute", "RGCN", tmp_path)
-    with pytest.raises(ValueError, match='did you mean "RGCN"'):
-        train("institute", "RGNC", tmp_path)
-
-
-def test_nodes_without_a_validation_part_get_one_from_the_training_nodes(tmp_path):
-    data = load("institute")
-    bare = dataclasses.replace(data, valid=data.valid[:0])
-    trained = train(bare, "RGCN", tmp_path, settings=Settings(max_epochs=1))
-    assert len(trained.data.valid) == len(data.train) // 5
-    assert sorted([*trained.data.valid.tolist(), *trained.data.train.tolist()]) == sorted(data.train.tolist())
 
 
 class Kind(enum.Enum):

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from rgat.data import load
-from rgat.experiments.variants import build_model
-from rgat.training import fit
+from rgat.training import build_model, fit
 from rgat.training import task as tasks
 from rgat.training.distributed import Processes, joined_processes
 
@@ -20,7 +19,7 @@ TRAIN = 193
 RUN = """
     import dataclasses, json, sys, torch
     from rgat.data import load
-    from rgat.experiments.variants import build_model
+    from rgat.training.configuration import build_model
     from rgat.training import Settings, fit, loop
     from rgat.training.distributed import joined_processes, processes
 
@@ -85,13 +84,13 @@ def test_the_command_line_trains_in_two_processes_and_one_speaks(tmp_path, free_
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("constant attention") == 1
     names = sorted(path.name.partition("-")[0] for path in (tmp_path / "run").iterdir())
-    assert names == [f"{kind}{end}" for kind in ("checkpoint", "fitted", "model") for end in ("", ".json")]
+    assert names == [f"{kind}{end}" for kind in ("checkpoint", "fitted") for end in ("", ".json")]
 
 
 def test_nodes_of_one_graph_are_not_shared_out(monkeypatch):
     data = load("institute")
     monkeypatch.setattr(tasks, "processes", lambda: Processes(0, 2))
-    with pytest.raises(ValueError, match="are learned from together, by one process, got 2 for institute"):
+    with pytest.raises(ValueError, match="node classification must run in one process, got 2 for institute"):
         fit(build_model(data), data)
 
 

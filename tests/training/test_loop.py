@@ -8,9 +8,8 @@ import torch
 from rgat import RelationalGraph
 from rgat.baselines import NODE_BASELINES
 from rgat.data import load
-from rgat.experiments.variants import build_model
 from rgat.models import NodeClassifier
-from rgat.training import Settings, fit, fit_many, task
+from rgat.training import Settings, build_model, fit, fit_many, task
 from rgat.training.task import NodeTask
 
 DROPOUT = {"feature_dropout": 0.3, "edge_dropout": 0.3}

@@ -6,10 +6,11 @@ from helpers import labelled_graph
 
 from rgat.data import load
 from rgat.data.splits import stratified_folds
-from rgat.experiments.variants import build_model
+from rgat.experiments.variants import build_variant
 from rgat.models import stack
-from rgat.training import Job, Settings, fit, fit_many, plan_stacks
+from rgat.training import Job, Settings, build_model, fit, fit_many, plan_stacks
 from rgat.training import many as module
+from rgat.training.distributed import Processes
 
 EIGHT = [
     Settings(learning_rate=0.01 * (1 + k % 3), max_epochs=30, patience=(3, 30)[k % 2], kernel_l2=(1e-3 * k, 5e-4))
@@ -155,8 +156,21 @@ def test_a_stack_is_no_part_of_what_fit_returns():
 
 def test_what_cannot_be_stacked_is_trained_alone():
     data = load("institute")
-    models = [build_model(data, seed, score="dynamic") for seed in (0, 0)] + [build_model(data, 0, layer="ggnn")]
+    models = [build_model(data, seed, score="dynamic") for seed in (0, 0)] + [build_variant(data, 0, layer="ggnn")]
     results = fit_many(models, data, Settings(max_epochs=2))
     assert all(result.how.startswith("alone: ") for result in results)
     assert 'the score "dynamic", of which there are no stacks' in results[0].how
     assert results[0].curve == results[1].curve
+
+
+def test_a_checkpoint_is_for_one_model_alone(tmp_path):
+    data = load("institute")
+    with pytest.raises(ValueError, match="`checkpoint` must be given for one model alone, got 2 models"):
+        fit_many([build_model(data) for _ in range(2)], data, checkpoint=tmp_path)
+
+
+def test_several_processes_stack_no_models(monkeypatch):
+    data = load("molecules")
+    monkeypatch.setattr(module, "processes", lambda: Processes(0, 2))
+    plan = plan_stacks([Job(build_model(data, seed), data, Settings(), 0) for seed in range(2)])
+    assert plan == [([0], "alone: several processes train it"), ([1], "alone: several processes train it")]

@@ -8,9 +8,8 @@ import torch
 from helpers import labelled_graph, large_graphs
 
 from rgat.data import load
-from rgat.experiments.variants import build_model
 from rgat.models import GraphClassifier, Stack
-from rgat.training import Settings, fit, fit_many, loop, many, mean_roc_auc
+from rgat.training import Settings, build_model, fit, fit_many, loop, many, mean_roc_auc
 
 
 def resident_bytes():

@@ -26,8 +26,8 @@ from rgat.experiments.records import (
     rounded,
     write_record,
 )
-from rgat.experiments.variants import VARIANTS, build_model
 from rgat.training import Settings, fit, graph_logits, roc_auc_per_task
+from rgat.training.configuration import VARIANTS, build_model
 from rgat.workers import WorkerPool
 
 COMMAND = "rgat demo"  # makes these records, and may replace them

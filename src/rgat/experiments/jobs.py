@@ -7,7 +7,6 @@ the data alone: not on the worker, nor on the number of threads.
 from __future__ import annotations
 
 import copy
-import dataclasses
 import json
 import math
 import time
@@ -23,25 +22,16 @@ from rgat.data import GraphData, NodeData
 from rgat.data.dataset import PARTS
 from rgat.experiments.folds import Division
 from rgat.experiments.records import Record, environment, pack_array, rounded
-from rgat.experiments.variants import build_model
-from rgat.training import Result, Settings, fit_many, graph_logits, roc_auc_per_task
+from rgat.experiments.variants import build_variant
+from rgat.training import Result, fit_many, graph_logits, roc_auc_per_task
 from rgat.training.capture import training_on
+from rgat.training.configuration import split_config
 
 Unit = dict[str, Any]
 UNKNOWN: dict[str, dict[str, Any]] = {  # what a record says of work that did not end well
     "trial": {"objective": None, "tie_breaker": None, "folds": []},
     "run": {"best_epoch": None, "curve": None, "scores": None, "constant_scores": None},
 }
-PER_LAYER = ("kernel_l2", "attention_l2")  # in a flat configuration as kernel_l2_1, kernel_l2_2, ...
-
-
-def read_config(config: dict[str, Any]) -> tuple[dict[str, Any], Settings]:
-    """Options of the model and settings of training, from one flat configuration."""
-    options = dict(config)
-    settings = {field.name: options.pop(field.name) for field in dataclasses.fields(Settings) if field.name in options}
-    for name in PER_LAYER:
-        settings[name] = tuple(options.pop(f"{name}_{layer}", 0.0) for layer in (1, 2))
-    return options, Settings(**settings)
 
 
 def together(units: Iterable[Unit]) -> list[list[Unit]]:
@@ -86,9 +76,9 @@ def _train(
     config: dict[str, Any], datas: Sequence[NodeData | GraphData], seeds: Sequence[int], device: str
 ) -> tuple[list[nn.Module], list[Result]]:
     """One model for each data set and seed, as one stack where they can be."""
-    options, settings = read_config(config)
+    options, settings = split_config(config)
     models: list[nn.Module] = [
-        build_model(data, seed, **options).to(device) for data, seed in zip(datas, seeds, strict=True)
+        build_variant(data, seed, **options).to(device) for data, seed in zip(datas, seeds, strict=True)
     ]
     return models, fit_many(models, datas, settings, seeds)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,8 +11,9 @@ from typing import Any, NamedTuple
 
 from rgat.checks import check_count, check_word
 from rgat.experiments.folds import NUM_FOLDS
-from rgat.experiments.priors import Prior, check_kinds, priors_of
-from rgat.experiments.variants import ALL_VARIANTS, VARIANTS
+from rgat.experiments.variants import ALL_VARIANTS
+from rgat.training.configuration import VARIANTS, read_toml
+from rgat.training.priors import Prior, check_kinds, priors_of
 
 
 class Budget(NamedTuple):
@@ -82,13 +82,7 @@ SHIPPED = ("data", "model", "setting", "seeds", "command", "selected_on", "confi
 
 def read_plan(path: Path) -> dict[str, Any]:
     """What a TOML file asks for, its keys checked: an experiment, or the evaluation of a selected configuration."""
-    try:
-        with path.open("rb") as file:
-            asked = tomllib.load(file)
-    except OSError as error:
-        raise ValueError(f"{path} must be a TOML file that can be read ({error.strerror}); check the path") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} must be TOML ({error})") from error
+    asked = read_toml(path)
     shipped = "config" in asked
     for key in asked:
         check_word(f"key in {path.name}", key, SHIPPED if shipped else ASKED)

@@ -18,9 +18,8 @@ from rgat.data import NodeData, load
 from rgat.data.files import read_whole, write_atomically
 from rgat.experiments.executors import open_executor
 from rgat.experiments.folds import Division, divide
-from rgat.experiments.jobs import Unit, read_config
+from rgat.experiments.jobs import Unit
 from rgat.experiments.plan import Plan, asked_for, complete_config, make_plan, searched, trial_config
-from rgat.experiments.priors import draw_options
 from rgat.experiments.records import (
     Record,
     open_experiment,
@@ -29,9 +28,11 @@ from rgat.experiments.records import (
     record_name,
     write_record,
 )
-from rgat.experiments.search import FROM_PRIOR, ROUND, propose, retrain_epochs, select, write_studies
 from rgat.experiments.transfer import decode, encode
-from rgat.experiments.variants import build_model
+from rgat.experiments.variants import build_variant
+from rgat.training.configuration import split_config
+from rgat.training.priors import draw_options
+from rgat.training.search import FROM_PRIOR, ROUND, propose, retrain_epochs, select, write_studies
 from rgat.training.task import GraphTask, NodeTask
 
 STUDIES = "studies.sqlite3"
@@ -94,7 +95,7 @@ def _check_options(plan: Plan, division: Division) -> None:
         drawn = draw_options(searched(plan, model), plan.search_seed, 0)
         config = trial_config(plan, model, drawn) if plan.selected is None else complete_config(plan, model)
         try:
-            build_model(division.data, **read_config(config)[0])
+            build_variant(division.data, **split_config(config)[0])
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"the options that are given for {model} must make a model, got an error: {error}"

@@ -1,4 +1,4 @@
-"""The models of the paper's tables, by their names there."""
+"""The paper's models, and those it names as comparisons still missing: GGNN, and a later attention score."""
 
 from __future__ import annotations
 
@@ -8,17 +8,9 @@ import torch
 
 from rgat.baselines.ggnn import GGNNGraphClassifier, GGNNNodeClassifier
 from rgat.data import GraphData, NodeData
-from rgat.models import GraphClassifier, NodeClassifier
+from rgat.models import Model
+from rgat.training.configuration import VARIANTS, build_model
 
-# In the order of the paper's tables.
-VARIANTS: dict[str, dict[str, Any]] = {
-    "RGCN": {"layer": "rgcn"},
-    "additive WIRGAT": {"scope": "within", "score": "additive"},
-    "additive ARGAT": {"scope": "across", "score": "additive"},
-    "multiplicative WIRGAT": {"scope": "within", "score": "multiplicative"},
-    "multiplicative ARGAT": {"scope": "across", "score": "multiplicative"},
-}
-# Not in the paper's tables: what it names as a comparison still missing, and a later score.
 FURTHER_VARIANTS: dict[str, dict[str, Any]] = {
     "GGNN": {"layer": "ggnn"},
     "dynamic WIRGAT": {"scope": "within", "score": "dynamic"},
@@ -26,20 +18,16 @@ FURTHER_VARIANTS: dict[str, dict[str, Any]] = {
 }
 ALL_VARIANTS = VARIANTS | FURTHER_VARIANTS
 
-Model = NodeClassifier | GraphClassifier | GGNNNodeClassifier | GGNNGraphClassifier
 
-
-def build_model(data: NodeData | GraphData, seed: int = 0, **options: Any) -> Model:
-    """A model that fits the data, its parameters drawn from ``seed``; ``layer`` is "rgat", "rgcn" or "ggnn"."""
-    gated = options.get("layer") == "ggnn"
-    if gated:
-        options = {name: value for name, value in options.items() if name != "layer"}
+def build_variant(
+    data: NodeData | GraphData, seed: int = 0, **options: Any
+) -> Model | GGNNNodeClassifier | GGNNGraphClassifier:
+    """Build a model that fits the data, as :func:`build_model` does; ``layer`` may also be "ggnn"."""
+    if options.get("layer") != "ggnn":
+        return build_model(data, seed, **options)
+    options = {name: value for name, value in options.items() if name != "layer"}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if isinstance(data, GraphData):
-            graphs = GGNNGraphClassifier if gated else GraphClassifier
-            return graphs(data.in_channels, len(data.tasks), data.graphs.num_relations, **options)
-        if data.x is None and not gated:  # a gated network has a vector per node, and no rows to leave out
-            options = options | {"graph": data.graph}
-        nodes = GGNNNodeClassifier if gated else NodeClassifier
-        return nodes(data.in_channels, len(data.classes), data.graph.num_relations, **options)
+            return GGNNGraphClassifier(data.in_channels, len(data.tasks), data.graphs.num_relations, **options)
+        return GGNNNodeClassifier(data.in_channels, len(data.classes), data.graph.num_relations, **options)

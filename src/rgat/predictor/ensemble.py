@@ -11,7 +11,7 @@ from torch import Tensor
 from rgat.graph import RelationalGraph
 from rgat.models import Model
 from rgat.predictor.calibration import Calibration
-from rgat.predictor.configuration import Config
+from rgat.training.configuration import Config
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,13 +12,12 @@ from torch import Tensor, nn
 
 from rgat.data import NodeData
 from rgat.data.dataset import PARTS
-from rgat.experiments.variants import build_model
 from rgat.graph import RelationalGraph, check_ids
 from rgat.models import GraphClassifier
 from rgat.predictor.calibration import Calibration
-from rgat.predictor.configuration import split_config
 from rgat.predictor.ensemble import Ensemble, MoleculeVocabulary
-from rgat.training import has_checkpoint, load_checkpoint, save_checkpoint
+from rgat.training import build_model, has_checkpoint, load_checkpoint, save_checkpoint
+from rgat.training.configuration import split_config
 from rgat.version import __version__
 
 FORMAT = 1  # of the record; the checkpoint that holds it has its own
@@ -55,7 +54,8 @@ def read_folder(folder: str | PathLike[str]) -> tuple[Ensemble, NodeData | Molec
     """Read what :func:`write_folder` wrote, on any machine; refuse incomplete, changed or foreign files."""
     folder = Path(folder)
     if not has_checkpoint(folder, NAME):
-        raise ValueError(f"{folder} must be a model folder, but has no {NAME}.json; write one with `rgat train`")
+        content = "only model.json, of an earlier rgat" if has_checkpoint(folder, "model") else f"no {NAME}.json"
+        raise ValueError(f"{folder} must be a model folder, but has {content}; write one with `rgat train`")
     tensors, record = load_checkpoint(folder, NAME)
     if record.get("model_format") != FORMAT:
         raise ValueError(

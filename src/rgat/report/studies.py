@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from rgat.data.files import slug
 from rgat.experiments.records import Record, record_name, unpack_array
-from rgat.experiments.variants import VARIANTS
 from rgat.report.statistics import Array
+from rgat.training.configuration import VARIANTS
 from rgat.training.metric import roc_auc_per_task
 
 PARTS = ("train", "valid", "test")

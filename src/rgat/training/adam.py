@@ -1,4 +1,4 @@
-"""Adam, fused where PyTorch has it fused, for one model or for a stack with a learning rate for each member."""
+"""Adam for one model, or for a stack with a learning rate for each member."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rgat.nn.stacked import take_members
 
 
 def make_adam(parameters: Iterable[nn.Parameter], learning_rates: Sequence[float]) -> torch.optim.Adam:
-    """An optimiser for parameters that, with several rates, have an axis of members in front."""
+    """Return an optimiser; with several learning rates, the parameters have a leading axis of members."""
     parameters = list(parameters)
     on_gpu = parameters[0].is_cuda
     if len(set(learning_rates)) == 1:
@@ -21,7 +21,7 @@ def make_adam(parameters: Iterable[nn.Parameter], learning_rates: Sequence[float
 
 
 class MemberAdam(torch.optim.Adam):
-    """Adam is elementwise, so a member's learning rate is a scale of its part of the step."""
+    """Adam with a learning rate for each member, which scales the member's part of the step."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], rates: Tensor) -> None:
         super().__init__(parameters, capturable=parameters[0].is_cuda)
@@ -47,7 +47,7 @@ class MemberAdam(torch.optim.Adam):
 
 
 def select_members(optimizer: torch.optim.Adam, members: list[int]) -> None:
-    """Forget all members of a stack but some."""
+    """Keep only some members of a stack."""
     for state in optimizer.state.values():
         for name in ("exp_avg", "exp_avg_sq"):
             state[name] = take_members(state[name], members)

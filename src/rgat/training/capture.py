@@ -1,4 +1,4 @@
-"""Steps captured in a CUDA graph: small graphs on a GPU are bound by the launches of their kernels, not by the work."""
+"""CUDA-graph capture of training steps, which are launch-bound on small graphs."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from torch import Tensor
 from rgat import ops
 from rgat.training.task import GraphTask, Task
 
-WARM_UP = 3  # calls before recording: kernels are compiled and chosen, memory is found
+WARM_UP = 3  # calls before the capture: they compile and tune kernels and allocate memory
 
-_one_at_a_time = threading.RLock()  # reentrant: a callback of one training may train another model
+_gpu_lock = threading.RLock()  # reentrant: a callback of one training may train another model
 
 
 @contextmanager
 def training_on(device: torch.device) -> Iterator[None]:
-    """Make a GPU the current device, and wait until no other thread of this process trains on any GPU.
+    """Make a GPU the current device, after waiting until no other thread of this process trains on a GPU.
 
-    Kernels and captures go to the current device, wherever the tensors are, and two captures at once fail. For the CPU
+    Kernels and captures run on the current device, wherever the tensors are, and two captures at once fail. On the CPU
     this does nothing.
     """
     if device.type != "cuda":
         yield
         return
-    with _one_at_a_time, torch.cuda.device(device):
+    with _gpu_lock, torch.cuda.device(device):
         yield
 
 
 def why_not_capture(task: Task, device: torch.device) -> str | None:
-    """Why a step cannot be captured; None if it can."""
+    """Return why a step cannot be captured; None if it can."""
     if device.type != "cuda":
         return f"it runs on the {device.type.upper()}"
     if isinstance(task, GraphTask) and task.processes.number > 1:
         return "several processes share its batches"
     backend = ops.active_backend(device)
-    return None if backend == "triton" else f'the backend "{backend}" looks at numbers on the host'
+    return None if backend == "triton" else f'the backend "{backend}" reads numbers on the host'
 
 
 @contextmanager
-def _nothing_freed() -> Iterator[None]:
-    """Python's collector may come upon an older recording, and to free its memory would spoil the new one."""
+def _no_collection() -> Iterator[None]:
+    """Suspend Python's garbage collector, which could free an older CUDA graph and so invalidate the new capture."""
     gc.collect()
     was_on = gc.isenabled()
     gc.disable()
@@ -56,11 +56,11 @@ def _nothing_freed() -> Iterator[None]:
 
 
 class Captured:
-    """Work that is the same each time, recorded once and then replayed.
+    """A function that is captured in a CUDA graph after a few calls, and then replayed.
 
-    The first calls run as they are, so nothing is done that would not have been done anyway. The result is overwritten
-    by the next call. The work is given with each call and not kept: it belongs to what owns this object, and a
-    reference back would keep models alive until Python's collector runs.
+    The first calls run eagerly, so no work is added. Each call overwrites the result of the one before. The function is
+    passed to each call and not stored: its owner also owns this object, and a reference cycle would keep models alive
+    until Python's garbage collector runs.
     """
 
     def __init__(self) -> None:
@@ -69,14 +69,14 @@ class Captured:
         self.forget()
 
     def forget(self) -> None:
-        """Record anew, for the work has changed its place."""
+        """Capture again, because a tensor's address has changed."""
         self.calls = 0
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, work: Callable[[], Tensor]) -> Tensor:
-        """Do the work, or replay what was recorded of it."""
+        """Run the function, or replay its capture."""
         self.calls += 1
-        if self.stream is None:  # of the current device; the one that PyTorch captures on is of the first device ever
+        if self.stream is None:  # PyTorch's own capture stream belongs to the first device used
             self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         if self.calls <= WARM_UP:
             main = torch.cuda.current_stream()
@@ -88,11 +88,11 @@ class Captured:
         if self.graph is None:
             self.graph = torch.cuda.CUDAGraph()
             with (
-                _nothing_freed(),
+                _no_collection(),
                 torch.cuda.graph(
                     self.graph,
                     stream=self.stream,
-                    capture_error_mode="thread_local",  # others may take memory meanwhile
+                    capture_error_mode="thread_local",  # other threads may allocate memory meanwhile
                 ),
             ):
                 self.result = work()

@@ -1,8 +1,8 @@
-"""Checkpoints: tensors in a safetensors file, everything else in JSON, so that reading one never runs anybody's code.
+"""Checkpoints: tensors in a safetensors file, everything else in JSON, so that reading one never runs foreign code.
 
-A folder holds ``checkpoint.json`` and the file of tensors that it names; a trained model is kept in the same way. New
-tensors are written beside the old ones; renaming the new JSON into place is what replaces the checkpoint, so at every
-moment a whole one is there. The JSON holds the hashes of the tensors and of itself.
+A folder holds ``NAME.json`` and the file of tensors that it names. New tensors are written beside the old ones, and
+renaming the new JSON into place replaces the checkpoint, so a complete one exists at every moment. The JSON holds the
+hashes of the tensors and of itself.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from rgat.data.files import WriteError, read_whole, write_atomically
 
 FORMAT = 1
 NAME = "checkpoint"
-LARGEST_RECORD = 2**30  # bytes; the names of some ten million nodes
+LARGEST_RECORD = 2**30  # bytes; enough for the names of about ten million nodes
 
 
 def save_checkpoint(
     folder: str | Path, tensors: Mapping[str, Tensor], record: Mapping[str, Any], name: str = NAME
 ) -> None:
-    """Replace the checkpoint in ``folder``, which is made if need be.
+    """Write a checkpoint, and replace the one of the same name.
 
     Args:
-        folder: where.
+        folder: created if it does not exist.
         tensors: by name; on any device.
         record: anything that JSON can hold.
-        name: of the checkpoint in the folder.
+        name: the name of the checkpoint's files in the folder.
     """
     folder, packed = Path(folder), _safetensors()
     data = packed.save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
@@ -50,27 +50,27 @@ def save_checkpoint(
 
 
 def load_checkpoint(folder: str | Path, name: str = NAME) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and the record of the checkpoint in ``folder``; refuses one that is not whole or not ours.
+    """Return the tensors and the record of a checkpoint; refuse one that is incomplete, changed or of another program.
 
-    Another process may replace it meanwhile: then the tensors that the JSON named are gone, and the new ones are read.
+    If another process replaces the checkpoint meanwhile, the new one is read.
     """
     path = Path(folder) / f"{name}.json"
     while True:
-        before = _stamp(path)
+        before = _version(path)
         try:
             return _load_once(folder, name)
         except ValueError:
-            if _stamp(path) == before:
+            if _version(path) == before:
                 raise
 
 
-def _stamp(path: Path) -> tuple[int, ...] | None:
-    """What changes when a file is replaced."""
+def _version(path: Path) -> tuple[int, ...] | None:
+    """Return numbers that change when a file is replaced."""
     try:
-        found = path.stat()
+        stat = path.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
 
 def _load_once(folder: str | Path, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -82,12 +82,12 @@ def _load_once(folder: str | Path, name: str) -> tuple[dict[str, Tensor], dict[s
         written_hash = record.pop("sha256", None) if isinstance(record, dict) else None
         content_hash = _hash(record)
     except (ValueError, RecursionError) as error:
-        raise _refusal(path, f"it is no JSON ({error})") from error
+        raise _refusal(path, f"it is not JSON ({error})") from error
     if not isinstance(record, dict) or "format" not in record or "tensors" not in record:
-        raise _refusal(path, "it is no checkpoint of rgat")
+        raise _refusal(path, "it is not a checkpoint of rgat")
     if record["format"] != FORMAT:
-        written = f"it has format {record['format']!r}, and this rgat reads {FORMAT} (a newer rgat may read it)"
-        raise _refusal(path, written)
+        reason = f"it has format {record['format']!r}, and this rgat reads {FORMAT} (a newer rgat may read it)"
+        raise _refusal(path, reason)
     if written_hash != content_hash:
         raise _refusal(path, "it was changed since it was written")
     if not isinstance(record["tensors"], str):
@@ -99,12 +99,19 @@ def _load_once(folder: str | Path, name: str) -> tuple[dict[str, Tensor], dict[s
     try:
         return packed.load(data), record
     except Exception as error:
-        raise _refusal(file, f"it is no safetensors file ({error})") from error
+        raise _refusal(file, f"it is not a safetensors file ({error})") from error
 
 
 def has_checkpoint(folder: str | Path, name: str = NAME) -> bool:
-    """Whether there is one."""
+    """Return whether a folder holds a checkpoint."""
     return (Path(folder) / f"{name}.json").exists()
+
+
+def remove_checkpoint(folder: str | Path, name: str = NAME) -> None:
+    """Remove the checkpoint in a folder, if there is one."""
+    (Path(folder) / f"{name}.json").unlink(missing_ok=True)
+    for path in Path(folder).glob(f"{name}-*.safetensors"):
+        path.unlink()
 
 
 def _hash(record: Mapping[str, Any]) -> str:
@@ -121,7 +128,7 @@ def _read(path: Path, limit: int | None = None) -> bytes:
 
 
 def _refusal(path: Path, reason: str) -> ValueError:
-    return ValueError(f"{path} must be part of a whole checkpoint, but {reason}; train anew into another folder")
+    return ValueError(f"{path} must be part of a complete checkpoint, but {reason}; train again, into another folder")
 
 
 @contextmanager
@@ -130,9 +137,9 @@ def _clear_errors(folder: Path, name: str) -> Iterator[None]:
         yield
     except (OSError, WriteError) as error:
         reason = error.reason if isinstance(error, WriteError) else error.strerror
-        there = "; the last checkpoint there is intact" if has_checkpoint(folder, name) else ""
+        previous = "; the last checkpoint there is intact" if has_checkpoint(folder, name) else ""
         raise ValueError(
-            f"a checkpoint must be written to {folder}, which failed: {reason}{there}; "
+            f"a checkpoint must be written to {folder}, which failed: {reason}{previous}; "
             "make room or choose another folder"
         ) from error
 

@@ -1,7 +1,8 @@
-"""One model trained by several processes (`torchrun`), to the result of one process with the same global batch.
+"""Train one model in several processes (`torchrun`), with the result of one process and the same global batch.
 
-Each process takes every K-th graph of a batch. Its loss is divided by the number of graphs of the whole batch and
-multiplied by K, for gradients are averaged over the processes. Batch-norm statistics are those of the whole batch.
+Each of K processes takes every K-th graph of a batch. Its loss is divided by the number of graphs of the whole batch
+and multiplied by K, because gradients are averaged over the processes. Batch-norm statistics are those of the whole
+batch.
 """
 
 from __future__ import annotations
@@ -21,26 +22,26 @@ from rgat.nn.relational import RelationalConv
 
 
 class Processes(NamedTuple):
-    """Which of how many processes this one is."""
+    """The rank of this process and the number of processes."""
 
     rank: int = 0
     number: int = 1
 
     def share(self, ids: Tensor) -> Tensor:
-        """This process's part."""
+        """Return this process's share of some ids."""
         return ids[self.rank :: self.number]
 
-    def gather(self, own: Tensor, size: int) -> Tensor:
-        """The rows of all processes, in the order of the ids that were shared out."""
+    def gather(self, rows: Tensor, size: int) -> Tensor:
+        """Return the rows of all processes, in the order of the ids before :meth:`share`."""
         if self.number == 1:
-            return own
-        every = own.new_zeros(size, *own.shape[1:])
-        every[self.rank :: self.number] = own
-        dist.all_reduce(every)
-        return every
+            return rows
+        all_rows = rows.new_zeros(size, *rows.shape[1:])
+        all_rows[self.rank :: self.number] = rows
+        dist.all_reduce(all_rows)
+        return all_rows
 
     def average(self, values: Tensor) -> Tensor:
-        """The mean over the processes."""
+        """Return the mean over the processes, in place."""
         if self.number > 1:
             dist.all_reduce(values)
             values /= self.number
@@ -48,20 +49,20 @@ class Processes(NamedTuple):
 
 
 def processes() -> Processes:
-    """Those that were started together, or this one alone."""
+    """Return this process's place among those that were started together."""
     if not (dist.is_available() and dist.is_initialized()):
         return Processes()
     return Processes(dist.get_rank(), dist.get_world_size())
 
 
 def under_torchrun() -> bool:
-    """Whether this process is one of those that `torchrun` started."""
+    """Return whether `torchrun` started this process."""
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
 @contextmanager
 def joined_processes() -> Iterator[torch.device]:
-    """Join the processes that `torchrun` started, if it did; yields this one's device."""
+    """Join the process group of `torchrun`, if there is one, and yield this process's device."""
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if torch.cuda.is_available() else None
     if not under_torchrun():
         yield device or torch.device("cpu")
@@ -77,7 +78,7 @@ def joined_processes() -> Iterator[torch.device]:
 
 @contextmanager
 def parallel(model: nn.Module) -> Iterator[nn.Module]:
-    """The model as the loop calls it: itself or, with several processes, one whose gradients are averaged."""
+    """Yield the model or, with several processes, a wrapper that averages its gradients over them."""
     if processes().number == 1:
         yield model
         return
@@ -92,16 +93,16 @@ def parallel(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def separate_masks(model: nn.Module) -> None:
-    """Give this process dropout seeds of its own: graphs in different processes have the same ids."""
+    """Give each process its own dropout seeds, because graphs in different processes have the same ids."""
     for module in model.modules():
         if isinstance(module, RelationalConv):
             module.dropout_state[0] += processes().rank
 
 
 class SyncBatchNorm(nn.BatchNorm1d):
-    """Batch normalisation by the statistics of all processes' rows; PyTorch's own is for GPUs alone.
+    """Batch normalisation by the statistics of all processes' rows; PyTorch's own works on GPUs only.
 
-    It shares parameters and statistics with the layer it stands for.
+    It shares parameters and statistics with the layer that it replaces.
     """
 
     def __init__(self, norm: nn.BatchNorm1d) -> None:
@@ -118,9 +119,9 @@ class SyncBatchNorm(nn.BatchNorm1d):
         return normalise_counted(self, x, x.new_ones(len(x)), _sum)
 
 
-def _sum(own: Tensor) -> Tensor:
-    """Over all processes, differentiable."""
+def _sum(values: Tensor) -> Tensor:
+    """Return the differentiable sum over all processes."""
     from torch.distributed.nn.functional import all_reduce
 
-    total: Tensor = all_reduce(own)  # type: ignore[no-untyped-call]
+    total: Tensor = all_reduce(values)  # type: ignore[no-untyped-call]
     return total

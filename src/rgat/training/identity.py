@@ -1,4 +1,4 @@
-"""What makes a training run the run it is, so that a checkpoint is continued by the very same run alone."""
+"""Identify a training run by digests of everything it depends on, so that only the same run resumes a checkpoint."""
 
 from __future__ import annotations
 
@@ -15,14 +15,30 @@ from torch import Tensor, nn
 from rgat.data import GraphData, GraphStore, NodeData
 from rgat.data.dataset import PARTS
 from rgat.graph import RelationalGraph
-from rgat.training.run import Settings
+from rgat.training.configuration import Settings
 
 
 def identify(model: nn.Module, data: NodeData | GraphData, settings: Settings, seed: int) -> dict[str, Any]:
-    """Describe a run that is about to begin, in words where it can be, and by digests of everything it depends on.
+    """Describe a run before its first epoch: names and settings as plain values, everything else by digests.
 
-    Runs with the same description, built afresh on any device, begin at the same numbers and take the same steps.
+    Two runs with the same description, built on any device, start from the same numbers and take the same steps.
     """
+    parts = {
+        "layer options": [(name, _options(module)) for name, module in model.named_modules()],
+        "initial parameters": [(name, p.requires_grad, p) for name, p in model.named_parameters()],
+        "initial buffers": list(model.named_buffers()),
+    }
+    return {
+        "data": str(data),
+        "model": str(model),
+        "seed": seed,
+        "settings": {name: list(v) if isinstance(v, tuple) else v for name, v in vars(settings).items()},  # as in JSON
+        "digests": digest_data(data) | {name: digest(part) for name, part in parts.items()},
+    }
+
+
+def digest_data(data: NodeData | GraphData) -> dict[str, str]:
+    """Return digests of the labels, splits, features and edges of a data set."""
     graph: RelationalGraph | GraphStore
     features: Tensor | None
     sizes: Any
@@ -35,32 +51,23 @@ def identify(model: nn.Module, data: NodeData | GraphData, settings: Settings, s
         "splits": [getattr(data, part) for part in PARTS],
         "features": features,
         "edges": (graph.edge_index, graph.edge_type, graph.edge_attr, graph.num_relations, sizes),
-        "layer options": [(name, _options(module)) for name, module in model.named_modules()],
-        "initial parameters": [(name, p.requires_grad, p) for name, p in model.named_parameters()],
-        "initial buffers": list(model.named_buffers()),
     }
-    return {
-        "data": str(data),
-        "model": str(model),
-        "seed": seed,
-        "settings": {name: list(v) if isinstance(v, tuple) else v for name, v in vars(settings).items()},  # as in JSON
-        "digests": {name: _digest(part) for name, part in parts.items()},
-    }
+    return {name: digest(part) for name, part in parts.items()}
 
 
 def difference(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> str | None:
-    """Say how the run of a checkpoint differs from this one, as a clause; None: not at all, but for its length."""
+    """Return a clause that says how the run of a checkpoint differs from this one; None if only in ``max_epochs``."""
     for name in ("data", "model", "seed", "settings"):
-        own, other = mine[name], theirs.get(name)
-        if isinstance(own, dict) and isinstance(other, dict):  # a run may be made longer
-            own, other = ({key: value for key, value in one.items() if key != "max_epochs"} for one in (own, other))
-        if own != other:
-            return f"its `{name}` is {other!r}, not {own!r}"
+        ours, other = mine[name], theirs.get(name)
+        if isinstance(ours, dict) and isinstance(other, dict):
+            ours, other = ({k: v for k, v in settings.items() if k != "max_epochs"} for settings in (ours, other))
+        if ours != other:
+            return f"its `{name}` is {other!r}, not {ours!r}"
     digests = theirs.get("digests")
     if not isinstance(digests, dict):
         return f"it does not say which {_listed(list(mine['digests']))} it had"
-    others = [name for name, digest in mine["digests"].items() if digest != digests.get(name)]
-    return f"it had other {_listed(others)}" if others else None
+    changed = [name for name, value in mine["digests"].items() if value != digests.get(name)]
+    return f"it had other {_listed(changed)}" if changed else None
 
 
 def _listed(words: list[str]) -> str:
@@ -69,52 +76,52 @@ def _listed(words: list[str]) -> str:
 
 
 def _options(module: nn.Module) -> tuple[str, dict[str, Any]]:
-    """The class of a module, and what its constructor kept beside parameters, buffers and other modules."""
-    kept = vars(module).keys() - vars(nn.Module()).keys()
-    return type(module).__qualname__, {name: vars(module)[name] for name in sorted(kept)}
+    """Return the class of a module, and its attributes besides parameters, buffers and other modules."""
+    attributes = vars(module).keys() - vars(nn.Module()).keys()
+    return type(module).__qualname__, {name: vars(module)[name] for name in sorted(attributes)}
 
 
-def _digest(value: Any) -> str:
-    digest = hashlib.sha256()
-    _add(digest, value, set())
-    return digest.hexdigest()
+def digest(value: Any) -> str:
+    """Return the SHA-256 of a value: of tensors by their bytes, of plain values by their repr, of objects by parts."""
+    sha256 = hashlib.sha256()
+    _add(sha256, value, set())
+    return sha256.hexdigest()
 
 
-def _add(digest: Any, value: Any, seen: set[int]) -> None:
-    """Add a value to a digest: tensors by their bytes, plain values as written, others by their parts, each once."""
+def _add(sha256: Any, value: Any, seen: set[int]) -> None:
     if isinstance(value, Tensor):
-        _add(digest, f"{value.layout} {value.dtype} {list(value.shape)}", seen)
+        _add(sha256, f"{value.layout} {value.dtype} {list(value.shape)}", seen)
         if value.layout != torch.strided:
             entries = value.detach().to_sparse(layout=torch.sparse_coo).coalesce()
-            _add(digest, [entries.indices(), entries.values()], seen)
+            _add(sha256, [entries.indices(), entries.values()], seen)
             return
-        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+        sha256.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
     elif isinstance(value, list | tuple):
-        _add(digest, len(value), seen)
-        for one in value:
-            _add(digest, one, seen)
+        _add(sha256, len(value), seen)
+        for item in value:
+            _add(sha256, item, seen)
     elif isinstance(value, dict):
-        _add(digest, list(value.items()), seen)
+        _add(sha256, list(value.items()), seen)
     elif isinstance(value, set | frozenset):
-        _add(digest, sorted(_digest(one) for one in value), seen)
+        _add(sha256, sorted(digest(item) for item in value), seen)
     elif value is None or isinstance(value, str | bytes | int | float | complex | torch.dtype | torch.device):
-        digest.update(f"{type(value).__name__} {len(repr(value))} {value!r}".encode())
+        sha256.update(f"{type(value).__name__} {len(repr(value))} {value!r}".encode())
     elif isinstance(value, np.ndarray | np.generic):
-        _add(digest, f"{value.dtype} {value.shape}", seen)
-        digest.update(np.ascontiguousarray(value).tobytes())
-    elif id(value) not in seen:  # how an object is written may hold its address
+        _add(sha256, f"{value.dtype} {value.shape}", seen)
+        sha256.update(np.ascontiguousarray(value).tobytes())
+    elif id(value) not in seen:  # not by its repr, which may hold its address
         seen.add(id(value))
-        _add(digest, f"{type(value).__qualname__} {getattr(value, '__qualname__', '')}", seen)
-        _add(digest, _parts(value), seen)
+        _add(sha256, f"{type(value).__qualname__} {getattr(value, '__qualname__', '')}", seen)
+        _add(sha256, _parts(value), seen)
 
 
 def _parts(value: Any) -> list[Any]:
-    """What tells a function or an object from others of its name."""
+    """Return what distinguishes a function or an object from others with the same name."""
     if isinstance(value, functools.partial):
         return [value.func, value.args, value.keywords]
     if isinstance(value, types.FunctionType):
         code = value.__code__
-        constants = [one for one in code.co_consts if not isinstance(one, types.CodeType)]
+        constants = [constant for constant in code.co_consts if not isinstance(constant, types.CodeType)]
         closed = [cell.cell_contents for cell in value.__closure__ or ()]
         return [code.co_code, code.co_names, constants, value.__defaults__, closed]
     if isinstance(value, type | nn.Module) or not hasattr(value, "__dict__"):

@@ -1,8 +1,7 @@
-"""The training loop: Adam, early stopping on validation data, the best epoch kept; for one model or a stack."""
+"""The training loop of one model or a stack: Adam, early stopping on the validation part, the best epoch kept."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,11 +17,12 @@ from rgat.nn.stacked import SHARED
 from rgat.training.adam import make_adam, select_members
 from rgat.training.capture import Captured, training_on, why_not_capture
 from rgat.training.checkpoint import has_checkpoint, load_checkpoint, save_checkpoint
+from rgat.training.configuration import Settings
 from rgat.training.distributed import parallel, processes, separate_masks
 from rgat.training.identity import difference, identify
 from rgat.training.loss import l2_penalty, member_l2_penalties
 from rgat.training.progress import epoch_bar
-from rgat.training.run import Epoch, Result, Run, Settings
+from rgat.training.run import Epoch, Result, Run, curve_from_json, curve_to_json
 from rgat.training.task import GraphTask, NodeTask, Score, Task
 
 Data = NodeData | GraphData
@@ -38,21 +38,21 @@ def fit(
     checkpoint: str | Path | None = None,
     checkpoint_seconds: float = 30.0,
 ) -> Result:
-    """Train ``model`` on ``data`` in place and leave it at its best epoch by validation.
+    """Train ``model`` in place and leave it at its best epoch by validation.
 
-    In a process that `torchrun` started, several processes train one model.
+    Several processes that `torchrun` started train one model together.
 
     Args:
-        model: a ``NodeClassifier`` or ``GraphClassifier`` that fits the data; its parameters and the seed of its
-            dropout were drawn when it was built. Training runs where it is.
-        data: what to learn from.
-        settings: how.
-        seed: of the order of the batches.
+        model: a ``NodeClassifier`` or ``GraphClassifier`` that fits the data, on the device to train on. Its parameters
+            and the seed of its dropout were drawn when it was built.
+        data: the data to learn from.
+        settings: how to train.
+        seed: the seed of the order of the batches.
         on_epoch: called after every epoch.
         progress: show a progress bar.
-        checkpoint: a folder for checkpoints. If it holds one of this very run (the same data, initial model, settings
-            and seed), training goes on from there, on the CPU to the same numbers bit for bit; another is refused.
-        checkpoint_seconds: write one so often; one is written at the end in any case.
+        checkpoint: a folder for checkpoints. If it holds one of the same run (the same data, initial model, settings
+            and seed), training resumes from there, on the CPU to the same numbers bit for bit; another is refused.
+        checkpoint_seconds: the time between checkpoints; the last epoch always writes one.
     """
     settings = settings or Settings()
     with training_on(device_of(model)):
@@ -80,12 +80,12 @@ def _shown(task: Task, epoch: Epoch) -> str:
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Where its first parameter is."""
+    """Return the device of a model's first parameter."""
     return next(model.parameters()).device
 
 
 def make_task(datas: Sequence[Data], settings: Settings, device: torch.device) -> Task:
-    """The data of the members of a stack, or of one model, as the loop sees them."""
+    """Return the data of the members of a stack, or of one model, as the loop uses them."""
     selects, first = settings.patience is not None, datas[0]
     if isinstance(first, GraphData):
         return GraphTask(first, settings.batch_size, device, selects)
@@ -93,14 +93,14 @@ def make_task(datas: Sequence[Data], settings: Settings, device: torch.device) -
 
 
 class Training:
-    """The state of a training: everything that has to be written down to go on with it later.
+    """The state of a training: everything that a checkpoint holds.
 
     Args:
-        called: what computes logits and gradients: the model, or a wrapper of it.
+        called: computes logits and gradients: the model, or a wrapper of it.
         model: a model, or a stack.
         task: the data of its members.
         runs: one per member.
-        seed: of the order of the batches.
+        seed: the seed of the order of the batches.
     """
 
     def __init__(self, called: nn.Module, model: nn.Module, task: Task, runs: list[Run], seed: int) -> None:
@@ -120,26 +120,26 @@ class Training:
         self._prepare()
 
     def _prepare(self) -> None:
-        """Set up what depends on which members are still there."""
+        """Set up what depends on the remaining members."""
         settings = [self.runs[member].settings for member in self.members]
         like = next(self.model.parameters())
         kernel, attention = (
-            torch.tensor([getattr(one, name) for one in settings], dtype=like.dtype, device=like.device)
+            torch.tensor([getattr(each, name) for each in settings], dtype=like.dtype, device=like.device)
             for name in ("kernel_l2", "attention_l2")
         )
         self.l2 = (kernel, attention) if bool(kernel.any() or attention.any()) else None
         self.captured_step, self.captured_logits = Captured(), Captured()
 
     def step(self, ids: Tensor) -> Tensor:
-        """Take one step of Adam on a batch, captured where that is possible; returns each member's loss, ``[S]``."""
+        """Take one step of Adam on a batch, captured where possible; return the loss of each member, ``[S]``."""
         if self.why_not_capture is not None:
             return self._step(ids)
-        if not self.task.pad(ids):  # another place in memory
+        if not self.task.pad(ids):  # the padded buffer has a new address
             self.captured_step.forget()
         return self.captured_step(lambda: self._learn(lambda: self.task.padded_losses(self.called))).clone()
 
     def validate(self) -> list[Score]:
-        """Score each member on the validation part, its logits captured where that is possible."""
+        """Score each member on the validation part, with its logits captured where possible."""
         if self.why_not_capture is not None or not self.task.keeps("valid"):
             return self.task.evaluate(self.called, ["valid"])[0]
         return self.task.scores(self.captured_logits(lambda: self.task.logits(self.called, "valid")), "valid")
@@ -147,10 +147,9 @@ class Training:
     def _step(self, ids: Tensor) -> Tensor:
         return self._learn(lambda: self.task.losses(self.called, ids))
 
-    def _learn(self, find_losses: Callable[[], Tensor]) -> Tensor:
-        """One step of Adam; returns the loss of each member, ``[S]``."""
+    def _learn(self, compute_losses: Callable[[], Tensor]) -> Tensor:
         with self.autocast:
-            losses = find_losses()
+            losses = compute_losses()
         if self.l2 is not None:
             losses = losses + self._penalties()
         self.optimizer.zero_grad()
@@ -167,7 +166,7 @@ class Training:
 
     def epochs(self) -> Iterator[list[tuple[int, Epoch]]]:
         """Train until all members are finished; after every epoch yield the new point of each member's curve."""
-        self._let_go()  # a run that was taken up may be finished
+        self._let_go()  # a resumed run may be finished
         while self.members:
             self.called.train()
             losses = torch.stack([self.step(ids) for ids in self.task.batches(self.generator)]).mean(0)
@@ -180,7 +179,7 @@ class Training:
             points, improved = [], []
             for place, (member, loss, score) in enumerate(zip(self.members, train_losses, scores, strict=True)):
                 run = self.runs[member]
-                if run.is_finished:  # it waits for others to leave with it
+                if run.is_finished:  # it leaves the stack later, with others
                     continue
                 points.append((member, Epoch(len(run.curve) + 1, loss, *score)))
                 if run.record(points[-1][1], self.task.watched(score)):
@@ -201,10 +200,10 @@ class Training:
                 self.best[name].index_copy_(0, some, tensor.index_select(0, some))
 
     def _let_go(self) -> None:
-        """Take finished members out of the stack: what they have learned changes no more, and they cost nothing.
+        """Remove finished members from the stack, so that they cost nothing more.
 
-        Steps that were recorded have to be recorded anew for another number of members, and their kernels compiled; so
-        there members leave when half of them are finished.
+        Captured steps must be captured again, and their kernels compiled, for another number of members. There, members
+        leave only when half of them are finished.
         """
         staying = []
         for place, member in enumerate(self.members):
@@ -220,7 +219,7 @@ class Training:
             return
         self.members = [self.members[place] for place in staying]
         self.optimizer.zero_grad()
-        if not self.members:  # memory that nobody needs any more
+        if not self.members:  # free their memory
             self.best = {}
             self.optimizer.state.clear()
         elif isinstance(self.model, Stack):
@@ -231,12 +230,12 @@ class Training:
             self._prepare()
 
     def restore(self) -> None:
-        """Put a single model back to its best epoch."""
+        """Set a single model to its best epoch."""
         self.layers.load_state_dict(self.finished[0])
         self.layers.eval()
 
     def results(self, model: nn.Module, runs: Sequence[Run], how: str) -> list[Result]:
-        """Scores of models at their best epochs."""
+        """Return the scores of models at their best epochs."""
         capture = (
             "captured in a CUDA graph" if self.why_not_capture is None else f"not captured: {self.why_not_capture}"
         )
@@ -245,31 +244,31 @@ class Training:
         seconds = time.perf_counter() - self.started
         results = []
         for place, run in enumerate(runs):
-            found, constant = (
-                {part: own[place][1] for part, own in zip(PARTS, values, strict=True)} for values in scores
+            metrics, constant = (
+                {part: members[place][1] for part, members in zip(PARTS, by_part, strict=True)} for by_part in scores
             )
-            results.append(
-                Result(self.task.metric, run.best_epoch, found, constant, run.curve, seconds, f"{how}; steps {capture}")
-            )
+            trained = f"{how}; steps {capture}"
+            results.append(Result(self.task.metric, run.best_epoch, metrics, constant, run.curve, seconds, how=trained))
         return results
 
     def tensors(self) -> dict[str, Tensor]:
-        """All tensors of a single model's training, by name."""
-        found = {"generator": self.generator.get_state()}
+        """Return all tensors of a single model's training, by name."""
+        tensors = {"generator": self.generator.get_state()}
         for name, tensor in self.layers.state_dict().items():
-            found |= {f"model.{name}": tensor, f"best.{name}": self.best[name]}
+            tensors |= {f"model.{name}": tensor, f"best.{name}": self.best[name]}
         for name, parameter in self.layers.named_parameters():
-            found |= {f"adam.{name}.{key}": value for key, value in self.optimizer.state[parameter].items()}
-        return found
+            tensors |= {f"adam.{name}.{key}": value for key, value in self.optimizer.state[parameter].items()}
+        return tensors
 
     def load(self, tensors: dict[str, Tensor]) -> None:
-        """Go on from these tensors."""
+        """Resume from these tensors."""
         self.generator.set_state(tensors["generator"])
-        states: list[dict[str, Tensor]] = [{}, {}]
-        for state, prefix in zip(states, ("model.", "best."), strict=True):
-            state |= {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
-        self.layers.load_state_dict(states[0])
-        self.best = {name: tensor.to(self.device) for name, tensor in states[1].items()}
+        model, best = (
+            {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+            for prefix in ("model.", "best.")
+        )
+        self.layers.load_state_dict(model)
+        self.best = {name: tensor.to(self.device) for name, tensor in best.items()}
         for name, parameter in self.layers.named_parameters():
             keys = ("step", "exp_avg", "exp_avg_sq")
             self.optimizer.state[parameter] = {key: tensors[f"adam.{name}.{key}"].to(self.device) for key in keys}
@@ -280,16 +279,16 @@ def _is_shared(name: str) -> bool:
 
 
 class _Writer:
-    """Writes checkpoints of a training, and takes up the one that is there."""
+    """Writes the checkpoints of a training, after resuming from the one in the folder."""
 
     def __init__(self, folder: Path, seconds: float, training: Training, data: Data, seed: int) -> None:
         self.folder, self.seconds, self.training = folder, seconds, training
         self.identity = identify(training.layers, data, training.runs[0].settings, seed)
         self.written = time.monotonic()
         if has_checkpoint(folder):
-            self._take_up()
+            self._resume()
 
-    def _take_up(self) -> None:
+    def _resume(self) -> None:
         tensors, record = load_checkpoint(self.folder)
         reason = difference(self.identity, record)
         if reason is not None:
@@ -300,12 +299,12 @@ class _Writer:
         run = self.training.runs[0]
         self.training.load(tensors)
         run.best_epoch = record["best_epoch"]
-        run.curve = [Epoch(number, *map(float, rest)) for number, *rest in record["curve"]]
+        run.curve = curve_from_json(record["curve"])
         if run.best_epoch:
             run.best_value = tuple(record["best_value"])
 
     def write(self, is_last: bool) -> None:
-        """Write a checkpoint if it is time, or the last one."""
+        """Write a checkpoint if it is due, or the last one."""
         now = time.monotonic()
         if processes().rank > 0 or (now - self.written < self.seconds and not is_last):
             return
@@ -315,10 +314,6 @@ class _Writer:
             "epoch": len(run.curve),
             "best_epoch": run.best_epoch,
             "best_value": list(run.best_value) if run.best_epoch else None,
-            "curve": [[_json_number(value) for value in dataclasses.astuple(epoch)] for epoch in run.curve],
+            "curve": curve_to_json(run.curve),
         }
         save_checkpoint(self.folder, self.training.tensors(), record)
-
-
-def _json_number(value: float) -> float | str:
-    return value if math.isfinite(value) else str(value)

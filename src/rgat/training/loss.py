@@ -1,4 +1,4 @@
-"""Losses (the last equations of sections 2.2 and 2.3) and penalties."""
+"""The losses of the paper (the last equations of sections 2.2 and 2.3), and L2 penalties."""
 
 from __future__ import annotations
 
@@ -7,34 +7,20 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
-from rgat.checks import check_word
 from rgat.data.dataset import MISSING
 
 
-def node_cross_entropy(logits: Tensor, labels: Tensor, nodes: Tensor, reduction: str = "mean") -> Tensor:
-    """Masked cross-entropy over labelled nodes.
+def node_cross_entropy(logits: Tensor, labels: Tensor, nodes: Tensor, known: Tensor) -> Tensor:
+    """Return the mean cross-entropy over labelled nodes for each member of a stack, ``[S]``; zero without any.
 
-    Args:
-        logits: ``[N, classes]``.
-        labels: ``[N]`` class of each node; only those of ``nodes`` are read.
-        nodes: ids of the labelled nodes to learn from.
-        reduction: "mean" over these nodes (zero without any), or the "sum" that the paper prints.
-    """
-    check_word("reduction", reduction, ("mean", "sum"))
-    total = cross_entropy(logits[nodes], labels[nodes], reduction="sum")
-    return total / max(len(nodes), 1) if reduction == "mean" else total
-
-
-def member_cross_entropy(logits: Tensor, labels: Tensor, nodes: Tensor, known: Tensor) -> Tensor:
-    """The mean cross-entropy of each member of a stack, ``[S]``.
+    The paper prints the sum over these nodes.
 
     Args:
         logits: ``[S, N, classes]``.
         labels: ``[S, N]``.
-        nodes: ``[S, n]`` ids of the labelled nodes, filled up with any others.
-        known: ``[S, n]``, 1 where a node counts, 0 where it fills up.
+        nodes: ``[S, n]`` ids of the nodes to learn from, padded with any others.
+        known: ``[S, n]``, 1 where a node is labelled, 0 for the others and the padding.
     """
     nll = -torch.log_softmax(logits.gather(1, nodes.unsqueeze(-1).expand(-1, -1, logits.shape[2])), dim=-1)
     nll = nll.gather(-1, labels.gather(1, nodes).clamp(min=0).unsqueeze(-1)).squeeze(-1)
@@ -44,13 +30,13 @@ def member_cross_entropy(logits: Tensor, labels: Tensor, nodes: Tensor, known: T
 def multi_task_cross_entropy(
     logits: Tensor, labels: Tensor, class_weights: Tensor | None = None, num_graphs: int | None = None
 ) -> Tensor:
-    """Weighted softmax cross-entropy, summed over the known labels of a batch, divided by its number of graphs.
+    """Return the weighted softmax cross-entropy, summed over a batch's labels and divided by its number of graphs.
 
     Args:
         logits: ``[G, tasks, classes]``.
         labels: ``[G, tasks]`` classes; -1 where a label is missing.
         class_weights: ``[tasks, classes]``; 1 by default.
-        num_graphs: number of graphs of the whole batch, where this is one process's part of it; ``G`` by default.
+        num_graphs: number of graphs of the whole batch if this is one process's share of it; ``G`` by default.
     """
     if labels.shape != logits.shape[:2]:
         raise ValueError(f"`labels` must have shape {list(logits.shape[:2])}, got {list(labels.shape)}")
@@ -66,9 +52,9 @@ def multi_task_cross_entropy(
 
 
 def balanced_class_weights(labels: Tensor) -> Tensor:
-    """Weights ``[tasks, 2]`` of a training part's labels: 1 for negatives, negatives over positives for positives.
+    """Return class weights ``[tasks, 2]``: 1 for negatives, the ratio of negatives to positives for positives.
 
-    A task without positives or without negatives keeps weight 1 for both.
+    A task without positives or without negatives has weight 1 for both.
     """
     negatives, positives = (labels == 0).sum(0), (labels == 1).sum(0)
     ratio = torch.where((negatives > 0) & (positives > 0), negatives / positives.clamp(min=1), 1.0)
@@ -76,12 +62,12 @@ def balanced_class_weights(labels: Tensor) -> Tensor:
 
 
 def l2_penalty(model: nn.Module, kernel: Sequence[float], attention: Sequence[float]) -> Tensor:
-    """``coefficient * sum(p ** 2)`` over the parameters that make a kernel: the full kernel, or bases and coefficients.
+    """Return ``coefficient * sum(p ** 2)`` over the kernels' parameters: the full kernel, or bases and coefficients.
 
     Args:
         model: a model with the layers ``conv1`` and ``conv2``.
         kernel: coefficients of ``W``, one per layer.
-        attention: coefficients of the attention kernels, one per layer; of no effect on an RGCN, which has none.
+        attention: coefficients of the attention kernels, one per layer; an RGCN has no such kernels.
     """
     penalty = next(model.parameters()).new_zeros(())
     for parts, layer in zip(zip(kernel, attention, strict=True), (model.conv1, model.conv2), strict=True):
@@ -93,7 +79,7 @@ def l2_penalty(model: nn.Module, kernel: Sequence[float], attention: Sequence[fl
 
 
 def member_l2_penalties(model: nn.Module, kernel: Tensor, attention: Tensor) -> Tensor:
-    """The penalty of each member of a stack, ``[S]``; coefficients are ``[S, 2]``, one per member and layer."""
+    """Return the penalty of each member of a stack, ``[S]``; coefficients are ``[S, 2]``, per member and layer."""
     penalties = kernel.new_zeros(len(kernel))
     for number, layer in enumerate((model.conv1, model.conv2)):
         for coefficients, parameters in zip((kernel, attention), _kernel_parameters(layer), strict=True):
@@ -104,6 +90,6 @@ def member_l2_penalties(model: nn.Module, kernel: Tensor, attention: Tensor) -> 
 
 
 def _kernel_parameters(layer: Any) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """The parameters of ``W``, and those of the attention kernels."""
+    """Return the parameters of ``W``, and those of the attention kernels."""
     attention = getattr(layer, "attention_kernel", None)
     return list(layer.kernel.parameters()), [] if attention is None else list(attention.parameters())

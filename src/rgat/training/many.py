@@ -1,10 +1,11 @@
-"""Many models trained together: seeds, folds and settings of one architecture as stacks, as far as memory allows."""
+"""Train many models together: seeds, folds and settings of one architecture as stacks, as far as memory allows."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -14,11 +15,13 @@ from rgat.data import GraphData, NodeData
 from rgat.memory import free_memory
 from rgat.models import difference, stack
 from rgat.training.capture import training_on
+from rgat.training.configuration import Settings
+from rgat.training.distributed import processes
 from rgat.training.loop import Data, Training, device_of, fit, make_task
 from rgat.training.progress import epoch_bar
-from rgat.training.run import Epoch, Result, Run, Settings
+from rgat.training.run import Epoch, Result, Run
 
-MEMORY_SHARE = 0.5  # of what is free
+MEMORY_SHARE = 0.5  # of the free memory, for one stack
 
 
 class Job(NamedTuple):
@@ -38,6 +41,7 @@ def fit_many(
     on_epoch: Callable[[int, Epoch], None] | None = None,
     progress: bool = False,
     stacked: bool = True,
+    checkpoint: str | Path | None = None,
 ) -> list[Result]:
     """Train models in place, each as :func:`fit` would alone; ``how`` of each result says whether it was stacked.
 
@@ -47,31 +51,34 @@ def fit_many(
 
     Args:
         models: on one device.
-        data: for all models, or for each.
-        settings: likewise.
-        seeds: of the order of the batches, likewise.
-        on_epoch: called with the number of the model after every epoch of it.
+        data: for all models, or one for each.
+        settings: for all models, or one for each.
+        seeds: of the order of the batches; for all models, or one for each.
+        on_epoch: called with a model's number after each of its epochs.
         progress: show a progress bar for each stack.
-        stacked: False trains one by one. Stacks were faster wherever it was measured (`docs/training.md`), so what can
-            be stacked is, as far as memory allows.
+        stacked: False trains one by one. Stacks were faster in all measurements (`docs/training.md`).
+        checkpoint: a folder for the checkpoints of a single model, as :func:`fit` takes it.
     """
+    if checkpoint is not None and len(models) != 1:
+        raise ValueError(f"`checkpoint` must be given for one model alone, got {len(models)} models")
     columns = {"data": data, "settings": settings or Settings(), "seeds": seeds}
-    each = [_one_each(name, given, len(models)) for name, given in columns.items()]
+    each = [_for_each(name, given, len(models)) for name, given in columns.items()]
     jobs = [Job(*row) for row in zip(models, *each, strict=True)]
     results: dict[int, Result] = {}
     with training_on(device_of(models[0]) if len(models) else torch.device("cpu")):
         for numbers, how in plan_stacks(jobs, stacked):
             if len(numbers) == 1:
                 (k,) = numbers
-                alone = fit(*jobs[k], None if on_epoch is None else functools.partial(on_epoch, k), progress)
+                callback = None if on_epoch is None else functools.partial(on_epoch, k)
+                alone = fit(*jobs[k], callback, progress, checkpoint)
                 results[k] = dataclasses.replace(alone, how=alone.how.replace("alone", how, 1))
             else:
-                found = _fit_stack([jobs[k] for k in numbers], numbers, how, on_epoch, progress)
-                results |= dict(zip(numbers, found, strict=True))
+                together = _fit_stack([jobs[k] for k in numbers], numbers, how, on_epoch, progress)
+                results |= dict(zip(numbers, together, strict=True))
     return [results[k] for k in range(len(jobs))]
 
 
-def _one_each(name: str, given: Any, count: int) -> Sequence[Any]:
+def _for_each(name: str, given: Any, count: int) -> Sequence[Any]:
     if not isinstance(given, Sequence):
         return [given] * count
     if len(given) != count:
@@ -80,9 +87,11 @@ def _one_each(name: str, given: Any, count: int) -> Sequence[Any]:
 
 
 def plan_stacks(jobs: Sequence[Job], stacked: bool = True) -> list[tuple[list[int], str]]:
-    """Which jobs are done together, and why."""
+    """Return the numbers of the jobs of each stack, and the reason for it."""
     if not stacked:
         return [([k], "alone, as asked for") for k in range(len(jobs))]
+    if processes().number > 1:
+        return [([k], "alone: several processes train it") for k in range(len(jobs))]
     groups: list[list[int]] = []
     reasons: dict[int, str] = {}
     for k, job in enumerate(jobs):
@@ -110,7 +119,7 @@ def plan_stacks(jobs: Sequence[Job], stacked: bool = True) -> list[tuple[list[in
 
 
 def _why_not_together(first: Job, other: Job) -> str | None:
-    """Why two jobs cannot be done in one stack; None if they can."""
+    """Return why two jobs cannot share a stack; None if they can."""
     if isinstance(first.data, NodeData) and isinstance(other.data, NodeData):
         if first.data.graph is not other.data.graph or first.data.x is not other.data.x:
             return "others have another graph"
@@ -127,12 +136,12 @@ def _why_not_together(first: Job, other: Job) -> str | None:
 
 
 def bytes_needed(job: Job) -> int:
-    """Return an upper bound of the bytes that training takes for one model more, besides data and graph.
+    """Return an upper bound of the bytes that training one more model takes, besides data and graph.
 
-    Ten times the parameters: they themselves, their gradients, Adam's two moments, the best epoch, the copies that a
-    stack is made from and gives back, and what the allocator leaves unused. Eight numbers for each edge, node and unit
-    of both layers: values, queries and outputs, and their gradients. On knowledge graphs of 60,000 to 170,000 edges and
-    10 or 100 classes it was 1.1 to 5 times what was taken; `tests/training/test_bytes_needed.py` holds it to that.
+    Ten times the parameters: themselves, their gradients, Adam's two moments, the best epoch, the models that a stack
+    is built from and copied back to, and memory that the allocator leaves unused. Eight numbers for each edge, node and
+    unit of both layers: values, queries, outputs and their gradients. On knowledge graphs of 60,000 to 170,000 edges
+    and 10 or 100 classes the bound was 1.1 to 5 times the measured memory (`tests/training/test_bytes_needed.py`).
     """
     model: Any = job.model
     parameters = sum(p.numel() * p.element_size() for p in job.model.parameters())
@@ -146,7 +155,7 @@ def bytes_needed(job: Job) -> int:
 
 
 def members_that_fit(job: Job) -> int:
-    """Return how many models like this one can be trained together in the memory that is free; it may be none."""
+    """Return how many models like this one can be trained together in the free memory; possibly none."""
     free = free_memory(device_of(job.model))
     return int(MEMORY_SHARE * free / bytes_needed(job))
 
@@ -162,7 +171,7 @@ def _fit_stack(
     device = device_of(models[0])
     together = stack(models)
     training = Training(together, together, make_task(datas, settings[0], device), [Run(s) for s in settings], seeds[0])
-    with epoch_bar(max(one.max_epochs for one in settings), progress) as advance:
+    with epoch_bar(max(each.max_epochs for each in settings), progress) as advance:
         for points in training.epochs():
             advance(f"{len(points)} of {len(models)} models in training")
             if on_epoch is not None:
@@ -171,5 +180,5 @@ def _fit_stack(
     for member, model in enumerate(models):
         model.load_state_dict(training.finished[member])
         model.eval()
-    training.task = make_task(datas, settings[0], device)  # members have left the other
+    training.task = make_task(datas, settings[0], device)  # finished members have left the first one
     return training.results(stack(models), training.runs, how)

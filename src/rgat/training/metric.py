@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
@@ -10,12 +12,12 @@ from rgat.data.dataset import MISSING
 
 
 def accuracy(logits: Tensor, labels: Tensor) -> float:
-    """Share of labelled rows whose largest logit is that of their class; NaN without any."""
+    """Return the share of labelled rows whose largest logit is that of their class; NaN without labels."""
     return float((logits.argmax(-1) == labels)[labels != MISSING].double().mean())
 
 
 def roc_auc(scores: NDArray[np.floating], positive: NDArray[np.bool_]) -> float:
-    """Probability that a positive row scores above a negative one, ties counting half; NaN if undefined."""
+    """Return the probability that a positive row scores above a negative one, ties counting half; NaN if undefined."""
     num_positive = int(positive.sum())
     num_negative = len(positive) - num_positive
     if num_positive == 0 or num_negative == 0 or np.isnan(scores).any():
@@ -27,26 +29,31 @@ def roc_auc(scores: NDArray[np.floating], positive: NDArray[np.bool_]) -> float:
 
 
 def roc_auc_per_task(logits: Tensor, labels: Tensor) -> list[float]:
-    """ROC-AUC of each task over its known labels, from logits ``[G, tasks, 2]`` and labels ``[G, tasks]``."""
+    """Return the ROC-AUC of each task over its labels, from logits ``[G, tasks, 2]`` and labels ``[G, tasks]``."""
+    return _per_task(roc_auc, logits, labels)
+
+
+def _per_task(metric: Callable[..., float], logits: Tensor, labels: Tensor) -> list[float]:
     scores = (logits[..., 1] - logits[..., 0]).double().cpu().numpy()
     classes = labels.cpu().numpy()
-    values = []
-    for task in range(labels.shape[1]):
-        known = classes[:, task] != MISSING
-        values.append(roc_auc(scores[known, task], classes[known, task] == 1))
-    return values
+    known = classes != MISSING
+    return [metric(s[k], c[k] == 1) for s, c, k in zip(scores.T, classes.T, known.T, strict=True)]
+
+
+def _mean(values: list[float]) -> float:
+    finite = [value for value in values if not np.isnan(value)]
+    return float(np.mean(finite)) if finite else float("nan")
 
 
 def mean_roc_auc(logits: Tensor, labels: Tensor) -> float:
-    """Mean over the tasks that have both classes; NaN if none has, or if a logit is NaN."""
+    """Return the mean ROC-AUC over the tasks that have both classes; NaN if none has, or if a logit is NaN."""
     if logits.isnan().any():
         return float("nan")
-    values = [value for value in roc_auc_per_task(logits, labels) if not np.isnan(value)]
-    return float(np.mean(values)) if values else float("nan")
+    return _mean(roc_auc_per_task(logits, labels))
 
 
 def pr_auc(scores: NDArray[np.floating], positive: NDArray[np.bool_]) -> float:
-    """Average precision: the area under the steps of the precision-recall curve; NaN if undefined."""
+    """Return the average precision, the area under the stepwise precision-recall curve; NaN if undefined."""
     if not positive.any() or positive.all() or np.isnan(scores).any():
         return float("nan")
     order = np.argsort(-scores, kind="stable")
@@ -57,9 +64,5 @@ def pr_auc(scores: NDArray[np.floating], positive: NDArray[np.bool_]) -> float:
 
 
 def mean_pr_auc(logits: Tensor, labels: Tensor) -> float:
-    """Mean of the average precision over the tasks that have both classes; NaN if none has."""
-    scores, classes = (logits[..., 1] - logits[..., 0]).double().cpu().numpy(), labels.cpu().numpy()
-    known = classes != MISSING
-    values = [pr_auc(s[k], c[k] == 1) for s, c, k in zip(scores.T, classes.T, known.T, strict=True)]
-    finite = [value for value in values if not np.isnan(value)]
-    return float(np.mean(finite)) if finite else float("nan")
+    """Return the mean average precision over the tasks that have both classes; NaN if none has."""
+    return _mean(_per_task(pr_auc, logits, labels))

@@ -1,13 +1,13 @@
-"""What one step of training is, for nodes of one graph and for many graphs: batches, losses, scores.
+"""Batches, losses and scores, for the nodes of one graph and for many graphs.
 
-Everything has an axis ``S`` in front, that of the members of a stack; a model alone is one member.
+Losses and logits have a leading axis ``S``, the members of a stack; a single model is a stack of one.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,52 +19,16 @@ from rgat.data.store import AT_ONCE, GraphStore
 from rgat.graph import RelationalGraph
 from rgat.models import NodeClassifier, Stack
 from rgat.training.distributed import processes
-from rgat.training.loss import balanced_class_weights, member_cross_entropy, multi_task_cross_entropy
+from rgat.training.loss import balanced_class_weights, multi_task_cross_entropy, node_cross_entropy
 from rgat.training.metric import mean_roc_auc
 
 Score = tuple[float, float]  # loss and metric
 
-_WORTH = 0.75  # a part's own edges are taken where they are at most this share of all
-
-
-class Task(Protocol):
-    """Data as the training loop sees it."""
-
-    metric: str
-
-    def batches(self, generator: torch.Generator) -> Iterator[Tensor]:
-        """Ids of the training examples of each step of an epoch."""
-
-    def losses(self, model: nn.Module, ids: Tensor) -> Tensor:
-        """The loss of each member in one step, ``[S]``."""
-
-    def pad(self, ids: Tensor) -> bool:
-        """Put a batch where ``padded_losses`` finds it; whether that is the place of the batch before."""
-
-    def padded_losses(self, model: nn.Module) -> Tensor:
-        """The losses of the batch that was put there; the same work whatever the batch."""
-
-    def evaluate(self, model: nn.Module, parts: Sequence[str], constant_attention: bool = False) -> list[list[Score]]:
-        """For each of the parts the loss and metric of each member."""
-
-    def keeps(self, part: str) -> bool:
-        """Whether the logits of a part are computed from the same memory each time, so that they can be captured."""
-
-    def logits(self, model: nn.Module, part: str) -> Tensor:
-        """What :meth:`scores` scores, of each member."""
-
-    def scores(self, logits: Tensor, part: str) -> list[Score]:
-        """The loss and metric of each member on a part."""
-
-    def watched(self, score: Score) -> tuple[float, float]:
-        """What early stopping makes small; the second number decides ties."""
-
-    def select(self, members: list[int]) -> None:
-        """Keep some members only."""
+_WORTH = 0.75  # use a part's receptive field if it has at most this share of all edges
 
 
 def check_parts(data: NodeData | GraphData, selects: bool) -> None:
-    """Refuse parts that cannot be learned from or selected on; the others may lack labels, and are then not scored."""
+    """Raise unless there are labels to learn from and, if ``selects``, to select on; other parts may lack labels."""
     needed = ("train", "valid") if selects else ("train",)
     most = len(data.classes) - 1 if isinstance(data, NodeData) else 1
     for part in PARTS:
@@ -92,7 +56,7 @@ def _members(model: nn.Module, logits: Tensor) -> Tensor:
 
 
 def _wide(logits: Tensor) -> Tensor:
-    """Scores are computed in single precision at least."""
+    """Return logits in single precision at least, for scores."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
@@ -105,8 +69,19 @@ def graph_logits(model: nn.Module, store: GraphStore, graphs: Tensor, constant_a
     return torch.cat([part.float().cpu() for part in parts])
 
 
+@torch.no_grad()
+def node_logits(model: nn.Module, data: NodeData, constant_attention: bool = False) -> Tensor:
+    """Return a model's logits of all nodes, ``[N, classes]`` on the CPU; a diverged model gives NaN."""
+    device = next(model.parameters()).device
+    graph = copy.copy(data.graph) if data.graph.device == device else data.graph.to(device)
+    graph.validate = False
+    x = None if data.x is None else data.x.to(device)
+    logits: Tensor = model(x, graph, constant_attention=constant_attention)
+    return logits.float().cpu()
+
+
 class _Part(NamedTuple):
-    """The nodes of one part of each member's split, padded to the longest, and which of them count: those labelled."""
+    """The nodes of one part of each member's split, padded to the longest, and which of them are labelled."""
 
     nodes: Tensor  # [S, n]
     known: Tensor  # [S, n], 1 or 0
@@ -115,7 +90,7 @@ class _Part(NamedTuple):
 class NodeTask:
     """Full-batch node classification; early stopping watches the validation loss.
 
-    Members share graph and features; labels and splits are their own. Scores leave out nodes without a label.
+    Members share graph and features and have their own labels and splits. Nodes without a label are not scored.
     """
 
     metric = "accuracy"
@@ -128,22 +103,22 @@ class NodeTask:
             raise ValueError(f"node features of {first.name} must not contain NaN; clean them first")
         if processes().number > 1:
             raise ValueError(
-                f"nodes of one graph are learned from together, by one process, got {processes().number} for "
-                f"{first.name}; only graph classification can be shared out"
+                f"node classification must run in one process, got {processes().number} for {first.name}; only graph "
+                "classification can be shared among processes"
             )
         self.x = None if first.x is None else first.x.to(device)
         self.graph = copy.copy(first.graph.prepare())
         if device != self.graph.device:
             self.graph = self.graph.to(device)
-        self.graph.validate = False  # checked when it was made; a diverged model must end its run, not the program
+        self.graph.validate = False  # checked when it was built; a diverged model must end its run without an error
         labels = [data.labels for data in datas]
-        same = all(one is labels[0] for one in labels)
-        self.labels = (labels[0].expand(len(datas), -1) if same else torch.stack(labels)).to(device)
+        are_shared = all(each is labels[0] for each in labels)
+        self.labels = (labels[0].expand(len(datas), -1) if are_shared else torch.stack(labels)).to(device)
         self.parts = {part: _padded(labels, [getattr(data, part) for data in datas], device) for part in PARTS}
         self._fields: dict[str, RelationalGraph | tuple[RelationalGraph, ...]] = {}
 
     def _field(self, model: nn.Module, part: str) -> RelationalGraph | tuple[RelationalGraph, ...]:
-        """The graph; or for each layer, if that changes nothing and saves work, only the edges that a part needs."""
+        """Return each layer's receptive field of a part, where that saves work and changes nothing; or the graph."""
         inner = model.model if isinstance(model, Stack) else model
         if type(inner) is not NodeClassifier or not inner.depends_on_edges_alone:
             return self.graph
@@ -154,63 +129,71 @@ class NodeTask:
         return self._fields[part]
 
     def batches(self, generator: torch.Generator) -> Iterator[Tensor]:
+        """Yield the ids of the training examples of each step of an epoch."""
         yield self.parts["train"].nodes
 
     def losses(self, model: nn.Module, ids: Tensor) -> Tensor:
+        """Return the loss of each member on a batch, ``[S]``."""
         logits = _members(model, model(self.x, self._field(model, "train")))
-        return member_cross_entropy(logits, self.labels, *self.parts["train"])
+        return node_cross_entropy(logits, self.labels, *self.parts["train"])
 
     def pad(self, ids: Tensor) -> bool:
+        """Copy a batch into the padded buffer; return whether the buffer is still at the same address."""
         return True
 
     def padded_losses(self, model: nn.Module) -> Tensor:
+        """Return the losses of the batch in the padded buffer; every batch takes the same kernel launches."""
         return self.losses(model, self.parts["train"].nodes)
 
     def evaluate(self, model: nn.Module, parts: Sequence[str], constant_attention: bool = False) -> list[list[Score]]:
+        """Return the loss and metric of each member, for each part."""
         logits = self.logits(model, parts[0] if len(parts) == 1 else None, constant_attention)
         return [self.scores(logits, part) for part in parts]
 
     def keeps(self, part: str) -> bool:
+        """Return whether a part's batches stay at the same address, so that its logits can be captured."""
         return True
 
     def logits(self, model: nn.Module, part: str | None = None, constant_attention: bool = False) -> Tensor:
-        """Those of all nodes, or with ``part`` those of its nodes among all, ``[S, N, classes]``."""
+        """Return logits ``[S, N, classes]``; with ``part``, only those of its nodes are valid."""
         graph = self.graph if part is None else self._field(model, part)
         logits: Tensor = model(self.x, graph, constant_attention=constant_attention)
         return _wide(_members(model, logits))
 
     def scores(self, logits: Tensor, part: str) -> list[Score]:
-        """The loss and accuracy of each member."""
+        """Return the loss and accuracy of each member."""
         nodes, known = self.parts[part]
-        losses = member_cross_entropy(logits, self.labels, nodes, known)
+        losses = node_cross_entropy(logits, self.labels, nodes, known)
         right = (logits.argmax(-1) == self.labels).gather(1, nodes) & (known > 0)
         accuracy = right.sum(1).double() / known.sum(1)  # NaN without labels
         return list(zip(losses.tolist(), accuracy.tolist(), strict=True))
 
     def watched(self, score: Score) -> tuple[float, float]:
+        """Return what early stopping minimises; the second number breaks ties."""
         return score[0], -score[1]
 
     def select(self, members: list[int]) -> None:
+        """Keep only these members."""
         self.labels = self.labels[members]
         self.parts = {name: _Part(*(tensor[members] for tensor in part)) for name, part in self.parts.items()}
 
 
 def _padded(labels: Sequence[Tensor], ids: Sequence[Tensor], device: torch.device) -> _Part:
-    known = [(one[own] != MISSING).long() for one, own in zip(labels, ids, strict=True)]
-    nodes = [own.long() for own in ids]
+    known = [(classes[nodes] != MISSING).long() for classes, nodes in zip(labels, ids, strict=True)]
+    nodes = [part.long() for part in ids]
     return _Part(*(torch.nn.utils.rnn.pad_sequence(part, batch_first=True).to(device) for part in (nodes, known)))
 
 
 def _with_filler(table: Tensor, value: int) -> Tensor:
-    """One more row, for what fills a batch up."""
+    """Append one row, which the padding of a batch refers to."""
     return torch.cat([table, table.new_full((1, *table.shape[1:]), value)])
 
 
 class GraphTask:
     """Mini-batch multi-task graph classification; early stopping watches the mean ROC-AUC.
 
-    Members share data and the order of the batches. Class weights come from the training part alone. With several
-    processes each has its share of every batch and of every evaluation.
+    Members share data and the order of the batches. Class weights come from the training part. Each of several
+    processes takes a share of every batch and of every evaluation.
     """
 
     metric = "mean ROC-AUC"
@@ -225,7 +208,7 @@ class GraphTask:
         self.device = device
         self.processes = processes()
         self.class_weights = balanced_class_weights(data.labels[data.train]).to(device)
-        self._kept: dict[str, list[tuple[Tensor, RelationalGraph]]] = {}  # batches of parts that are scored often
+        self._kept: dict[str, list[tuple[Tensor, RelationalGraph]]] = {}  # batches of parts
         self._padded: PaddedBatch | None = None
 
     def batches(self, generator: torch.Generator) -> Iterator[Tensor]:
@@ -237,16 +220,14 @@ class GraphTask:
         return (x, graph) if self.device.type == "cpu" else (x.to(self.device), graph.to(self.device))
 
     def losses(self, model: nn.Module, ids: Tensor) -> Tensor:
-        own = self.processes.share(ids)
-        labels = self.data.labels[own].to(self.device)
-        logits = _members(model, model(*self._batch(own)))
-        # Gradients will be averaged over the processes.
-        scale = self.processes.number
-        parts = [multi_task_cross_entropy(one, labels, self.class_weights, len(ids)) * scale for one in logits]
-        return torch.stack(parts)
+        share = self.processes.share(ids)
+        labels = self.data.labels[share].to(self.device)
+        logits = _members(model, model(*self._batch(share)))
+        scale = self.processes.number  # gradients are averaged over the processes
+        losses = [multi_task_cross_entropy(each, labels, self.class_weights, len(ids)) * scale for each in logits]
+        return torch.stack(losses)
 
     def pad(self, ids: Tensor) -> bool:
-        """Put a batch where ``padded_losses`` finds it; whether that is the place of the batch before."""
         store, size = self.data.graphs, min(self.batch_size, len(self.data.train))
         same = self._padded is not None and self._padded.holds(ids)
         if self._padded is None:
@@ -261,7 +242,6 @@ class GraphTask:
         return same
 
     def padded_losses(self, model: nn.Module) -> Tensor:
-        """The losses of the batch that was put there; the same work whatever the batch."""
         batch, (features, edge_attr, known) = self._padded, self._tables
         assert batch is not None
         assert features is not None
@@ -271,34 +251,35 @@ class GraphTask:
             batch.graph.edge_attr = edge_attr.index_select(0, batch.edges)
         labels = known.index_select(0, batch.ids)
         logits = _members(model, model(features.index_select(0, batch.nodes), batch.graph))[:, : batch.num_graphs]
-        parts = [multi_task_cross_entropy(one, labels, self.class_weights, 1) / batch.number for one in logits]
-        return torch.cat(parts)
+        losses = [multi_task_cross_entropy(each, labels, self.class_weights, 1) / batch.number for each in logits]
+        return torch.cat(losses)
 
     def evaluate(self, model: nn.Module, parts: Sequence[str], constant_attention: bool = False) -> list[list[Score]]:
-        found = []
+        scores = []
         for part in parts:
-            own = self.logits(model, part, constant_attention)
+            share = self.logits(model, part, constant_attention)
             ids = getattr(self.data, part)
-            logits = self.processes.gather(own.transpose(0, 1).contiguous(), len(ids))  # [G, S, tasks, classes]
-            found.append(self.scores(logits.transpose(0, 1), part))
-        return found
+            logits = self.processes.gather(share.transpose(0, 1).contiguous(), len(ids))  # [G, S, tasks, classes]
+            scores.append(self.scores(logits.transpose(0, 1), part))
+        return scores
 
     def keeps(self, part: str) -> bool:
         return int(self.data.graphs.sizes[getattr(self.data, part)].sum()) <= AT_ONCE
 
     def logits(self, model: nn.Module, part: str, constant_attention: bool = False) -> Tensor:
-        """Those of this process's share of a part, ``[S, G, tasks, classes]``."""
-        batches = self._scored(part, len(model) if isinstance(model, Stack) else 1)
-        return torch.cat(
-            [_wide(_members(model, model(*one, constant_attention=constant_attention))) for one in batches], 1
-        )
+        """Return the logits of this process's share of a part, ``[S, G, tasks, classes]``."""
+        batches = self._part_batches(part, len(model) if isinstance(model, Stack) else 1)
+        logits = [model(*batch, constant_attention=constant_attention) for batch in batches]
+        return torch.cat([_wide(_members(model, values)) for values in logits], 1)
 
-    def _scored(self, part: str, members: int) -> Iterable[tuple[Tensor, RelationalGraph]]:
-        """This process's share of a part in batches that need no more memory than is usual, however large it is."""
+    def _part_batches(self, part: str, members: int) -> Iterable[tuple[Tensor, RelationalGraph]]:
+        """Return this process's share of a part in batches of bounded size."""
         if part in self._kept:
             return self._kept[part]
         store = self.data.graphs
-        trained_on = int(self.batch_size * store.sizes[self.data.train].double().mean())  # that much fits in any case
+        trained_on = int(
+            self.batch_size * store.sizes[self.data.train].double().mean()
+        )  # a training batch fits into memory
         ids = self.processes.share(getattr(self.data, part))
         batches = map(self._batch, store.split(ids, max(AT_ONCE // members, trained_on)))
         if self.keeps(part):
@@ -307,13 +288,17 @@ class GraphTask:
         return batches
 
     def scores(self, logits: Tensor, part: str) -> list[Score]:
-        """The loss and mean ROC-AUC of each member."""
-        labels, logits = self.data.labels[getattr(self.data, part)], logits.cpu()  # at once: ranks are found there
+        """Return the loss and mean ROC-AUC of each member."""
+        labels, logits = self.data.labels[getattr(self.data, part)], logits.cpu()  # ROC-AUC is computed there
         weights = self.class_weights.cpu()
-        return [(float(multi_task_cross_entropy(one, labels, weights)), mean_roc_auc(one, labels)) for one in logits]
+        losses = [float(multi_task_cross_entropy(each, labels, weights)) for each in logits]
+        return [(loss, mean_roc_auc(each, labels)) for loss, each in zip(losses, logits, strict=True)]
 
     def watched(self, score: Score) -> tuple[float, float]:
         return -score[1], score[0]
 
     def select(self, members: list[int]) -> None:
-        """Nothing here is a member's own."""
+        """Do nothing: members share all data."""
+
+
+Task = NodeTask | GraphTask  # two classes with the same methods, documented in the first

@@ -1,4 +1,4 @@
-"""The priors of the hyper-parameter search: the two tables of the paper's appendix B, as data."""
+"""The priors of the hyper-parameter search: the two tables of the paper's appendix B."""
 
 from __future__ import annotations
 
@@ -6,56 +6,76 @@ import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
-WORDS = {4: "Four", 8: "Eight"}
-KINDS = {bool: "true or false", int: "an integer", float: "a finite number", str: "a word"}
-
-
-class Prior(Protocol):
-    """What is believed of one option before any trial."""
-
-    @property
-    def kind(self) -> str:
-        """Of its values, in words."""
-
-    def draw(self, generator: np.random.Generator) -> Any:
-        """One value."""
-
-    def distribution(self) -> Any:
-        """The same, as Optuna knows it."""
-
-    def is_like(self, value: object) -> bool:
-        """Whether a value is of the kind that is drawn here, if not one that is."""
+TYPES = {bool: "true or false", int: "an integer", float: "a finite number", str: "a word"}
 
 
 @dataclass(frozen=True)
 class OneOf:
-    """One of some values, all as likely."""
+    """One of several values with equal probability."""
 
     values: tuple[Any, ...]
 
     @property
     def kind(self) -> str:
-        return " or ".join(dict.fromkeys(KINDS[type(value)] for value in self.values if value is not None))
+        """The type of the values, in words."""
+        return " or ".join(dict.fromkeys(TYPES[type(value)] for value in self.values if value is not None))
 
     def draw(self, generator: np.random.Generator) -> Any:
+        """Draw one value."""
         return self.values[int(generator.integers(len(self.values)))]
 
     def distribution(self) -> Any:
+        """Return the same distribution as an Optuna object."""
         from optuna.distributions import CategoricalDistribution
 
         return CategoricalDistribution(self.values)
 
     def is_like(self, value: object) -> bool:
-        return any(type(value) is type(one) for one in self.values)
+        """Return whether a value has the type of those drawn here."""
+        return any(type(value) is type(other) for other in self.values)
 
     def __str__(self) -> str:
         words = {None: "Full", True: "Yes", False: "No"}
         shown = [words[value] if value is None or isinstance(value, bool) else str(value) for value in self.values]
         return f"OneOf({', '.join(shown)})"
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """A number between ``low`` and ``high``."""
+
+    low: float
+    high: float
+    kind = TYPES[float]
+
+    def draw(self, generator: np.random.Generator) -> float:
+        return float(generator.uniform(self.low, self.high))
+
+    def distribution(self) -> Any:
+        from optuna.distributions import FloatDistribution
+
+        return FloatDistribution(self.low, self.high, log=isinstance(self, LogUniform))
+
+    def is_like(self, value: object) -> bool:
+        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+    def __str__(self) -> str:
+        return f"Uniform({self.low}, {self.high})"
+
+
+@dataclass(frozen=True)
+class LogUniform(Uniform):
+    """A number whose logarithm is uniform."""
+
+    def draw(self, generator: np.random.Generator) -> float:
+        return min(math.exp(generator.uniform(math.log(self.low), math.log(self.high))), self.high)
+
+    def __str__(self) -> str:
+        return f"LogUniform({self.low:.0e}, {self.high:.0e})".replace("e-0", "e-")
 
 
 @dataclass(frozen=True)
@@ -65,7 +85,7 @@ class MultiplesOf:
     step: int
     low: int
     high: int
-    kind = KINDS[int]
+    kind = TYPES[int]
 
     def draw(self, generator: np.random.Generator) -> int:
         return self.low + self.step * int(generator.integers((self.high - self.low) // self.step + 1))
@@ -76,71 +96,25 @@ class MultiplesOf:
         return IntDistribution(self.low, self.high, step=self.step)
 
     def is_like(self, value: object) -> bool:
-        return _is_number(value) and isinstance(value, int)
+        return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
     def __str__(self) -> str:
-        return f"MultiplesOf{WORDS[self.step]}({self.low}, {self.high})"
+        word = {4: "Four", 8: "Eight"}[self.step]
+        return f"MultiplesOf{word}({self.low}, {self.high})"
 
 
-@dataclass(frozen=True)
-class Uniform:
-    """A number between two others."""
-
-    low: float
-    high: float
-    kind = KINDS[float]
-
-    def draw(self, generator: np.random.Generator) -> float:
-        return float(generator.uniform(self.low, self.high))
-
-    def distribution(self) -> Any:
-        from optuna.distributions import FloatDistribution
-
-        return FloatDistribution(self.low, self.high)
-
-    def is_like(self, value: object) -> bool:
-        return _is_number(value)
-
-    def __str__(self) -> str:
-        return f"Uniform({self.low}, {self.high})"
-
-
-@dataclass(frozen=True)
-class LogUniform:
-    """A number whose logarithm is uniform."""
-
-    low: float
-    high: float
-    kind = KINDS[float]
-
-    def draw(self, generator: np.random.Generator) -> float:
-        return min(math.exp(generator.uniform(math.log(self.low), math.log(self.high))), self.high)
-
-    def distribution(self) -> Any:
-        from optuna.distributions import FloatDistribution
-
-        return FloatDistribution(self.low, self.high, log=True)
-
-    def is_like(self, value: object) -> bool:
-        return _is_number(value)
-
-    def __str__(self) -> str:
-        return f"LogUniform({self.low:.0e}, {self.high:.0e})".replace("e-0", "e-")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+Prior = OneOf | Uniform | MultiplesOf  # classes with the same methods, documented in the first
 
 
 class Row(NamedTuple):
-    """A row of a table: the paper's words, the prior, and whether it is about heads and attention, which RGCN lacks."""
+    """A row of a table: the paper's name, the prior, and whether only models with attention have the option."""
 
     words: str
     prior: Prior
     of_attention: bool = False
 
 
-# All multiples of 4 can be shared among 1, 2 and 4 heads, all multiples of 8 among 8 too: every draw is a legal model.
+# Multiples of 4 are divisible by 1, 2 and 4 heads, multiples of 8 by 8 heads too, so every draw is a valid model.
 PRIORS: dict[str, dict[str, Row]] = {
     "node": {
         "hidden_channels": Row("Graph kernel units", MultiplesOf(4, 4, 20)),
@@ -174,27 +148,26 @@ PRIORS: dict[str, dict[str, Row]] = {
 }
 
 
+WITHOUT_ATTENTION = ("RGCN", "GGNN")
+
+
 def check_kinds(priors: Mapping[str, Prior], given: Mapping[str, Any]) -> None:
-    """Raise unless each given option that has a prior is of its kind."""
+    """Raise unless each given option that has a prior has the type of its draws."""
     for name, value in given.items():
         if name in priors and not priors[name].is_like(value):
             raise ValueError(f"`{name}` must be {priors[name].kind}, got {value!r}")
 
 
-WITHOUT_ATTENTION = ("RGCN", "GGNN")
-
-
 def priors_of(task: str, model: str) -> dict[str, Prior]:
-    """The priors of a model for "node" or "graph" tasks, by option; of heads and attention only where it has them."""
+    """Return the priors of a model's options for "node" or "graph" tasks."""
     rows = PRIORS[task].items()
     return {name: row.prior for name, row in rows if not (row.of_attention and model in WITHOUT_ATTENTION)}
 
 
 def draw_options(priors: dict[str, Prior], search_seed: int, trial: int) -> dict[str, Any]:
-    """One value of each prior.
+    """Draw one value from each prior.
 
-    Each has a generator of its own, so that trial 7 of one model and trial 7 of another share what both have: models
-    are compared on the same draws.
+    Each option has its own random generator, so trial 7 of two models has the same values of the options they share.
     """
     return {
         name: prior.draw(np.random.default_rng([search_seed, trial, *name.encode()])) for name, prior in priors.items()

@@ -8,9 +8,9 @@ import sys
 import numpy as np
 import pytest
 
-from rgat.experiments.priors import PRIORS, LogUniform, MultiplesOf, OneOf, Uniform, draw_options, priors_of
-from rgat.experiments.search import FROM_PRIOR, ROUND, propose, retrain_epochs, select, write_studies
-from rgat.experiments.variants import VARIANTS
+from rgat.training.configuration import VARIANTS
+from rgat.training.priors import PRIORS, LogUniform, MultiplesOf, OneOf, Uniform, draw_options, priors_of
+from rgat.training.search import FROM_PRIOR, ROUND, propose, retrain_epochs, select, write_studies
 
 RGAT, RGCN = priors_of("node", "additive WIRGAT"), priors_of("node", "RGCN")
 
@@ -119,7 +119,7 @@ def test_selection_is_by_objective_then_tie_breaker_then_number():
     assert select([d, c, b, a])["trial"] == 2
     a |= {"status": "diverged", "objective": None, "error": "no finite loss"}
     with pytest.raises(
-        ValueError, match=r"some trial of RGCN must end well .* got 1 that failed .* \(no finite loss\)"
+        ValueError, match=r"at least one trial of RGCN must finish, got 1 that failed .* \(no finite loss\)"
     ):
         select([a])
 

@@ -1,7 +1,8 @@
-"""The search: TPE in rounds of ten. What a round proposes depends on the search seed, its number and the rounds before.
+"""Hyper-parameter search by TPE in rounds of ten trials, and the choice of the best trial.
 
-Nothing is kept between rounds but records. An Optuna study is made anew from them for each round, with a sampler seeded
-for that round, so a search gives the same answer after any crash, with any number of workers, and whoever did the work.
+The only state between rounds is the trials' records. Each round builds a new Optuna study from them, with a sampler
+seeded by the search seed and the round number. A search therefore gives the same result after a crash and with any
+number of workers.
 """
 
 from __future__ import annotations
@@ -12,38 +13,39 @@ from pathlib import Path
 from typing import Any
 
 from rgat.data.files import write_atomically
-from rgat.experiments.priors import Prior, draw_options
-from rgat.experiments.records import Record
+from rgat.training.priors import Prior, draw_options
+
+Record = dict[str, Any]
 
 ROUND = 10  # trials
-FROM_PRIOR = 20  # so many trials are drawn straight from the prior, to begin with
+FROM_PRIOR = 20  # the first trials are drawn from the prior
 
 
 def propose(
     priors: dict[str, Prior], search_seed: int, number: int, finished: Sequence[Record]
 ) -> list[dict[str, Any]]:
-    """The options of the ten trials of round ``number``.
+    """Return the options of the ten trials of a round.
 
     Args:
-        priors: by option.
-        search_seed: of the whole search.
-        number: of the round, from 0.
+        priors: the prior of each option.
+        search_seed: the seed of the whole search.
+        number: the number of the round, from 0.
         finished: the records of all earlier rounds, in any order.
     """
     if ROUND * number < FROM_PRIOR:
         return [draw_options(priors, search_seed, ROUND * number + place) for place in range(ROUND)]
     optuna = _optuna()
-    # A sampler with the seed of the round before would repeat that round's draws.
+    # A sampler with the previous round's seed would repeat that round's draws.
     sampler = optuna.samplers.TPESampler(seed=1000 * search_seed + number)
     study = optuna.create_study(direction="maximize", sampler=sampler)
     study.add_trials([_as_optuna(record, priors) for record in sorted(finished, key=lambda record: record["trial"])])
     distributions = {name: prior.distribution() for name, prior in priors.items()}
-    # Each trial that has been asked for counts as a bad one to the next, so the ten differ.
+    # Optuna treats a running trial as a bad one when it proposes the next, so the ten differ.
     return [study.ask(distributions).params for _ in range(ROUND)]
 
 
 def _as_optuna(record: Record, priors: dict[str, Prior]) -> Any:
-    """A trial as Optuna knows it; what diverged is as bad as can be, what failed says nothing."""
+    """Convert a record to an Optuna trial: a diverged trial has objective 0, a failed one has none."""
     optuna = _optuna()
     states = optuna.trial.TrialState
     failed = record["status"] == "failed"
@@ -57,26 +59,26 @@ def _as_optuna(record: Record, priors: dict[str, Prior]) -> Any:
 
 
 def select(trials: Sequence[Record]) -> Record:
-    """The trial with the best objective; ties by the tie breaker, then by the number."""
+    """Return the trial with the highest objective; the tie breaker, then the trial number, decide between equals."""
     done = [record for record in trials if record["status"] == "done" and record["objective"] is not None]
     if not done:
         reasons = sorted({str(record.get("error")) for record in trials})
         raise ValueError(
-            f"some trial of {trials[0]['model']} must end well to be selected, got {len(trials)} that failed or "
-            f"diverged ({'; '.join(reasons[:3])})"
+            f"at least one trial of {trials[0]['model']} must finish, got {len(trials)} that failed or diverged "
+            f"({'; '.join(reasons[:3])})"
         )
     return min(done, key=lambda record: (-record["objective"], record["tie_breaker"], record["trial"]))
 
 
 def retrain_epochs(trial: Record) -> int:
-    """Epochs of the retrain: the median of the folds' best epochs, rounded up."""
+    """Return the number of epochs to retrain for: the median of the folds' best epochs, rounded up."""
     epochs: list[int] = sorted(fold["best_epoch"] for fold in trial["folds"])
     middle = (epochs[(len(epochs) - 1) // 2] + epochs[len(epochs) // 2]) / 2
     return math.ceil(middle)
 
 
 def write_studies(path: Path, studies: Mapping[str, tuple[dict[str, Prior], Sequence[Record]]]) -> None:
-    """An Optuna SQLite file for those who like its dashboard, made from records; nothing reads it back."""
+    """Write the trials to an SQLite file for Optuna's dashboard; this package never reads it."""
     optuna = _optuna()
     from sqlalchemy.pool import StaticPool
 

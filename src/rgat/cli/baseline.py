@@ -1,0 +1,67 @@
+"""`rgat baseline`."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rgat.cli import printing
+from rgat.cli.options import DataName
+from rgat.cli.printing import mean_and_spread, print_line, print_table
+
+
+def baseline(
+    name: Annotated[str, typer.Argument(help="A system of the paper's tables, such as WL or Weave; or all.")],
+    data: DataName,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each system, on Tox21 of each split.")] = 3,
+    out: Annotated[Path, typer.Option(help="Folder for the records; those that are there are not made again.")] = Path(
+        "runs"
+    ),
+) -> None:
+    """Train the paper's other systems and write records for `rgat report`.
+
+    \b
+    Nodes:   FEAT, WL, RDF2Vec, R-GCN
+    Graphs:  Multitask, Bypass, Weave, GraphConv, logistic-regression, random-forest, kernel-SVM
+
+    \b
+    Examples:
+      rgat baseline WL mutag                     one system
+      rgat baseline all aifb --seeds 10          all that fit the data, ten runs each
+      rgat baseline Weave tox21 --seeds 1        three splits, one run each
+    """
+    run_and_print([name], data, seeds, out)
+
+
+def run_and_print(names: list[str], data: str, seeds: int, out: Path) -> list[dict[str, Any]]:
+    """Run baselines, print their scores and failures, and return their records."""
+    from rgat.experiments.baseline_runs import run_baselines
+
+    records = []
+    with printing.console.status("loading") as status:
+        for name in names:
+            for record in run_baselines(name, data, seeds, out):
+                records.append(record)
+                status.update(f"{record['model']}, {len(records)} runs")
+    print_table(("system", "runs", "train", "valid", "test", "seconds"), _rows(records))
+    for record in records:
+        if record["status"] != "done":
+            print_line(f"{record['model']}, seed {record['seed']}: {record['error']}")
+    printing.console.print(
+        f"Mean ± standard deviation in %, of the metric of {data}; records in {out / data}", highlight=False
+    )
+    return records
+
+
+def _rows(records: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+    rows = []
+    for model in dict.fromkeys(record["model"] for record in records):
+        done = [record for record in records if record["model"] == model and record["status"] == "done"]
+        scores = [[record["scores"][part] for record in done] for part in ("train", "valid", "test")]
+        cells = [mean_and_spread(values) if None not in values else "-" for values in scores]
+        seconds = f"{statistics.mean(record['seconds'] for record in done):.1f}" if done else "-"
+        rows.append((model, str(len(done)), *cells, seconds))
+    return rows

@@ -1,0 +1,81 @@
+"""`rgat demo`."""
+
+from __future__ import annotations
+
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rgat.cli import printing
+from rgat.cli.options import Workers
+from rgat.cli.printing import count_bar, mean_and_spread, print_page, print_table
+
+if TYPE_CHECKING:
+    from rgat.experiments.records import Record
+
+QUESTIONS = {
+    "institute": "To which of four groups does a person of a made-up institute belong?",
+    "molecules": "Which of six patterns does a molecule contain?",
+    "planted-needle": "One of eight witnesses of the same relation knows. A mean cannot tell which.",
+    "planted-rivals": "One of eight witnesses, each of its own relation, knows: let relations compete.",
+    "planted-consensus": "Most of eight witnesses know. A mean is enough.",
+}
+
+
+def demo(
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="A data set to run; repeat for several. Default: institute, molecules, planted-*."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="How often each model is trained.")] = 3,
+    workers: Workers = None,
+    out: Annotated[
+        Path, typer.Option(help="Folder for records and report; what an earlier demo left there is replaced.")
+    ] = Path("rgat-demo"),
+) -> None:
+    """Train RGCN and the four RGAT variants on built-in data, compare them, and write a report to open in a browser.
+
+    \b
+    Examples:
+      rgat demo                                     all five sets
+      rgat demo --set planted-needle --seeds 10     one set, ten seeds
+    """
+    from rgat.data import load
+    from rgat.experiments.compare import SETUPS, compare
+    from rgat.report import check_libraries, write_report
+    from rgat.training.configuration import VARIANTS
+
+    check_libraries()
+    names = list(dict.fromkeys(sets or SETUPS))
+    total, done = len(names) * len(VARIANTS) * seeds, count(1)
+    with count_bar("training", "runs") as show:
+        show(0, total)
+        on_run = lambda run: show(next(done), total)
+        runs = compare(names, seeds=seeds, workers=workers, out=out / "records", on_run=on_run)
+    with printing.console.status("writing the report"):
+        page = write_report([out / "records" / name for name in names], out / "report")
+    for name in names:
+        printing.console.print(f"\n[bold]{name}[/bold]. {QUESTIONS[name]}")
+        printing.console.print(str(load(name)), style="dim", highlight=False)
+        _print_scores([run for run in runs if run["data"] == name])
+    printing.console.print(
+        f"\nMean ± standard deviation over {seeds} seeds, in %. The epoch is chosen on validation data alone. The last "
+        "column is the same trained model, tested with all attention coefficients of a group set equal: where it falls "
+        "below the test column, the model does use its attention.",
+        highlight=False,
+    )
+    print_page(page)
+
+
+def _print_scores(runs: list[Record]) -> None:
+    shown = ("train", "valid", "test", "constant") if printing.console.width >= 76 else ("test", "constant")
+    rows = []
+    for model in dict.fromkeys(run["model"] for run in runs):
+        done = [run for run in runs if run["model"] == model and run["status"] == "done"]
+        scores = {part: [run["scores"][part] for run in done] for part in ("train", "valid", "test")}
+        # An RGCN has none: its attention is constant anyway.
+        scores["constant"] = [run["constant_scores"]["test"] for run in done if run["constant_scores"]]
+        rows.append((model, *(mean_and_spread(scores[part]) for part in shown)))
+    print_table(("mean ROC-AUC" if "task_scores" in runs[0] else "accuracy", *shown), rows)

@@ -1,0 +1,56 @@
+"""`rgat search`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from rgat.cli import protocol
+from rgat.cli.options import grouped, required_data
+from rgat.cli.printing import print_line, print_table
+
+
+@grouped
+def search(
+    plan: protocol.PlanOptions,
+    folders: protocol.FolderOptions,
+    execution: protocol.ExecutionOptions,
+    priors: Annotated[bool, typer.Option("--priors", help="Only print what the search draws from.")] = False,
+) -> None:
+    """Search hyper-parameters with the paper's priors, by cross-validation inside the training data; resumable.
+
+    \b
+    Examples:
+      rgat search aifb --priors                         the paper's table of priors
+      rgat search institute --budget smoke              three trials of each model on built-in data
+      rgat search aifb --models RGCN --trials 50        one model
+    """
+    if priors:
+        _print_priors(required_data(plan.data))
+        return
+    folder, records = protocol.run(protocol.request(plan), folders, execution, search_only=True)
+    if records:
+        print_table(("model", "trials", "not done", "best", "trial"), _rows(records))
+        print_line(f"Records are in {folder}.")
+
+
+def _print_priors(data: str) -> None:
+    from rgat.data import GraphData, load
+    from rgat.training.priors import PRIORS
+
+    priors = PRIORS["graph" if isinstance(load(data), GraphData) else "node"]
+    rows = [(row.words, str(row.prior), option, "-" if row.of_attention else "yes") for option, row in priors.items()]
+    print_table(("hyper-parameter", "prior", "option", "RGCN"), rows, texts=4)
+
+
+def _rows(records: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+    from rgat.training.search import select
+
+    rows: list[tuple[str, ...]] = []
+    for model in dict.fromkeys(record["model"] for record in records):
+        trials = [record for record in records if record["model"] == model and record["kind"] == "trial"]
+        best = select(trials)
+        lost = sum(record["status"] != "done" for record in trials)
+        rows.append((model, str(len(trials)), str(lost), f"{100 * best['objective']:.1f}", str(best["trial"])))
+    return rows

@@ -1,0 +1,60 @@
+"""Results of cross-validation, kept in a folder so that an interrupted fit repeats no fold that it has finished."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from rgat.data import GraphData, NodeData
+from rgat.training.checkpoint import has_checkpoint, load_checkpoint, remove_checkpoint, save_checkpoint
+from rgat.training.distributed import processes
+from rgat.training.identity import digest, digest_data
+from rgat.training.run import Epoch, curve_from_json, curve_to_json
+
+NAME = "folds"
+
+
+class FoldResults:
+    """The best epoch of each fold's model and its held-out logits, by configuration and fold.
+
+    They are stored under a digest of everything that they depend on, so those of another data set, seed or
+    configuration are never returned. Without a folder they live in memory alone.
+    """
+
+    def __init__(self, folder: Path | None, data: NodeData | GraphData, seed: int) -> None:
+        self.folder, self.seed = folder, seed
+        self.data = {} if folder is None else digest_data(data)
+        self.points: dict[str, Any] = {}
+        self.logits: dict[str, Tensor] = {}
+        if folder is not None and has_checkpoint(folder, NAME):
+            self.logits, record = load_checkpoint(folder, NAME)
+            self.points = record["points"]
+
+    def _key(self, config: Mapping[str, Any], fold: int) -> str:
+        return digest([self.data, self.seed, sorted(config.items()), fold])
+
+    def has(self, config: Mapping[str, Any], fold: int) -> bool:
+        """Return whether a fold is finished."""
+        return self._key(config, fold) in self.points
+
+    def get(self, config: Mapping[str, Any], fold: int) -> tuple[Epoch, Tensor | None]:
+        """Return the best epoch of a fold's model and its held-out logits."""
+        key = self._key(config, fold)
+        return curve_from_json([self.points[key]])[0], self.logits.get(key)
+
+    def add(self, config: Mapping[str, Any], fold: int, best: Epoch, logits: Tensor | None) -> None:
+        """Add a finished fold, and write it to the folder."""
+        key = self._key(config, fold)
+        (self.points[key],) = curve_to_json([best])
+        if logits is not None:
+            self.logits[key] = logits
+        if self.folder is not None and processes().rank == 0:
+            save_checkpoint(self.folder, self.logits, {"points": self.points}, NAME)
+
+    def remove(self) -> None:
+        """Remove the file of a fit that is complete."""
+        if self.folder is not None and processes().rank == 0:
+            remove_checkpoint(self.folder, NAME)

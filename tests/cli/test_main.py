@@ -1,0 +1,41 @@
+import re
+import subprocess
+import sys
+
+
+def test_help_and_version(rgat):
+    done = rgat("--help")
+    assert done.returncode == 0
+    assert "demo" in done.stdout
+    assert "doctor" in done.stdout
+    assert "\n    rgat demo --set planted-needle --seeds 10" in rgat("demo", "--help").stdout
+    assert re.fullmatch(r"rgat \d+\.\d+\.\d+\n", rgat("--version").stdout)
+
+
+def test_a_full_disk_under_the_output_is_one_sentence():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "rgat", "--version"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120
+        )
+    assert (done.returncode, done.stderr) == (2, "rgat: No space left on device\n")
+
+
+def test_a_users_mistake_is_one_sentence_and_exit_code_2(rgat, tmp_path):
+    done = rgat("demo", "--set", "institut")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert 'did you mean "institute"?' in done.stderr
+    assert "Traceback" not in done.stderr
+    mistakes = (
+        "demo --seeds 0",
+        "dmeo",
+        "demo --nope",
+        "data stats aifb --split 1",
+        "report nowhere",
+        f"report {tmp_path}",
+    )
+    for line in mistakes:
+        done = rgat(*line.split())
+        assert done.returncode == 2
+        assert (done.stdout, done.stderr.count("\n")) == ("", 1)
+    assert rgat().returncode == 0
