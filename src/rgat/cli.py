@@ -556,7 +556,7 @@ def reproduce(
     how = {"executor": executor, "workers": workers, "address": address, "device": device}
     records = _protocol(asked, config, out, propose, search_only=False, **how)
     if records and configs is not None:
-        from rgat.experiments.overview import write_configs
+        from rgat.experiments.summary import write_configs
 
         for path in write_configs(records, configs, shlex.join(["rgat", *sys.argv[1:]])):
             _say(f"{path}")
@@ -627,7 +627,7 @@ def _search_table(records: list[dict[str, Any]]) -> Table:
 
 
 def _result_table(records: list[dict[str, Any]]) -> Table:
-    from rgat.experiments.overview import summarise
+    from rgat.experiments.summary import summarise
 
     table = Table(box=box.SIMPLE, pad_edge=False)
     for column in ("model", "runs", "test", "constant", "paper"):

@@ -11,10 +11,10 @@ import made_up
 import numpy as np
 import pytest
 
+from rgat.experiments.published import PUBLISHED
 from rgat.experiments.records import write_record
 from rgat.report import check_libraries, write_report
 from rgat.report.analysis import Analysis
-from rgat.report.published import PUBLISHED
 from rgat.report.results import overview, scores, tasks
 from rgat.report.study import load_studies
 from rgat.report.tables import Cell, Column, Line, Table, to_csv, to_html, to_latex, to_markdown

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from rgat.experiments.published import PUBLISHED
 from rgat.report.analysis import Analysis, Comparison
 from rgat.report.drawing import (
     ACCENT,
@@ -22,7 +23,6 @@ from rgat.report.drawing import (
     Chart,
     plain,
 )
-from rgat.report.published import PUBLISHED
 from rgat.report.results import number, p_text
 from rgat.report.statistics import SIGNIFICANT, Array, cumulative, expected_best, spread
 from rgat.report.study import GROUPS, MODELS, Row, Study, objectives

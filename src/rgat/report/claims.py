@@ -8,9 +8,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from rgat.experiments.published import PUBLISHED
 from rgat.report.analysis import Analysis, Comparison
 from rgat.report.conclusions import MEMORISED, listed
-from rgat.report.published import PUBLISHED
 from rgat.report.results import TONES, number, p_text
 from rgat.report.statistics import SIGNIFICANT, mann_whitney
 from rgat.report.study import TITLES, Row, objectives

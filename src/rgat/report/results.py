@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from rgat.experiments.published import PUBLISHED, Published
 from rgat.report.analysis import Analysis, Comparison
-from rgat.report.published import PUBLISHED, Published
 from rgat.report.statistics import Array, explained, mid_ranks, spread, welch_half_width
 from rgat.report.study import MODELS, PARTS, Row, Study, objectives
 from rgat.report.tables import EMPTY, Cell, Column, Line, Table
