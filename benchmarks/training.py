@@ -26,7 +26,7 @@ import torch
 
 from rgat import RelationalGraph
 from rgat.data import NodeData
-from rgat.experiments.transfer import decode
+from rgat.experiments.portable import decode
 from rgat.experiments.variants import build_model
 from rgat.training import Settings, fit, fit_many
 from rgat.training.loop import Training, make_task

@@ -570,8 +570,9 @@ def _protocol(
     search_only: bool,
     **how: Any,
 ) -> list[dict[str, Any]]:
-    from rgat.experiments.plan import read_plan
-    from rgat.experiments.protocol import open_protocol, run_protocol, write_units
+    from rgat.experiments.prepared import write_prepared
+    from rgat.experiments.protocol import open_protocol, run_protocol
+    from rgat.experiments.request import read_request
 
     others: list[str] = []
     if asked["models"]:
@@ -581,20 +582,20 @@ def _protocol(
         if others and not asked["models"]:
             return _run_baselines(others, asked["data"], asked["seeds"], out)
     wanted = {key: value for key, value in asked.items() if value is not None}
-    experiment = open_protocol((read_plan(config) if config else {}) | wanted, out)
+    protocol = open_protocol((read_request(config) if config else {}) | wanted, out)
     if propose:
-        count = write_units(experiment, search_only)
-        _say(f"{count} units to do in {experiment.folder}")
+        count = write_prepared(protocol, search_only)
+        _say(f"{count} units to do in {protocol.folder}")
         return []
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("records,"), TimeRemainingColumn(), TextColumn("left"))
-    with Progress(TextColumn(experiment.plan.data), *columns, console=console, transient=True) as progress:
+    with Progress(TextColumn(protocol.request.data), *columns, console=console, transient=True) as progress:
         bar = progress.add_task("", total=None)
         show = lambda done, total: progress.update(bar, completed=done, total=total)
-        records = run_protocol(experiment, search_only, on_progress=show, **how)
+        records = run_protocol(protocol, search_only, on_progress=show, **how)
     console.print(_search_table(records) if search_only else _result_table(records), highlight=False)
-    _say(f"Records are in {experiment.folder}.")
+    _say(f"Records are in {protocol.folder}.")
     if others:
-        _run_baselines(others, experiment.plan.data, asked["seeds"], out)
+        _run_baselines(others, protocol.request.data, asked["seeds"], out)
     return records
 
 

@@ -13,18 +13,17 @@ import pytest
 import torch
 from helpers import large_graphs
 
-from rgat.experiments import compare
-from rgat.experiments import jobs as unit_files
+from rgat.experiments import prepared
 from rgat.experiments import records as record_files
-from rgat.experiments import work as worker
+from rgat.experiments import units as unit_files
 from rgat.experiments.executors import open_executor
-from rgat.experiments.jobs import read_config, train_many
-from rgat.experiments.plan import make_plan, read_plan
-from rgat.experiments.protocol import next_units, open_protocol, run_protocol, write_units
+from rgat.experiments.protocol import next_units, open_protocol, run_protocol
 from rgat.experiments.published import PUBLISHED, constant_row
 from rgat.experiments.records import unpack_array, write_record
+from rgat.experiments.request import make_request, read_request
 from rgat.experiments.search import select
 from rgat.experiments.summary import summarise, write_configs
+from rgat.experiments.units import read_config, train_units
 from rgat.experiments.variants import VARIANTS, build_model
 from rgat.training import roc_auc_per_task
 
@@ -46,20 +45,20 @@ def untimed(found):
 @pytest.fixture(scope="module")
 def node_run(tmp_path_factory):
     os.environ["RGAT_BACKEND"] = "torch"
-    experiment = open_protocol(NODES, tmp_path_factory.mktemp("nodes"))
+    protocol = open_protocol(NODES, tmp_path_factory.mktemp("nodes"))
     progress = []
-    found = run_protocol(experiment, on_progress=lambda *counts: progress.append(counts))
+    found = run_protocol(protocol, on_progress=lambda *counts: progress.append(counts))
     os.environ.pop("RGAT_BACKEND")
-    return experiment, found, progress
+    return protocol, found, progress
 
 
 @pytest.fixture(scope="module")
 def graph_run(tmp_path_factory):
     os.environ["RGAT_BACKEND"] = "torch"
-    experiment = open_protocol(GRAPHS, tmp_path_factory.mktemp("graphs"))
-    found = run_protocol(experiment)
+    protocol = open_protocol(GRAPHS, tmp_path_factory.mktemp("graphs"))
+    found = run_protocol(protocol)
     os.environ.pop("RGAT_BACKEND")
-    return experiment, found
+    return protocol, found
 
 
 def test_nodes_are_searched_by_folds_and_retrained_without_validation(node_run):
@@ -85,27 +84,27 @@ def test_nodes_are_searched_by_folds_and_retrained_without_validation(node_run):
 
 
 def test_outputs_give_the_score_again(node_run, graph_run):
-    experiment, found, _ = node_run
-    labels = experiment.division.data.labels[experiment.division.data.test].numpy()
+    protocol, found, _ = node_run
+    labels = protocol.folded.data.labels[protocol.folded.data.test].numpy()
     for run in [record for record in found if record["kind"] == "run"]:
         logits = unpack_array(run["outputs"]["test"])
         assert (logits.argmax(1) == labels).mean() == pytest.approx(run["scores"]["test"], abs=0.02)
-    description = json.loads((experiment.folder / "experiment.json").read_text())
+    description = json.loads((protocol.folder / "experiment.json").read_text())
     assert description["test_labels"][""] == labels.tolist()
-    assert description["majority"] == (labels == labels_mode(experiment)).mean()
+    assert description["majority"] == (labels == labels_mode(protocol)).mean()
 
-    experiment, found = graph_run
+    protocol, found = graph_run
     run = next(record for record in found if record["kind"] == "run")
-    test = experiment.division.splits[run["split"]][2]
-    again = roc_auc_per_task(torch.tensor(unpack_array(run["outputs"]["test"])), experiment.division.data.labels[test])
-    stored = [run["task_scores"]["test"][task] for task in experiment.division.data.tasks]
+    test = protocol.folded.splits[run["split"]][2]
+    again = roc_auc_per_task(torch.tensor(unpack_array(run["outputs"]["test"])), protocol.folded.data.labels[test])
+    stored = [run["task_scores"]["test"][task] for task in protocol.folded.data.tasks]
     assert [value is None for value in stored] == [value != value for value in again]
     assert [v for v in stored if v is not None] == pytest.approx([v for v in again if v == v], abs=0.02)
 
 
-def labels_mode(experiment):
-    division = experiment.division
-    return int(division.data.labels[division.splits[None][0]].bincount().argmax())
+def labels_mode(protocol):
+    folded = protocol.folded
+    return int(folded.data.labels[folded.splits[None][0]].bincount().argmax())
 
 
 def test_graphs_are_run_on_three_splits_with_early_stopping(graph_run):
@@ -120,9 +119,9 @@ def test_graphs_are_run_on_three_splits_with_early_stopping(graph_run):
 
 
 def test_a_second_call_finds_nothing_to_do_and_a_lost_record_is_made_again(node_run, tmp_path):
-    experiment, found, _ = node_run
-    assert next_units(experiment, found) == []
-    shutil.copytree(experiment.folder, tmp_path / "institute")
+    protocol, found, _ = node_run
+    assert next_units(protocol, found) == []
+    shutil.copytree(protocol.folder, tmp_path / "institute")
     again = open_protocol(NODES, tmp_path)
     for name in ("rgcn/trial-0001.json", "multiplicative-argat/run-0001.json"):
         (again.folder / "records" / name).unlink()
@@ -131,10 +130,10 @@ def test_a_second_call_finds_nothing_to_do_and_a_lost_record_is_made_again(node_
 
 
 def test_processes_give_the_records_of_one_process_even_if_one_is_killed(node_run):
-    experiment, found, _ = node_run
+    protocol, found, _ = node_run
     trials = [record for record in found if record["kind"] == "trial"]
-    units = next_units(experiment, []) + next_units(experiment, trials)
-    with open_executor("processes", experiment.division, workers=1) as execute:
+    units = next_units(protocol, []) + next_units(protocol, trials)
+    with open_executor("processes", protocol.folded, workers=1) as execute:
         made = []
         for record in execute(units):
             made.append(json.loads(record_files._dump({"format": 1, **record})))
@@ -146,7 +145,7 @@ def test_processes_give_the_records_of_one_process_even_if_one_is_killed(node_ru
 
 
 def test_workers_that_always_die_end_the_work_with_a_sentence(node_run, monkeypatch):
-    experiment, _, _ = node_run
+    protocol, _, _ = node_run
     monkeypatch.setattr("rgat.experiments.executors.RETRIES", 1)
     over = threading.Event()
 
@@ -159,9 +158,9 @@ def test_workers_that_always_die_end_the_work_with_a_sentence(node_run, monkeypa
     killer = threading.Thread(target=kill)
     killer.start()
     try:
-        refused = pytest.raises(ValueError, match="workers must live to end their work, got 2 that died in a row")
-        with open_executor("processes", experiment.division, workers=1) as execute, refused:
-            list(execute(next_units(experiment, [])))
+        refused = pytest.raises(ValueError, match="workers must survive their work, got 2 that died in a row")
+        with open_executor("processes", protocol.folded, workers=1) as execute, refused:
+            list(execute(next_units(protocol, [])))
     finally:
         over.set()
         killer.join()
@@ -169,30 +168,35 @@ def test_workers_that_always_die_end_the_work_with_a_sentence(node_run, monkeypa
 
 def test_units_travel_as_json_and_return_as_records(node_run, tmp_path, capsys):
     _, found, _ = node_run
-    experiment = open_protocol(NODES, tmp_path)
-    assert write_units(experiment, search_only=True) == 6
-    worker.main([str(experiment.folder)])
+    protocol = open_protocol(NODES, tmp_path)
+    assert prepared.write_prepared(protocol, search_only=True) == 6
+    prepared.main([str(protocol.folder)])
     assert "6 of 6 records" in capsys.readouterr().out
-    assert worker.work(experiment.folder) == 0
-    assert write_units(experiment, search_only=True) == 0
-    assert write_units(experiment) == 4
+    assert prepared.run_prepared(protocol.folder) == 0
+    assert prepared.write_prepared(protocol, search_only=True) == 0
+    assert prepared.write_prepared(protocol) == 4
     elsewhere = tmp_path / "elsewhere"
-    shutil.copytree(experiment.folder, elsewhere)
-    assert worker.work(elsewhere, workers=2) == 4
-    shutil.copytree(elsewhere / "records", experiment.folder / "records", dirs_exist_ok=True)
-    assert untimed(run_protocol(experiment)) == untimed(found)
+    shutil.copytree(protocol.folder, elsewhere)
+    assert prepared.run_prepared(elsewhere, workers=2) == 4
+    shutil.copytree(elsewhere / "records", protocol.folder / "records", dirs_exist_ok=True)
+    assert untimed(run_protocol(protocol)) == untimed(found)
 
 
 @pytest.mark.parametrize(
     ("file", "content"),
-    [("units.json", "[" * 100_000), ("units.json", "[1]"), ("plan.json", "[]"), ("plan.json", '{"data_hashes": {}}')],
+    [
+        ("units.json", "[" * 100_000),
+        ("units.json", "[1]"),
+        ("request.json", "[]"),
+        ("request.json", '{"data_hashes": {}}'),
+    ],
 )
 def test_work_that_makes_no_sense_is_one_sentence(tmp_path, capsys, file, content):
-    experiment = open_protocol(NODES | {"models": ["RGCN"]}, tmp_path)
-    write_units(experiment, search_only=True)
-    (experiment.folder / file).write_text(content)
+    protocol = open_protocol(NODES | {"models": ["RGCN"]}, tmp_path)
+    prepared.write_prepared(protocol, search_only=True)
+    (protocol.folder / file).write_text(content)
     with pytest.raises(SystemExit, match="2"):
-        worker.main([str(experiment.folder)])
+        prepared.main([str(protocol.folder)])
     error = capsys.readouterr().err
     assert file in error
     assert error.count("\n") == 1
@@ -200,59 +204,59 @@ def test_work_that_makes_no_sense_is_one_sentence(tmp_path, capsys, file, conten
 
 def test_a_machine_with_optuna_alone_goes_on_to_the_end(node_run, tmp_path, capsys):
     _, found, _ = node_run
-    experiment = open_protocol(NODES, tmp_path)
-    write_units(experiment)
-    worker.main([str(experiment.folder), "--all", "--search-only"])
+    protocol = open_protocol(NODES, tmp_path)
+    prepared.write_prepared(protocol)
+    prepared.main([str(protocol.folder), "--all", "--search-only"])
     assert "6 of 6 records" in capsys.readouterr().out
-    worker.main([str(experiment.folder), "--all"])
-    assert untimed(run_protocol(experiment)) == untimed(found)
+    prepared.main([str(protocol.folder), "--all"])
+    assert untimed(run_protocol(protocol)) == untimed(found)
     with pytest.raises(SystemExit, match="2"):
-        worker.main([str(tmp_path / "nowhere")])
-    assert "must hold plan.json and data.safetensors" in capsys.readouterr().err
+        prepared.main([str(tmp_path / "nowhere")])
+    assert "must hold request.json and data.safetensors" in capsys.readouterr().err
 
 
 def test_a_search_alone_never_looks_at_the_test_part(tmp_path, monkeypatch):
-    experiment = open_protocol(NODES | {"models": ["RGCN"], "trials": 1}, tmp_path)
-    monkeypatch.setattr(type(experiment.division), "split", None)
+    protocol = open_protocol(NODES | {"models": ["RGCN"], "trials": 1}, tmp_path)
+    monkeypatch.setattr(type(protocol.folded), "split", None)
     counts = []
-    found = run_protocol(experiment, search_only=True, on_progress=lambda *c: counts.append(c))
+    found = run_protocol(protocol, search_only=True, on_progress=lambda *c: counts.append(c))
     assert [record["kind"] for record in found] == ["trial"]
     assert counts[-1] == (1, 1)
 
 
 def test_a_failed_or_diverged_unit_is_recorded_and_the_others_go_on(node_run):
-    experiment, found, _ = node_run
-    first, second, third = next_units(experiment, [])[:3]
+    protocol, found, _ = node_run
+    first, second, third = next_units(protocol, [])[:3]
     first["config"] |= {"hidden_channels": 0}
     second["config"] |= {"learning_rate": 1e30, "batch_norm": False}
-    made = list(train_many([first, second, third], experiment.division))
+    made = list(train_units([first, second, third], protocol.folded))
     assert [record["status"] for record in made] == ["failed", "diverged", "done"]
     assert "ValueError: `hidden_channels` must be" in made[0]["error"]
     assert made[0]["objective"] is None
     run = next(record for record in found if record["kind"] == "run")
-    (broken,) = train_many(
-        [run | {"config": run["config"] | {"learning_rate": 1e30, "max_epochs": 4}}], experiment.division
+    (broken,) = train_units(
+        [run | {"config": run["config"] | {"learning_rate": 1e30, "max_epochs": 4}}], protocol.folded
     )
     assert broken["status"] == "diverged"
     assert broken["scores"] is None
 
 
 def test_a_search_whose_trials_all_fail_ends_and_says_why(tmp_path, monkeypatch):
-    experiment = open_protocol(NODES | {"models": ["RGCN"], "trials": 12}, tmp_path)
-    monkeypatch.setattr("rgat.experiments.jobs.build_model", None)
-    with pytest.raises(ValueError, match="some trial of RGCN must end well to be selected, got 10 that failed"):
-        run_protocol(experiment)
+    protocol = open_protocol(NODES | {"models": ["RGCN"], "trials": 12}, tmp_path)
+    monkeypatch.setattr("rgat.experiments.units.build_model", None)
+    with pytest.raises(ValueError, match="at least one trial of RGCN must succeed, got 10 that failed"):
+        run_protocol(protocol)
 
 
 def test_damaged_records_and_other_experiments_are_named_and_nothing_is_lost(node_run, tmp_path):
-    experiment, found, _ = node_run
-    shutil.copytree(experiment.folder, tmp_path / "institute")
+    protocol, found, _ = node_run
+    shutil.copytree(protocol.folder, tmp_path / "institute")
     with pytest.raises(ValueError, match="with other seeds; give another folder"):
         open_protocol(NODES | {"seeds": 5}, tmp_path)
     path = tmp_path / "institute/records/rgcn/run-0000.json"
     path.write_text(path.read_text()[:40])
     again = open_protocol(NODES, tmp_path)
-    with pytest.raises(ValueError, match=r"got 1 damaged: records/rgcn/run-0000.json .* delete what is damaged"):
+    with pytest.raises(ValueError, match=r"got 1 damaged: records/rgcn/run-0000.json .* delete the damaged files"):
         run_protocol(again)
     path.unlink()
     assert untimed(run_protocol(again)) == untimed(found)
@@ -265,7 +269,7 @@ def test_a_setting_stands_beside_the_faithful_rows_and_keeps_its_options(tmp_pat
     assert (tmp_path / "institute/records/rgcn+wide/run-0000.json").exists()
     with pytest.raises(ValueError, match=r"all records of the setting wide .* must have hidden_channels = 32, got 24"):
         run_protocol(open_protocol(asked | {"fixed": {"hidden_channels": 32}}, tmp_path))
-    with pytest.raises(ValueError, match="the options that are given for RGCN must make a model, got an error"):
+    with pytest.raises(ValueError, match="the options given for RGCN must make a model, got an error"):
         open_protocol(asked | {"fixed": {"hidden_channels": -1}}, tmp_path)
 
 
@@ -274,7 +278,9 @@ def test_runs_of_another_configuration_are_not_taken_for_those_asked_for(tmp_pat
     config = {"hidden_channels": 4, "max_epochs": 2, "learning_rate": 0.01}
     run_protocol(open_protocol(asked | {"selected": config}, tmp_path))
     other = open_protocol(asked | {"selected": config | {"learning_rate": 0.1}}, tmp_path)
-    with pytest.raises(ValueError, match=r"must have the configuration .* learning_rate = 0.01 instead of 0.1"):
+    with pytest.raises(
+        ValueError, match=r"must have the requested configuration, .* learning_rate = 0.01 instead of 0.1"
+    ):
         run_protocol(other)
     with pytest.raises(ValueError, match=r'`device` must be "cpu" or "cuda", got "tpu"'):
         run_protocol(other, device="tpu")
@@ -285,7 +291,7 @@ def test_selected_settings_are_written_and_run_again(node_run, tmp_path):
     paths = write_configs(found, tmp_path / "configs", "rgat reproduce institute")
     assert [path.name for path in paths] == ["rgcn.toml", "multiplicative-argat.toml"]
     for path, row in zip(paths, summarise(found), strict=True):
-        again = run_protocol(open_protocol(read_plan(path), tmp_path / path.stem))
+        again = run_protocol(open_protocol(read_request(path), tmp_path / path.stem))
         assert [record["kind"] for record in again] == ["run", "run"]
         assert summarise(again) == [row]
     assert "[paper]" not in paths[0].read_text()
@@ -329,27 +335,27 @@ def test_a_flat_configuration_is_options_and_settings():
 
 
 def test_who_works_and_where_is_checked(node_run, tmp_path):
-    experiment, _, _ = node_run
-    division = experiment.division
+    protocol, _, _ = node_run
+    folded = protocol.folded
     for arguments, message in (
         ({"executor": "slurm"}, '`executor` must be "local", "processes" or "ray"'),
         ({"executor": "processes", "workers": 0}, "`workers` must be an integer of at least 1"),
         ({"executor": "local", "address": "x:1"}, '`address` must be left out with the executor "local"'),
     ):
-        with pytest.raises(ValueError, match=message), open_executor(division=division, **arguments):
+        with pytest.raises(ValueError, match=message), open_executor(data=folded, **arguments):
             pass
     with pytest.raises(ValueError, match="`data` must name a data set"):
         open_protocol({}, tmp_path)
-    assert make_plan("graph", {"data": "molecules"}).task == "graph"
+    assert make_request("graph", {"data": "molecules"}).task == "graph"
 
 
 def test_seeds_that_share_a_stack_have_the_same_records_whoever_is_missing(node_run, tmp_path):
-    experiment, found, _ = node_run
+    protocol, found, _ = node_run
     runs = [record for record in found if record["kind"] == "run" and record["model"] == "RGCN"]
     assert [run["stack"] for run in runs] == [[0, 1]] * 2
-    units = next_units(experiment, [record for record in found if record is not runs[1]])
+    units = next_units(protocol, [record for record in found if record is not runs[1]])
     assert [unit["seed"] for unit in units] == [1]
-    (again,) = train_many(units, experiment.division)
+    (again,) = train_units(units, protocol.folded)
     assert untimed([json.loads(write_record(tmp_path, again).read_bytes())]) == untimed(runs[1:])
 
 
@@ -359,9 +365,9 @@ def test_outputs_of_a_record_are_computed_in_batches():
     whole = model(*data.graphs.batch(data.test)).detach()
     model.register_forward_pre_hook(lambda module, arguments: seen.append(arguments[1].num_graphs))
     with torch.no_grad():
-        logits = unit_files._logits(model, data, False)
+        logits = unit_files._part_logits(model, data, False)
     assert {part: len(values) for part, values in logits.items()} == {"train": 5, "valid": 4, "test": 3}
     torch.testing.assert_close(logits["test"], whole)
-    outputs = compare._on_test(model, data, False)["outputs"]["test"]
+    outputs = unit_files.score_entries(data, logits, {})["outputs"]["test"]
     torch.testing.assert_close(torch.from_numpy(unpack_array(outputs)), whole, rtol=1e-3, atol=1e-3)  # packed in half
     assert max(seen) == 2

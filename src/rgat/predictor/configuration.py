@@ -12,8 +12,8 @@ from typing import Any
 from rgat.checks import check_count, check_word
 from rgat.data import GraphData, NodeData
 from rgat.data.files import read_whole
-from rgat.experiments.jobs import PER_LAYER, read_config
 from rgat.experiments.priors import check_kinds, priors_of
+from rgat.experiments.units import PER_LAYER, read_config
 from rgat.experiments.variants import VARIANTS
 from rgat.models import RGCN_OPTIONS, GraphClassifier, NodeClassifier
 from rgat.nn import RGATConv
