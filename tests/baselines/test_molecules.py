@@ -262,11 +262,11 @@ def test_the_penalty_is_half_the_squares_of_the_matrices():
 
 
 def test_every_epoch_is_told():
-    told = []
+    epochs = []
     data = load("molecules")
     run = GRAPH_BASELINES["Multitask"]
-    outcome = run(data, 0, hidden_channels=4, epochs=2, on_epoch=lambda epoch, loss: told.append((epoch, loss)))
-    assert told == list(enumerate(outcome.train_loss, 1))
+    outcome = run(data, 0, hidden_channels=4, epochs=2, on_epoch=lambda epoch, loss: epochs.append((epoch, loss)))
+    assert epochs == list(enumerate(outcome.train_loss, 1))
 
 
 def test_an_unknown_setting_is_refused():

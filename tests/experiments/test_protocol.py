@@ -5,6 +5,8 @@ import multiprocessing
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 import tomllib
@@ -38,8 +40,8 @@ def _plain_backend(monkeypatch):
     monkeypatch.setenv("RGAT_BACKEND", "torch")
 
 
-def untimed(found):
-    return [{key: value for key, value in record.items() if key != "seconds"} for record in found]
+def untimed(records):
+    return [{key: value for key, value in record.items() if key != "seconds"} for record in records]
 
 
 @pytest.fixture(scope="module")
@@ -47,27 +49,27 @@ def node_run(tmp_path_factory):
     os.environ["RGAT_BACKEND"] = "torch"
     protocol = open_protocol(NODES, tmp_path_factory.mktemp("nodes"))
     progress = []
-    found = run_protocol(protocol, on_progress=lambda *counts: progress.append(counts))
+    records = run_protocol(protocol, on_progress=lambda *counts: progress.append(counts))
     os.environ.pop("RGAT_BACKEND")
-    return protocol, found, progress
+    return protocol, records, progress
 
 
 @pytest.fixture(scope="module")
 def graph_run(tmp_path_factory):
     os.environ["RGAT_BACKEND"] = "torch"
     protocol = open_protocol(GRAPHS, tmp_path_factory.mktemp("graphs"))
-    found = run_protocol(protocol)
+    records = run_protocol(protocol)
     os.environ.pop("RGAT_BACKEND")
-    return protocol, found
+    return protocol, records
 
 
 def test_nodes_are_searched_by_folds_and_retrained_without_validation(node_run):
-    _, found, progress = node_run
-    assert [record["kind"] for record in found] == (["run"] * 2 + ["trial"] * 3) * 2
+    _, records, progress = node_run
+    assert [record["kind"] for record in records] == (["run"] * 2 + ["trial"] * 3) * 2
     assert progress == [(done, 10) for done in range(11)]
     for model in NODES["models"]:
-        trials = [r for r in found if r["model"] == model and r["kind"] == "trial"]
-        runs = [r for r in found if r["model"] == model and r["kind"] == "run"]
+        trials = [r for r in records if r["model"] == model and r["kind"] == "trial"]
+        runs = [r for r in records if r["model"] == model and r["kind"] == "run"]
         best = select(trials)
         for trial in trials:
             assert [len(fold["curve"]["valid_loss"]) <= 3 for fold in trial["folds"]] == [True, True]
@@ -84,17 +86,17 @@ def test_nodes_are_searched_by_folds_and_retrained_without_validation(node_run):
 
 
 def test_outputs_give_the_score_again(node_run, graph_run):
-    protocol, found, _ = node_run
+    protocol, records, _ = node_run
     labels = protocol.folded.data.labels[protocol.folded.data.test].numpy()
-    for run in [record for record in found if record["kind"] == "run"]:
+    for run in [record for record in records if record["kind"] == "run"]:
         logits = unpack_array(run["outputs"]["test"])
         assert (logits.argmax(1) == labels).mean() == pytest.approx(run["scores"]["test"], abs=0.02)
     description = json.loads((protocol.folder / "experiment.json").read_text())
     assert description["test_labels"][""] == labels.tolist()
     assert description["majority"] == (labels == labels_mode(protocol)).mean()
 
-    protocol, found = graph_run
-    run = next(record for record in found if record["kind"] == "run")
+    protocol, records = graph_run
+    run = next(record for record in records if record["kind"] == "run")
     test = protocol.folded.splits[run["split"]][2]
     again = roc_auc_per_task(torch.tensor(unpack_array(run["outputs"]["test"])), protocol.folded.data.labels[test])
     stored = [run["task_scores"]["test"][task] for task in protocol.folded.data.tasks]
@@ -108,10 +110,10 @@ def labels_mode(protocol):
 
 
 def test_graphs_are_run_on_three_splits_with_early_stopping(graph_run):
-    _, found = graph_run
-    runs = [record for record in found if record["kind"] == "run"]
+    _, records = graph_run
+    runs = [record for record in records if record["kind"] == "run"]
     assert [(run["split"], run["seed"]) for run in runs] == [(122, 0), (123, 0), (124, 0)]
-    trial = next(record for record in found if record["kind"] == "trial")
+    trial = next(record for record in records if record["kind"] == "trial")
     for run in runs:
         assert run["config"] == trial["config"]
         assert run["config"]["batch_size"] == 64
@@ -119,29 +121,29 @@ def test_graphs_are_run_on_three_splits_with_early_stopping(graph_run):
 
 
 def test_a_second_call_finds_nothing_to_do_and_a_lost_record_is_made_again(node_run, tmp_path):
-    protocol, found, _ = node_run
-    assert next_units(protocol, found) == []
+    protocol, records, _ = node_run
+    assert next_units(protocol, records) == []
     shutil.copytree(protocol.folder, tmp_path / "institute")
     again = open_protocol(NODES, tmp_path)
     for name in ("rgcn/trial-0001.json", "multiplicative-argat/run-0001.json"):
         (again.folder / "records" / name).unlink()
     assert len(next_units(again, again.records())) == 2
-    assert untimed(run_protocol(again)) == untimed(found)
+    assert untimed(run_protocol(again)) == untimed(records)
 
 
 def test_processes_give_the_records_of_one_process_even_if_one_is_killed(node_run):
-    protocol, found, _ = node_run
-    trials = [record for record in found if record["kind"] == "trial"]
+    protocol, records, _ = node_run
+    trials = [record for record in records if record["kind"] == "trial"]
     units = next_units(protocol, []) + next_units(protocol, trials)
     with open_executor("processes", protocol.folded, workers=1) as execute:
-        made = []
+        new_records = []
         for record in execute(units):
-            made.append(json.loads(record_files._dump({"format": 1, **record})))
-            if len(made) == 2:
+            new_records.append(json.loads(record_files._dump({"format": 1, **record})))
+            if len(new_records) == 2:
                 os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
-    order = [record_files.record_name(record) for record in found]
-    made.sort(key=lambda record: order.index(record_files.record_name(record)))
-    assert untimed(made) == untimed(found)
+    order = [record_files.record_name(record) for record in records]
+    new_records.sort(key=lambda record: order.index(record_files.record_name(record)))
+    assert untimed(new_records) == untimed(records)
 
 
 def test_workers_that_always_die_end_the_work_with_a_sentence(node_run, monkeypatch):
@@ -167,7 +169,7 @@ def test_workers_that_always_die_end_the_work_with_a_sentence(node_run, monkeypa
 
 
 def test_units_travel_as_json_and_return_as_records(node_run, tmp_path, capsys):
-    _, found, _ = node_run
+    _, records, _ = node_run
     protocol = open_protocol(NODES, tmp_path)
     assert prepared.write_prepared(protocol, search_only=True) == 6
     prepared.main([str(protocol.folder)])
@@ -179,7 +181,7 @@ def test_units_travel_as_json_and_return_as_records(node_run, tmp_path, capsys):
     shutil.copytree(protocol.folder, elsewhere)
     assert prepared.run_prepared(elsewhere, workers=2) == 4
     shutil.copytree(elsewhere / "records", protocol.folder / "records", dirs_exist_ok=True)
-    assert untimed(run_protocol(protocol)) == untimed(found)
+    assert untimed(run_protocol(protocol)) == untimed(records)
 
 
 @pytest.mark.parametrize(
@@ -203,13 +205,13 @@ def test_work_that_makes_no_sense_is_one_sentence(tmp_path, capsys, file, conten
 
 
 def test_a_machine_with_optuna_alone_goes_on_to_the_end(node_run, tmp_path, capsys):
-    _, found, _ = node_run
+    _, records, _ = node_run
     protocol = open_protocol(NODES, tmp_path)
     prepared.write_prepared(protocol)
     prepared.main([str(protocol.folder), "--all", "--search-only"])
     assert "6 of 6 records" in capsys.readouterr().out
     prepared.main([str(protocol.folder), "--all"])
-    assert untimed(run_protocol(protocol)) == untimed(found)
+    assert untimed(run_protocol(protocol)) == untimed(records)
     with pytest.raises(SystemExit, match="2"):
         prepared.main([str(tmp_path / "nowhere")])
     assert "must hold request.json and data.safetensors" in capsys.readouterr().err
@@ -219,21 +221,21 @@ def test_a_search_alone_never_looks_at_the_test_part(tmp_path, monkeypatch):
     protocol = open_protocol(NODES | {"models": ["RGCN"], "trials": 1}, tmp_path)
     monkeypatch.setattr(type(protocol.folded), "split", None)
     counts = []
-    found = run_protocol(protocol, search_only=True, on_progress=lambda *c: counts.append(c))
-    assert [record["kind"] for record in found] == ["trial"]
+    records = run_protocol(protocol, search_only=True, on_progress=lambda *c: counts.append(c))
+    assert [record["kind"] for record in records] == ["trial"]
     assert counts[-1] == (1, 1)
 
 
 def test_a_failed_or_diverged_unit_is_recorded_and_the_others_go_on(node_run):
-    protocol, found, _ = node_run
+    protocol, records, _ = node_run
     first, second, third = next_units(protocol, [])[:3]
     first["config"] |= {"hidden_channels": 0}
     second["config"] |= {"learning_rate": 1e30, "batch_norm": False}
-    made = list(train_units([first, second, third], protocol.folded))
-    assert [record["status"] for record in made] == ["failed", "diverged", "done"]
-    assert "ValueError: `hidden_channels` must be" in made[0]["error"]
-    assert made[0]["objective"] is None
-    run = next(record for record in found if record["kind"] == "run")
+    new_records = list(train_units([first, second, third], protocol.folded))
+    assert [record["status"] for record in new_records] == ["failed", "diverged", "done"]
+    assert "ValueError: `hidden_channels` must be" in new_records[0]["error"]
+    assert new_records[0]["objective"] is None
+    run = next(record for record in records if record["kind"] == "run")
     (broken,) = train_units(
         [run | {"config": run["config"] | {"learning_rate": 1e30, "max_epochs": 4}}], protocol.folded
     )
@@ -249,7 +251,7 @@ def test_a_search_whose_trials_all_fail_ends_and_says_why(tmp_path, monkeypatch)
 
 
 def test_damaged_records_and_other_experiments_are_named_and_nothing_is_lost(node_run, tmp_path):
-    protocol, found, _ = node_run
+    protocol, records, _ = node_run
     shutil.copytree(protocol.folder, tmp_path / "institute")
     with pytest.raises(ValueError, match="with other seeds; give another folder"):
         open_protocol(NODES | {"seeds": 5}, tmp_path)
@@ -259,13 +261,13 @@ def test_damaged_records_and_other_experiments_are_named_and_nothing_is_lost(nod
     with pytest.raises(ValueError, match=r"got 1 damaged: records/rgcn/run-0000.json .* delete the damaged files"):
         run_protocol(again)
     path.unlink()
-    assert untimed(run_protocol(again)) == untimed(found)
+    assert untimed(run_protocol(again)) == untimed(records)
 
 
 def test_a_setting_stands_beside_the_faithful_rows_and_keeps_its_options(tmp_path):
     asked = NODES | {"models": ["RGCN"], "trials": 1, "seeds": 1, "setting": "wide"}
-    found = run_protocol(open_protocol(asked | {"fixed": {"hidden_channels": 24}}, tmp_path))
-    assert {record["config"]["hidden_channels"] for record in found} == {24}
+    records = run_protocol(open_protocol(asked | {"fixed": {"hidden_channels": 24}}, tmp_path))
+    assert {record["config"]["hidden_channels"] for record in records} == {24}
     assert (tmp_path / "institute/records/rgcn+wide/run-0000.json").exists()
     with pytest.raises(ValueError, match=r"all records of the setting wide .* must have hidden_channels = 32, got 24"):
         run_protocol(open_protocol(asked | {"fixed": {"hidden_channels": 32}}, tmp_path))
@@ -287,10 +289,10 @@ def test_runs_of_another_configuration_are_not_taken_for_those_asked_for(tmp_pat
 
 
 def test_selected_settings_are_written_and_run_again(node_run, tmp_path):
-    _, found, _ = node_run
-    paths = write_configs(found, tmp_path / "configs", "rgat reproduce institute")
+    _, records, _ = node_run
+    paths = write_configs(records, tmp_path / "configs", "rgat reproduce institute")
     assert [path.name for path in paths] == ["rgcn.toml", "multiplicative-argat.toml"]
-    for path, row in zip(paths, summarise(found), strict=True):
+    for path, row in zip(paths, summarise(records), strict=True):
         again = run_protocol(open_protocol(read_request(path), tmp_path / path.stem))
         assert [record["kind"] for record in again] == ["run", "run"]
         assert summarise(again) == [row]
@@ -350,10 +352,10 @@ def test_who_works_and_where_is_checked(node_run, tmp_path):
 
 
 def test_seeds_that_share_a_stack_have_the_same_records_whoever_is_missing(node_run, tmp_path):
-    protocol, found, _ = node_run
-    runs = [record for record in found if record["kind"] == "run" and record["model"] == "RGCN"]
+    protocol, records, _ = node_run
+    runs = [record for record in records if record["kind"] == "run" and record["model"] == "RGCN"]
     assert [run["stack"] for run in runs] == [[0, 1]] * 2
-    units = next_units(protocol, [record for record in found if record is not runs[1]])
+    units = next_units(protocol, [record for record in records if record is not runs[1]])
     assert [unit["seed"] for unit in units] == [1]
     (again,) = train_units(units, protocol.folded)
     assert untimed([json.loads(write_record(tmp_path, again).read_bytes())]) == untimed(runs[1:])
@@ -371,3 +373,19 @@ def test_outputs_of_a_record_are_computed_in_batches():
     outputs = unit_files.score_entries(data, logits, {})["outputs"]["test"]
     torch.testing.assert_close(torch.from_numpy(unpack_array(outputs)), whole, rtol=1e-3, atol=1e-3)  # packed in half
     assert max(seen) == 2
+
+
+def test_a_prepared_experiment_needs_only_torch_numpy_and_safetensors():
+    blocked = "typer rich numba pyoxigraph rdkit optuna scipy sklearn matplotlib pandas ray"
+    code = (
+        "import sys\n"
+        f"blocked = {blocked!r}.split()\n"
+        "class Block:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.split('.')[0] in blocked: raise ImportError(name)\n"
+        "sys.meta_path.insert(0, Block())\n"
+        "import rgat.experiments.prepared\n"
+        "print('ok')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "ok", done.stderr

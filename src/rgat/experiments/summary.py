@@ -14,7 +14,7 @@ from rgat.experiments.published import PUBLISHED, Published, constant_row
 from rgat.experiments.records import Record, record_name
 
 
-class Score(NamedTuple):
+class MeanScore(NamedTuple):
     """Mean and sample standard deviation of a metric, as fractions of one."""
 
     mean: float
@@ -31,8 +31,8 @@ class Summary(NamedTuple):
     seeds: int
     runs: int  # with status "done"; each evaluated the test part once
     lost: int  # failed or diverged
-    test: Score | None
-    constant: Score | None
+    test: MeanScore | None
+    constant: MeanScore | None
     paper: Published | None
     paper_constant: Published | None
 
@@ -70,10 +70,10 @@ def _summarise_runs(runs: list[Record]) -> Summary:
     )
 
 
-def _score(values: list[float]) -> Score | None:
+def _score(values: list[float]) -> MeanScore | None:
     if not values:
         return None
-    return Score(statistics.mean(values), statistics.stdev(values) if len(values) > 1 else 0.0)
+    return MeanScore(statistics.mean(values), statistics.stdev(values) if len(values) > 1 else 0.0)
 
 
 def write_configs(records: Sequence[Record], folder: Path, command: str) -> list[Path]:
@@ -112,7 +112,7 @@ def _toml_key(key: str) -> str:
     return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key)
 
 
-def _scores(test: Score | Published | None, constant: Score | Published | None) -> dict[str, float]:
+def _scores(test: MeanScore | Published | None, constant: MeanScore | Published | None) -> dict[str, float]:
     rounded: dict[str, float] = {}
     for prefix, score in (("", test), ("constant_", constant)):
         if score is not None:
