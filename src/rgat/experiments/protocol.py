@@ -77,7 +77,7 @@ def open_protocol(asked: dict[str, Any], out: Path) -> Protocol:
         out: parent of the folder, which has the name of the data set.
     """
     if not asked.get("data"):
-        raise ValueError("`data` must name a data set, got nothing; `rgat data list` shows those there are")
+        raise ValueError("`data` must name a data set, got nothing; `rgat data list` shows all of them")
     folded = fold_data(load(asked["data"]))
     request = make_request(folded.task, asked)
     _check_models(request, folded)

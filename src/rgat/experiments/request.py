@@ -113,7 +113,7 @@ def read_request(path: Path) -> dict[str, Any]:
         return content
     missing = [key for key in ("data", "model", "selected_on") if key not in content]
     if missing:
-        raise ValueError(f"{path} must have {' and '.join(missing)} beside its configuration, got neither; add them")
+        raise ValueError(f"{path} must have {' and '.join(missing)} beside its configuration; add what is missing")
     asked = {key: content[key] for key in ("data", "setting", "seeds", "selected_on") if key in content}
     return asked | {"models": [content["model"]], "selected": content["config"]}
 
