@@ -9,10 +9,9 @@ import torch
 
 from rgat.baselines import GRAPH_BASELINES, classic, multitask, network
 from rgat.baselines.atom_pairs import pair_features, store_pairs
-from rgat.baselines.bypass import Bypass
 from rgat.baselines.fingerprints import fingerprints
 from rgat.baselines.graphconv import DegreeConv, GraphConv, batch_molecules, max_pool
-from rgat.baselines.multitask import Multitask
+from rgat.baselines.multitask import Bypass, Multitask
 from rgat.baselines.weave import BINS, Histogram, Weave, WeavePairs
 from rgat.baselines.weave import batch_molecules as batch_with_pairs
 from rgat.data import GraphData, load
@@ -57,7 +56,7 @@ def test_fingerprints_have_a_bit_for_each_neighbourhood():
 def test_names_must_be_smiles(monkeypatch):
     data = data_of(["CCO"])
     object.__setattr__(data, "graph_names", ("ethanol",))
-    with pytest.raises(ValueError, match='graphs of few must be named by SMILES for this, got "ethanol"'):
+    with pytest.raises(ValueError, match='graphs of few must be named by SMILES, got "ethanol"'):
         fingerprints(data)
 
 
@@ -263,11 +262,16 @@ def test_the_penalty_is_half_the_squares_of_the_matrices():
 
 
 def test_every_epoch_is_told():
-    told = []
+    epochs = []
     data = load("molecules")
     run = GRAPH_BASELINES["Multitask"]
-    outcome = run(data, 0, hidden_channels=4, epochs=2, on_epoch=lambda epoch, loss: told.append((epoch, loss)))
-    assert told == list(enumerate(outcome.train_loss, 1))
+    outcome = run(data, 0, hidden_channels=4, epochs=2, on_epoch=lambda epoch, loss: epochs.append((epoch, loss)))
+    assert epochs == list(enumerate(outcome.train_loss, 1))
+
+
+def test_an_unknown_setting_is_refused():
+    with pytest.raises(ValueError, match=r'`setting` must be .* got "epoch"; did you mean "epochs"\?'):
+        GRAPH_BASELINES["GraphConv"](data_of(["CCO"]), 0, epoch=2)
 
 
 def test_rdkit_is_asked_for_in_one_sentence(monkeypatch):
@@ -280,5 +284,5 @@ def test_rdkit_is_asked_for_in_one_sentence(monkeypatch):
 def test_weave_learns_from_a_batch_of_one_atom():
     data = data_of(["C", "CCO"])
     pairs = store_pairs(data)
-    model = Weave(data.in_channels, pairs.patterns.shape[1], 1)
+    model = Weave(data.in_channels, pairs.patterns.shape[1], 1, 50, 211)
     assert model(batch_with_pairs(data.graphs, pairs, torch.tensor([0]))).isfinite().all()

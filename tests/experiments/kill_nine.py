@@ -52,16 +52,16 @@ def finish(line):
     return output
 
 
-def disturb(line, out, chance, most):
+def disturb(line, out, generator, most):
     """Start the job, kill it at a random moment after up to ``most`` new records; false if it was faster."""
-    enough = len(paths(out)) + chance.randint(0, most)
+    enough = len(paths(out)) + generator.randint(0, most)
     job = start(line)
     while job.poll() is None and len(paths(out)) < enough:
         time.sleep(0.1)
-    time.sleep(chance.uniform(0, 0.5))
+    time.sleep(generator.uniform(0, 0.5))
     if job.poll() is not None:
         return False
-    whole_group = chance.random() < 0.5  # or only the process that writes: its workers must leave by themselves
+    whole_group = generator.random() < 0.5  # or only the process that writes: its workers must leave by themselves
     (os.killpg if whole_group else os.kill)(job.pid, signal.SIGKILL)
     job.communicate(timeout=60)  # ends when the last worker has let go of the output
     return True
@@ -73,19 +73,19 @@ def main():
     parser.add_argument("--models", nargs="+", default=["RGCN", "additive ARGAT"])
     parser.add_argument("--executors", nargs="+", default=["local", "processes"])
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    chance = random.Random(given.seed)
+    options = parser.parse_args()
+    generator = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        table = finish(command(folder, folder / "undisturbed", "local", given.models)).split("Records are in")[0]
+        table = finish(command(folder, folder / "undisturbed", "local", options.models)).split("Records are in")[0]
         expected = records(folder / "undisturbed")
         kills = jobs = 0
-        while kills < given.kills:
+        while kills < options.kills:
             jobs += 1
             out = folder / f"disturbed-{jobs}"
-            line = command(folder, out, chance.choice(given.executors), given.models)
-            most = max(1, 2 * len(expected) // given.kills)
-            while kills < given.kills and disturb(line, out, chance, most):
+            line = command(folder, out, generator.choice(options.executors), options.models)
+            most = max(1, 2 * len(expected) // options.kills)
+            while kills < options.kills and disturb(line, out, generator, most):
                 kills += 1
                 print(f"kill {kills}: {len(records(out))} of {len(expected)} records", flush=True)
             final = finish(line).split("Records are in")[0]

@@ -12,8 +12,8 @@ import torch
 from rgat.baselines import DETERMINISTIC, GRAPH_BASELINES, NODE_BASELINES, Outcome
 from rgat.data import GraphData, load
 from rgat.experiments import baseline_runs
-from rgat.experiments.baseline_runs import describe, run_baseline, run_baselines
-from rgat.experiments.records import open_experiment, read_experiment, unpack_array
+from rgat.experiments.baseline_runs import run_baseline, run_baselines
+from rgat.experiments.records import describe_data, open_experiment, read_experiment, unpack_array
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +69,10 @@ def test_what_does_not_end_well_is_a_record_too(monkeypatch):
         parts = {part: torch.full((len(getattr(data, part)), 4), torch.nan) for part in ("train", "valid", "test")}
         return Outcome({}, "nothing", parts)
 
-    for run, status, error in ((fail, "failed", "RuntimeError: no memory"), (diverge, "diverged", "outputs are not")):
+    for run, status, error in (
+        (fail, "failed", "RuntimeError: no memory"),
+        (diverge, "diverged", "the outputs are not numbers"),
+    ):
         monkeypatch.setitem(NODE_BASELINES, "WL", run)
         record = run_baseline("WL", data)
         assert (record["status"], record["scores"]) == (status, None)
@@ -110,7 +113,7 @@ def test_records_join_an_experiment_of_the_same_data_only(tmp_path, monkeypatch)
     monkeypatch.setitem(NODE_BASELINES, "WL", made_up([]))
     data = load("institute")
     folder = tmp_path / "institute"
-    open_experiment(folder, describe({None: data}) | {"budget": "smoke", "trials": 3, "seeds": 3})
+    open_experiment(folder, describe_data({None: data}) | {"budget": "smoke", "trials": 3, "seeds": 3})
     assert len(list(run_baselines("WL", "institute", 1, tmp_path))) == 1
     assert read_experiment(folder).description["trials"] == 3
     path = folder / "experiment.json"

@@ -3,9 +3,11 @@ import json
 import numpy as np
 import pytest
 
+from rgat.data import load
 from rgat.experiments import compare as module
+from rgat.experiments import units
 from rgat.experiments.compare import SETUPS, compare
-from rgat.experiments.records import read_experiment, unpack_array
+from rgat.experiments.records import describe_data, read_experiment, unpack_array
 from rgat.training import Result
 from rgat.training.configuration import VARIANTS
 
@@ -32,10 +34,10 @@ def test_a_record_holds_what_the_model_says_about_the_test_part(tmp_path):
         named = unpack_array(node[f"{prefix}outputs"]["test"]).argmax(-1)
         assert np.mean(named == labels) == node[f"{prefix}scores"]["test"]
     assert 0 < described["majority"] < 1
-    graph = module._train("molecules", "RGCN", 0)
+    graph = module._train(module._unit("molecules", "RGCN", 0))
     assert np.mean(list(graph["task_scores"]["test"].values())) == pytest.approx(graph["scores"]["test"])
     assert graph["constant_scores"] is None
-    assert module._describe("molecules", 1)["tasks"] == list(graph["task_scores"]["test"])
+    assert describe_data({None: load("molecules")})["tasks"] == list(graph["task_scores"]["test"])
 
 
 def test_what_is_not_a_demos_is_never_replaced(tmp_path):
@@ -53,10 +55,16 @@ def test_what_is_not_a_demos_is_never_replaced(tmp_path):
 def test_a_run_that_diverges_at_once_is_recorded_as_such(monkeypatch):
     nothing = dict.fromkeys(("train", "valid", "test"), float("nan"))
     diverged = Result("accuracy", 0, nothing, nothing, [], 0.0)
-    monkeypatch.setattr(module, "fit", lambda model, data, settings, seed: diverged)
-    record = module._train("institute", "RGCN", 0)
+    monkeypatch.setattr(units, "fit_many", lambda models, data, settings, seeds: [diverged])
+    record = module._train(module._unit("institute", "RGCN", 0))
     assert (record["status"], record["scores"]) == ("diverged", None)
-    assert "not a number" in record["error"]
+    assert record["error"] == "no finite loss after epoch 0"
+
+
+def test_a_run_that_fails_ends_the_comparison_with_its_reason(monkeypatch):
+    monkeypatch.setattr(units, "build_model", None)
+    with pytest.raises(RuntimeError, match="RGCN on institute, seed 0: TypeError"):
+        module._train(module._unit("institute", "RGCN", 0))
 
 
 @pytest.mark.parametrize(
@@ -76,7 +84,7 @@ def test_bad_arguments_are_refused(arguments, message):
 def test_on_the_planted_sets_the_right_attention_finds_what_a_mean_cannot():
     """One seed each; the whole table, over ten seeds, is in docs/planted.md."""
     results = {
-        (kind, model): module._train(f"planted-{kind}", model, 0)
+        (kind, model): module._train(module._unit(f"planted-{kind}", model, 0))
         for kind, model in (
             ("needle", "RGCN"),
             ("needle", "additive WIRGAT"),

@@ -44,7 +44,7 @@ def test_search_then_reproduce_then_again(rgat, tmp_path):
     code, first, _ = rgat(*line, "--configs", "configs")
     assert code == 0
     assert "configs/institute/rgcn.toml" in first
-    assert (tmp_path / "runs/institute/studies.sqlite3").exists()
+    assert sorted(path.name for path in (tmp_path / "runs/institute").iterdir()) == ["experiment.json", "records"]
     _, again, _ = rgat(*line)
     assert again == first.replace("configs/institute/rgcn.toml\n", "")
     assert "0 units to do in runs/institute" in rgat("reproduce", "--config", "plan.toml", "--propose")[1]

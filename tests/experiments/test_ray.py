@@ -69,38 +69,38 @@ def test_a_lost_node_costs_nothing_but_time(ray, cluster, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def division(tmp_path_factory):
-    return open_protocol(ASKED, tmp_path_factory.mktemp("ray")).division
+def folded(tmp_path_factory):
+    return open_protocol(ASKED, tmp_path_factory.mktemp("ray")).folded
 
 
-def refusal(division, **options):
+def refusal(folded, **options):
     started = time.monotonic()
-    with pytest.raises(ValueError) as caught, open_executor("ray", division, **options):
+    with pytest.raises(ValueError) as caught, open_executor("ray", folded, **options):
         pass
     assert time.monotonic() - started < 15
     return str(caught.value)
 
 
-def test_an_address_where_no_ray_answers_is_one_sentence(ray, division, free_port):
-    message = refusal(division, address=f"127.0.0.1:{free_port}")
+def test_an_address_where_no_ray_answers_is_one_sentence(ray, folded, free_port):
+    message = refusal(folded, address=f"127.0.0.1:{free_port}")
     assert "must be that of a running Ray cluster" in message
     assert "start one with `ray start --head --port 6379`" in message
-    assert "none answers" in refusal(division, address="auto")
-    assert 'such as "10.0.0.1:6379", got "head-node"' in refusal(division, address="head-node")
-    assert "the cluster knows how many it has" in refusal(division, address="127.0.0.1:1", workers=2)
+    assert "none answers" in refusal(folded, address="auto")
+    assert 'such as "10.0.0.1:6379", got "head-node"' in refusal(folded, address="head-node")
+    assert "the cluster knows how many it has" in refusal(folded, address="127.0.0.1:1", workers=2)
 
 
-def test_something_else_at_the_address_is_one_sentence(ray, division):
+def test_something_else_at_the_address_is_one_sentence(ray, folded):
     with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
         server.RequestHandlerClass.log_message = lambda *_: None
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        assert "something else listens there" in refusal(division, address=f"127.0.0.1:{server.server_port}")
+        assert "something else listens there" in refusal(folded, address=f"127.0.0.1:{server.server_port}")
         server.shutdown()
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        assert "timed out" in refusal(division, address=f"ray://127.0.0.1:{silent.getsockname()[1]}")
+        assert "timed out" in refusal(folded, address=f"ray://127.0.0.1:{silent.getsockname()[1]}")
 
 
-def test_without_ray_one_sentence_says_how_to_get_it(division, monkeypatch):
+def test_without_ray_one_sentence_says_how_to_get_it(folded, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ImportError, match="needs Ray; install it with"), open_executor("ray", division):
+    with pytest.raises(ImportError, match="needs Ray; install it with"), open_executor("ray", folded):
         pass

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rgat.experiments.plan import read_plan
+from rgat.experiments.request import read_request
 from rgat.report import write_report
 
 ROOT = Path(__file__).parents[2]
@@ -19,6 +19,6 @@ def test_the_committed_results_are_those_of_the_committed_records(tmp_path):
     "path", sorted((ROOT / "configs").glob("*/*.toml")), ids=lambda path: f"{path.parent.name}-{path.stem}"
 )
 def test_shipped_configurations_are_plans(path):
-    plan = read_plan(path)
+    plan = read_request(path)
     assert plan["data"] == path.parent.name
     assert plan["selected"]

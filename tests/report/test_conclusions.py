@@ -4,10 +4,10 @@ import made_up
 import numpy as np
 import pytest
 
+from rgat.experiments.published import PUBLISHED
 from rgat.report.analysis import Analysis
 from rgat.report.claims import CLAIMS, HOLDS, OPEN, check_claim, claims_table
 from rgat.report.conclusions import listed, summarise
-from rgat.report.published import PUBLISHED
 from rgat.report.records import load_studies
 
 TOX21 = {

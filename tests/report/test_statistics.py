@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rgat.experiments.published import PUBLISHED
 from rgat.report import statistics as stats
-from rgat.report.published import PUBLISHED
 
 samples = st.lists(st.integers(0, 4), min_size=2, max_size=6)
 

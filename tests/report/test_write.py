@@ -11,11 +11,11 @@ import made_up
 import numpy as np
 import pytest
 
+from rgat.experiments.published import PUBLISHED
 from rgat.experiments.records import write_record
 from rgat.report import check_libraries, write_report
 from rgat.report.analysis import Analysis
 from rgat.report.formats import Cell, Column, Line, ReportTable, to_csv, to_html, to_latex, to_markdown
-from rgat.report.published import PUBLISHED
 from rgat.report.records import load_studies
 from rgat.report.tables import overview, scores, tasks
 

@@ -2,7 +2,6 @@
 
 import json
 import math
-import sqlite3
 import sys
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 
 from rgat.training.configuration import VARIANTS
 from rgat.training.priors import PRIORS, LogUniform, MultiplesOf, OneOf, Uniform, draw_options, priors_of
-from rgat.training.search import FROM_PRIOR, ROUND, propose, retrain_epochs, select, write_studies
+from rgat.training.search import FROM_PRIOR, ROUND, propose, retrain_epochs, select
 
 RGAT, RGCN = priors_of("node", "additive WIRGAT"), priors_of("node", "RGCN")
 
@@ -83,7 +82,7 @@ def test_the_first_rounds_come_from_the_prior_without_optuna(monkeypatch):
     rounds = [propose(RGAT, 7, number, []) for number in range(FROM_PRIOR // ROUND)]
     assert [len(options) for options in rounds] == [10, 10]
     assert rounds[1][3] == draw_options(RGAT, 7, 13)
-    with pytest.raises(ImportError, match=r"need optuna; install it with `pip install 'rgat\[search\]'`"):
+    with pytest.raises(ImportError, match=r"needs optuna; install it with `pip install 'rgat\[search\]'`"):
         propose(RGAT, 7, FROM_PRIOR // ROUND, finished(RGAT, 20))
 
 
@@ -127,17 +126,6 @@ def test_selection_is_by_objective_then_tie_breaker_then_number():
 @pytest.mark.parametrize(("epochs", "median"), [((3, 1, 9), 3), ((4, 1, 9, 7), 6), ((5, 2), 4), ((7,), 7)])
 def test_the_retrain_takes_the_median_of_the_best_epochs_rounded_up(epochs, median):
     assert retrain_epochs({"folds": [{"best_epoch": epoch} for epoch in epochs]}) == median
-
-
-def test_the_study_file_holds_all_trials(tmp_path):
-    path = tmp_path / "studies.sqlite3"
-    for count in (3, 5):  # a second one replaces the first
-        write_studies(path, {"RGCN": (RGCN, finished(RGCN, count)), "other": (RGAT, [])})
-    with sqlite3.connect(path) as file:
-        assert file.execute("select count(*) from trials").fetchone() == (5,)
-        assert file.execute("select count(*) from studies").fetchone() == (2,)
-    file.close()
-    assert [entry.name for entry in tmp_path.iterdir()] == ["studies.sqlite3"]
 
 
 def test_all_variants_have_priors():

@@ -1,7 +1,8 @@
 """Pairs of atoms of a molecule and their 14 features, for Weave.
 
-Most pairs look alike: two atoms of a given distance, not bonded. So the features of each pattern are kept once, and
-each pair says which pattern it has. Pairs are unordered: each is kept once, an atom with itself included.
+Most pairs have the same features, those of two unbonded atoms at some distance. So each distinct row of features, a
+pattern, is stored once, and each pair has the index of its pattern. Pairs are unordered, and an atom is paired with
+itself.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ class Pairs(NamedTuple):
     patterns: Tensor  # [K, 14]
 
     def sum_per_atom(self, values: Tensor, num_atoms: int) -> Tensor:
-        """The sum of ``values`` ``[P, D]`` over the pairs that each atom is in; a pair with itself counts once."""
+        """Return the sum of ``values`` ``[P, D]`` over the pairs of each atom; its pair with itself counts once."""
         out = values.new_zeros(num_atoms, values.shape[1]).index_add(0, self.first, values)
         other = (self.first != self.second).nonzero().squeeze(1)
         return out.index_add(0, self.second[other], values[other])
 
     def pattern_counts(self, num_atoms: int) -> Tensor:
-        """How many pairs of each pattern each atom is in, ``[N, K]``."""
+        """Return the number of pairs of each atom with each pattern, ``[N, K]``."""
         num_patterns = len(self.patterns)
         other = self.first != self.second
         atom = torch.cat([self.first, self.second[other]])
@@ -49,7 +50,7 @@ class Pairs(NamedTuple):
 
 @dataclass(frozen=True)
 class PairStore:
-    """The pairs of many molecules, one molecule after the other; atoms are counted within their molecule."""
+    """The pairs of many molecules, one molecule after the other; atoms are numbered within their molecule."""
 
     first: Tensor  # [pairs]
     second: Tensor  # [pairs]
@@ -58,7 +59,7 @@ class PairStore:
     patterns: Tensor  # [K, 14]
 
     def batch(self, ids: Tensor, node_ptr: Tensor) -> Pairs:
-        """The pairs of the given molecules, whose atoms begin at ``node_ptr`` in the batch."""
+        """Return the pairs of the molecules with these ids, whose atoms start at ``node_ptr`` in the batch."""
         sizes = self.ptr[ids + 1] - self.ptr[ids]
         shift = self.ptr[ids] - (sizes.cumsum(0) - sizes)
         chosen = torch.arange(int(sizes.sum())) + shift.repeat_interleave(sizes)
@@ -67,10 +68,10 @@ class PairStore:
 
 
 def pair_features(molecule: Any) -> NDArray[np.uint8]:
-    """Features of all pairs of an RDKit molecule, ``[n, n, 14]``.
+    """Return the features of all pairs of atoms of an RDKit molecule, ``[n, n, 14]``.
 
-    Of bonded atoms the bond type (4), conjugated, in a ring; then whether both atoms are in one ring, and the number of
-    bonds between them, 1 to 7. An atom with itself has none of them.
+    For bonded atoms the bond type (4), conjugated, in a ring; for all pairs whether both atoms are in one ring, and the
+    number of bonds between them, 1 to 7. The features of an atom with itself are zero.
     """
     size = molecule.GetNumAtoms()
     features = np.zeros((size, size, NUM_PAIR_FEATURES), dtype=np.uint8)
@@ -88,16 +89,16 @@ def pair_features(molecule: Any) -> NDArray[np.uint8]:
 
 
 def store_pairs(data: GraphData) -> PairStore:
-    """The pairs of all molecules of a data set whose graphs are named by SMILES."""
+    """Return the pairs of all molecules of a data set whose graphs are named by SMILES."""
 
     def build(molecules: list[Any]) -> dict[str, NDArray[Any]]:
         codes, sizes = [], []
-        places = 1 << np.arange(NUM_PAIR_FEATURES)
+        bit_values = 1 << np.arange(NUM_PAIR_FEATURES)
         for molecule in molecules:
-            codes.append((pair_features(molecule) @ places)[np.triu_indices(molecule.GetNumAtoms())])
+            codes.append((pair_features(molecule) @ bit_values)[np.triu_indices(molecule.GetNumAtoms())])
             sizes.append(len(codes[-1]))
-        known, pattern = np.unique(np.concatenate(codes) if codes else np.zeros(0, int), return_inverse=True)
-        patterns = (known[:, None] & places > 0).astype(np.uint8)
+        distinct, pattern = np.unique(np.concatenate(codes) if codes else np.zeros(0, int), return_inverse=True)
+        patterns = (distinct[:, None] & bit_values > 0).astype(np.uint8)
         return {"pattern": pattern.astype(np.int16), "patterns": patterns, "sizes": np.array(sizes, dtype=np.int64)}
 
     stored = cached_of_molecules("atom-pairs", data, build)

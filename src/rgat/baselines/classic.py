@@ -1,6 +1,6 @@
-"""What a chemist tries first on ECFP4 fingerprints: logistic regression, a random forest, a kernel machine.
+"""Classifiers on ECFP4 fingerprints: logistic regression, random forest and kernel SVM.
 
-Each learns one task at a time from the molecules whose label is known, positives and negatives balanced.
+Each learns one task at a time from the molecules with a known label; class weights balance positives and negatives.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rgat.data.dataset import PARTS
 from rgat.training import mean_roc_auc
 
 Array = NDArray[np.float32]
-# Learns from the labels of some graphs, with a cost; returns a score of every graph.
+# Maps ids of training graphs, their labels and a cost to the scores of all graphs.
 Learn = Callable[[NDArray[np.int64], NDArray[np.int64], float], Array]
 
 LOGISTIC_COSTS = (0.001, 0.01, 0.1, 1.0)
@@ -30,7 +30,7 @@ NUM_TREES = 500
 
 
 def logistic_regression(data: GraphData, seed: int = 0, *, costs: Sequence[float] = LOGISTIC_COSTS) -> Outcome:
-    """`C` by the mean ROC-AUC of the validation part; the same for every seed."""
+    """Train logistic regression, with `C` by the mean ROC-AUC of the validation part; ignore the seed."""
     sklearn_svm()
     from sklearn.linear_model import LogisticRegression
 
@@ -44,7 +44,7 @@ def logistic_regression(data: GraphData, seed: int = 0, *, costs: Sequence[float
 
 
 def random_forest(data: GraphData, seed: int = 0, *, num_trees: int = NUM_TREES) -> Outcome:
-    """Nothing is selected; the seed draws the trees."""
+    """Train a random forest; nothing is selected."""
     sklearn_svm()
     from sklearn.ensemble import RandomForestClassifier
 
@@ -58,7 +58,7 @@ def random_forest(data: GraphData, seed: int = 0, *, num_trees: int = NUM_TREES)
 
 
 def kernel_svm(data: GraphData, seed: int = 0, *, costs: Sequence[float] = SVM_COSTS) -> Outcome:
-    """The Tanimoto kernel; `C` by the mean ROC-AUC of the validation part; the same for every seed."""
+    """Train an SVM on Tanimoto similarities, with `C` by the mean ROC-AUC of the validation part; ignore the seed."""
     machines = sklearn_svm()
     kernel = tanimoto(fingerprints(data).numpy())
 
@@ -70,14 +70,14 @@ def kernel_svm(data: GraphData, seed: int = 0, *, costs: Sequence[float] = SVM_C
 
 
 def tanimoto(bits: Array) -> Array:
-    """Bits that both rows have over bits that either has, for all pairs of rows; 1 where neither has any."""
+    """Return the Tanimoto similarity of all pairs of rows: common bits over bits in either; 1 for two empty rows."""
     both = bits @ bits.T
     either = bits.sum(1)[:, None] + bits.sum(1) - both
     return np.where(either > 0, both / np.maximum(either, 1), np.float32(1))
 
 
 def _select(data: GraphData, learn: Learn, settings: list[dict[str, Any]], config: dict[str, Any]) -> Outcome:
-    """Learn every task with each setting; keep the setting with the best mean ROC-AUC of the validation part."""
+    """Learn all tasks with each setting; return the outputs of the best by the validation part's mean ROC-AUC."""
     best: tuple[float, dict[str, Any], Tensor] | None = None
     for setting in settings:
         logits = _learn_all(data, learn, setting.get("C", 0.0))
@@ -96,7 +96,7 @@ def _select(data: GraphData, learn: Learn, settings: list[dict[str, Any]], confi
 
 
 def _learn_all(data: GraphData, learn: Learn, cost: float) -> Tensor:
-    """Logits of all graphs, ``[G, tasks, 2]``; a task with one class in training says nothing."""
+    """Return the logits of all graphs, ``[G, tasks, 2]``; zero for a task with a single class in training."""
     logits = torch.zeros(*data.labels.shape, 2)
     for task, labels in enumerate(data.labels.t()):
         rows = data.train[labels[data.train] != MISSING]

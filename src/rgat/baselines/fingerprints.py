@@ -1,4 +1,4 @@
-"""ECFP4 fingerprints: which circular neighbourhoods, up to four bonds across, a molecule contains, hashed to bits."""
+"""ECFP4 fingerprints: the circular neighbourhoods of a molecule's atoms, up to four bonds across, hashed to bits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NUM_BITS, RADIUS = 1024, 2
 
 
 def fingerprints(data: GraphData, num_bits: int = NUM_BITS, radius: int = RADIUS) -> Tensor:
-    """Bits of each molecule, ``[G, bits]`` float32; without chirality."""
+    """Return the bits of each molecule, ``[G, bits]`` float32; chirality is ignored."""
 
     def build(molecules: list[Any]) -> Arrays:
         from rdkit.Chem import rdFingerprintGenerator
@@ -32,7 +32,10 @@ def fingerprints(data: GraphData, num_bits: int = NUM_BITS, radius: int = RADIUS
 
 
 def cached_of_molecules(name: str, data: GraphData, build: Callable[[list[Any]], Arrays], **options: Any) -> Arrays:
-    """Arrays made of all molecules of a data set, whose graphs are named by SMILES; made once and kept."""
+    """Return arrays that ``build`` computes from all molecules of a data set; they are computed once and cached.
+
+    The graphs of the data set must be named by SMILES.
+    """
     content = hashlib.sha256("\n".join(data.graph_names).encode()).hexdigest()
 
     def parse_and_build() -> Arrays:
@@ -40,7 +43,7 @@ def cached_of_molecules(name: str, data: GraphData, build: Callable[[list[Any]],
         for smiles in data.graph_names:
             molecules.append(parse_smiles(smiles, relaxed=True))
             if molecules[-1] is None:
-                raise ValueError(f'graphs of {data.name} must be named by SMILES for this, got "{smiles}"')
+                raise ValueError(f'graphs of {data.name} must be named by SMILES, got "{smiles}"')
         return build(molecules)
 
     return cached(name, content, options, parse_and_build)

@@ -15,7 +15,7 @@ from rgat.nn.normalisation import normalise
 
 
 class Readout(nn.Module):
-    """A dense layer of the states; its matrix is called a kernel so that the second L2 coefficient finds it."""
+    """A dense layer on the states; its matrix is named ``kernel`` so that the second L2 coefficient applies to it."""
 
     def __init__(self, in_channels: int, out_channels: int, bias: bool) -> None:
         super().__init__()
@@ -30,14 +30,14 @@ class Readout(nn.Module):
 
 
 class GGNNNodeClassifier(nn.Module):
-    r"""A gated graph network whose states classify nodes: :math:`\text{logits}_i = [h^{(0)}_i \oplus h^{(T)}_i] V`.
+    r"""A gated graph network that classifies nodes: :math:`\text{logits}_i = [h^{(0)}_i \oplus h^{(T)}_i] V`.
 
     Args:
         in_channels: number of node features; for featureless input the number of nodes.
         num_classes: number of classes.
         num_relations: number of relations.
         hidden_channels: size of the state.
-        batch_norm: normalise the states before they are read.
+        batch_norm: normalise the states before the read-out.
         bias: biases in the gated unit and in the output.
         **options: further options of :class:`GGNNConv`.
     """
@@ -59,7 +59,7 @@ class GGNNNodeClassifier(nn.Module):
         self.conv2 = Readout(2 * hidden_channels, num_classes, bias)
 
     def forward(self, x: Tensor | None, graph: RelationalGraph, constant_attention: bool = False) -> Tensor:
-        """Return class logits ``[N, num_classes]``; there is no attention to make constant."""
+        """Return class logits ``[N, num_classes]``; ``constant_attention`` has no effect."""
         logits: Tensor = self.conv2(normalise(self.norm1, self.conv1(x, graph), graph.counted))
         return logits
 
@@ -78,7 +78,7 @@ class GGNNGraphClassifier(nn.Module):
         num_classes: number of classes of each task.
         hidden_channels: size of the state.
         dense_channels: units of the first dense layer.
-        batch_norm: normalise the states before they are read.
+        batch_norm: normalise the states before the read-out.
         bias: biases in the gated unit and in the gated sum.
         **options: further options of :class:`GGNNConv`.
     """
@@ -107,7 +107,7 @@ class GGNNGraphClassifier(nn.Module):
         self.dense2 = nn.Linear(dense_channels, num_tasks * num_classes)
 
     def forward(self, x: Tensor | None, graph: RelationalGraph, constant_attention: bool = False) -> Tensor:
-        """Return class logits ``[G, num_tasks, num_classes]``; there is no attention to make constant."""
+        """Return class logits ``[G, num_tasks, num_classes]``; ``constant_attention`` has no effect."""
         gate, value = self.conv2(normalise(self.norm1, self.conv1(x, graph), graph.counted)).chunk(2, dim=1)
         message = torch.sigmoid(gate) * torch.tanh(value)
         total = message.new_zeros(graph.num_graphs, message.shape[1]).index_add(0, graph.graph_ids(), message)

@@ -1,7 +1,9 @@
-"""GraphConv (Altae-Tran et al., 2016): the RGCN whose relations are the degrees of the nodes to be updated."""
+"""GraphConv (Altae-Tran et al., 2016): graph convolutions with one kernel per node degree."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -13,11 +15,12 @@ from rgat.data import GraphData, GraphStore
 from rgat.nn.kernels import glorot_uniform_
 
 MAX_DEGREE = 10
-SETTINGS: dict[str, Any] = {"learning_rate": 0.000532, "batch_size": 44, "epochs": 15}
+OPTIONS = {"hidden_channels": 107, "dense_channels": 148}
+TRAINING = {"learning_rate": 0.000532, "batch_size": 44, "epochs": 15, "weight_l2": 0.0}
 
 
 class Molecules(NamedTuple):
-    """A batch: features of all atoms, who is bonded to whom in both directions, and the molecule of each atom."""
+    """A batch: the features of all atoms, all bonds in both directions, and the molecule of each atom."""
 
     x: Tensor  # [N, F]
     source: Tensor  # [E]
@@ -27,7 +30,7 @@ class Molecules(NamedTuple):
 
 
 def batch_molecules(store: GraphStore, ids: Tensor) -> Molecules:
-    """The given graphs of a store, without self-loops."""
+    """Return a batch of the graphs with these ids, without self-loops."""
     chosen = store.select(ids)
     source, target = chosen.edge_index
     bonds = source != target
@@ -36,25 +39,24 @@ def batch_molecules(store: GraphStore, ids: Tensor) -> Molecules:
 
 
 class DegreeConv(nn.Module):
-    r"""A convolution with kernels for each degree (the unnumbered equation of section 3.1).
+    r"""A convolution with kernels for each degree (the unnumbered equation of the paper's section 3.1).
 
     .. math::
         h'_i = h_i W^{(\deg i)} + \sum_{j \in \mathcal{N}_i} h_j U^{(\deg i)} + b^{(\deg i)}.
 
-    Nodes of a degree above ``max_degree`` use the kernels of that one; a node without neighbours needs no ``U``. The
-    nonlinearity belongs to the model.
+    Nodes with a degree above ``max_degree`` use the kernels of ``max_degree``; nodes without neighbours use no ``U``.
 
     Args:
         in_channels: number of input features.
         out_channels: number of output features.
-        max_degree: the largest degree with kernels of its own.
+        max_degree: largest degree with its own kernels.
     """
 
     def __init__(self, in_channels: int, out_channels: int, max_degree: int = MAX_DEGREE) -> None:
         super().__init__()
         self.max_degree = max_degree
-        self.own = nn.Parameter(torch.empty(max_degree + 1, in_channels, out_channels))  # W, of degree 0 first
-        self.neighbour = nn.Parameter(torch.empty(max_degree, in_channels, out_channels))  # U, of degree 1 first
+        self.own = nn.Parameter(torch.empty(max_degree + 1, in_channels, out_channels))  # W, degrees from 0
+        self.neighbour = nn.Parameter(torch.empty(max_degree, in_channels, out_channels))  # U, degrees from 1
         self.bias = nn.Parameter(torch.zeros(max_degree + 1, out_channels))
         for kernel in (self.own, self.neighbour):
             glorot_uniform_(kernel, in_channels + out_channels)
@@ -76,7 +78,7 @@ class DegreeConv(nn.Module):
 
 
 def max_pool(x: Tensor, source: Tensor, target: Tensor) -> Tensor:
-    """The largest value of each feature over a node and its neighbours."""
+    """Return the maximum of each feature over a node and its neighbours."""
     index = target.unsqueeze(1).expand(-1, x.shape[1])
     return x.scatter_reduce(0, index, x.index_select(0, source), "amax")
 
@@ -97,7 +99,7 @@ class GraphConv(nn.Module):
         dense_channels: units of the dense layer.
     """
 
-    def __init__(self, in_channels: int, num_tasks: int, hidden_channels: int = 107, dense_channels: int = 148) -> None:
+    def __init__(self, in_channels: int, num_tasks: int, hidden_channels: int, dense_channels: int) -> None:
         super().__init__()
         self.num_tasks = num_tasks
         self.convs = nn.ModuleList(DegreeConv(width, hidden_channels) for width in (in_channels, hidden_channels))
@@ -117,17 +119,8 @@ class GraphConv(nn.Module):
         return logits.view(-1, self.num_tasks, 2)
 
 
-def run(
-    data: GraphData, seed: int = 0, *, hidden_channels: int = 107, dense_channels: int = 148, **settings: Any
-) -> Outcome:
-    """Train with MoleculeNet's settings for Tox21, unless told otherwise."""
-    return train(
-        lambda: GraphConv(data.in_channels, len(data.tasks), hidden_channels, dense_channels),
-        data,
-        lambda ids: (batch_molecules(data.graphs, ids),),
-        seed,
-        **SETTINGS | settings,
-        hidden_channels=hidden_channels,
-        dense_channels=dense_channels,
-        max_degree=MAX_DEGREE,
-    )
+def run(data: GraphData, seed: int = 0, **settings: Any) -> Outcome:
+    """Train with MoleculeNet's settings for Tox21, except those in ``settings``."""
+    build, inputs = partial(GraphConv, data.in_channels, len(data.tasks)), partial(batch_molecules, data.graphs)
+    outcome = train(build, inputs, data, seed, OPTIONS, TRAINING, **settings)
+    return replace(outcome, config=outcome.config | {"max_degree": MAX_DEGREE})

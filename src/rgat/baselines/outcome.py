@@ -1,4 +1,4 @@
-"""What every system returns: outputs for each part, and how it came to them."""
+"""The result of training one of the paper's other systems once."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from rgat.training import accuracy, mean_roc_auc
 
 @dataclass(frozen=True)
 class Outcome:
-    """One system, trained once.
+    """Outputs of a system on each part, and how it was trained.
 
     Attributes:
-        config: every setting it was trained with, chosen or given.
-        selected_on: one sentence: what the chosen ones were chosen on.
-        logits: of the train, valid and test part, ``[n, classes]`` or ``[n, tasks, 2]``; the largest wins.
-        best_epoch: the epoch whose parameters were evaluated, where there are epochs.
-        train_loss: mean loss of each epoch, where there are epochs.
+        config: all settings, selected or given.
+        selected_on: a sentence that says what the settings were selected on.
+        logits: logits of the train, valid and test part, ``[n, classes]`` or ``[n, tasks, 2]``.
+        best_epoch: the epoch whose parameters were evaluated, for systems with epochs.
+        train_loss: mean loss of each epoch, for systems with epochs.
     """
 
     config: dict[str, Any]
@@ -30,6 +30,6 @@ class Outcome:
     train_loss: list[float] = field(default_factory=list, repr=False)
 
     def scores(self, data: NodeData | GraphData) -> dict[str, float]:
-        """The metric of each part: accuracy, or the mean ROC-AUC over the tasks."""
+        """Return the metric of each part: accuracy, or the mean ROC-AUC over the tasks."""
         metric = accuracy if isinstance(data, NodeData) else mean_roc_auc
         return {part: metric(logits, data.labels[getattr(data, part)]) for part, logits in self.logits.items()}

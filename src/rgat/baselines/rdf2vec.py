@@ -1,4 +1,4 @@
-"""RDF2Vec (Ristoski and Paulheim, 2016): entities embedded by the walks that start at them, as words by sentences."""
+"""RDF2Vec (Ristoski and Paulheim, 2016): embed entities by word2vec on the random walks that start at them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from rgat.data.rdf.blank_nodes import mix
 
 COSTS = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
 WALKS = ("plain", "WL")
-WALKS_PER_ENTITY = 60  # many entities have millions; more of them cost time in proportion
+WALKS_PER_ENTITY = 60  # at most; many entities have millions, and time grows with their number
 WL_ITERATIONS = 4
 WORD2VEC = {"vector_size": 500, "window": 5, "negative": 25, "epochs": 10}  # skip-gram, as published
 
 
 class Adjacency(NamedTuple):
-    """The edges that leave each node: those of node ``v`` are ``ptr[v]:ptr[v + 1]``."""
+    """The outgoing edges of each node: those of node ``v`` are ``ptr[v]:ptr[v + 1]``."""
 
     ptr: Ids
     relation: Ids
@@ -34,7 +34,7 @@ class Adjacency(NamedTuple):
 
 
 def adjacency(triples: Ids, num_nodes: int, reverse: bool) -> Adjacency:
-    """Edges by their source; with ``reverse``, every edge may also be walked backwards, under a relation of its own."""
+    """Sort edges by source; with ``reverse``, add an inverse edge with its own relation for each edge."""
     if reverse:
         back = triples[:, [2, 1, 0]] + np.array([0, int(triples[:, 1].max(initial=-1)) + 1, 0])
         triples = np.concatenate([triples, back])
@@ -43,9 +43,9 @@ def adjacency(triples: Ids, num_nodes: int, reverse: bool) -> Adjacency:
 
 
 def walks(graph: Adjacency, starts: Ids, depth: int, cap: int, rng: np.random.Generator) -> Ids:
-    """Walks as rows: node, relation, node, ...; -1 behind the end of one that cannot go on.
+    """Return walks as rows: node, relation, node, ...; -1 after the end of a walk that stops early.
 
-    A start with at most ``cap`` walks has them all; any other has ``cap`` of them, each step drawn at random.
+    A start with at most ``cap`` walks has all of them; any other has ``cap`` walks, each step drawn at random.
     """
     num_walks = _count_walks(graph, depth, cap + 1)[starts]
     every = starts[num_walks <= cap][:, None]
@@ -56,7 +56,7 @@ def walks(graph: Adjacency, starts: Ids, depth: int, cap: int, rng: np.random.Ge
 
 
 def _count_walks(graph: Adjacency, depth: int, limit: int) -> Ids:
-    """How many walks of ``depth`` steps start at each node, counted up to ``limit``; a dead end ends a walk."""
+    """Return the number of walks of ``depth`` steps from each node, at most ``limit``; a dead end ends a walk."""
     counts = np.ones(len(graph.ptr) - 1, dtype=np.int64)
     for _ in range(depth):
         total = np.concatenate([[0], np.cumsum(counts[graph.target])])
@@ -65,24 +65,24 @@ def _count_walks(graph: Adjacency, depth: int, limit: int) -> Ids:
 
 
 def _step(graph: Adjacency, rows: Ids, rng: np.random.Generator | None) -> Ids:
-    """The walks one step longer: along a random edge, or along each edge where there is no generator."""
+    """Return the walks one step longer: along a random edge, or without a generator along each edge."""
     last = rows[:, -1]
     degree = np.where(last >= 0, np.diff(graph.ptr)[last], 0)
     copies = np.ones_like(degree) if rng is not None else np.maximum(degree, 1)
     rows, last, degree = rows.repeat(copies, axis=0), last.repeat(copies), degree.repeat(copies)
     if rng is not None:
-        place = rng.integers(np.maximum(degree, 1))
+        offset = rng.integers(np.maximum(degree, 1))
     else:
-        place = np.arange(len(rows)) - (np.cumsum(copies) - copies).repeat(copies)
-    edge = np.where(degree > 0, graph.ptr[last] + place, -1)
+        offset = np.arange(len(rows)) - (np.cumsum(copies) - copies).repeat(copies)
+    edge = np.where(degree > 0, graph.ptr[last] + offset, -1)
     step = [np.append(values, -1)[edge] for values in (graph.relation, graph.target)]
     return np.concatenate([rows, np.stack(step, axis=1)], axis=1)
 
 
 def wl_labels(graph: Adjacency, entities: Ids, iterations: int) -> Iterator[Ids]:
-    """Labels of the nodes after 0, 1, ... iterations: a hash of the own label and those of the edges that leave.
+    """Yield the labels of the nodes after 0, 1, ... iterations: a hash of a node's label and its outgoing edges.
 
-    All entities begin with one label, as in the kernel.
+    All entities start with the same label, as in the WL kernel.
     """
     label = np.arange(len(graph.ptr) - 1).astype(np.uint64)
     label[entities] = len(label)
@@ -97,7 +97,7 @@ def wl_labels(graph: Adjacency, entities: Ids, iterations: int) -> Iterator[Ids]
 def sentences(
     graph: Adjacency, entities: Ids, kind: str, depth: int, cap: int, rng: np.random.Generator
 ) -> list[list[str]]:
-    """Walks as words; in WL walks, all but the entity itself go by their label after each iteration."""
+    """Return walks as words; in WL walks, all nodes but the start are named by their label after each iteration."""
     rows = walks(graph, entities, depth, cap, rng)
     labels = [np.arange(len(graph.ptr) - 1)] if kind == "plain" else list(wl_labels(graph, entities, WL_ITERATIONS))
     text = []
@@ -111,13 +111,13 @@ def sentences(
 
 
 def embed(text: list[list[str]], entities: Ids, seed: int) -> Array:
-    """Vectors ``[entities, 500]`` by skip-gram with negative sampling; in one thread, so that the seed says all."""
+    """Return vectors ``[entities, 500]`` by skip-gram with negative sampling; one thread makes them reproducible."""
     model = gensim().models.Word2Vec(text, sg=1, min_count=1, workers=1, seed=seed, **WORD2VEC)
     return np.stack([model.wv[f"n{entity}"] for entity in entities]).astype(np.float64)
 
 
 def gensim() -> Any:
-    """Import gensim, or say how to get it."""
+    """Import gensim, or raise an error with the command that installs it."""
     try:
         import gensim.models
     except ImportError as error:
@@ -135,15 +135,15 @@ def run(
     reverse: tuple[bool, ...] = (False, True),
     costs: tuple[float, ...] = COSTS,
 ) -> Outcome:
-    """A linear support vector machine on the entities' vectors.
+    """Train a linear support vector machine on the entities' vectors.
 
     Args:
         data: a knowledge graph with labelled nodes, from which the walks start.
-        seed: of walks and vectors.
-        kind: "plain" walks, or "WL" walks: over labels that stand for whole subtrees.
+        seed: seed of walks and vectors.
+        kind: "plain" walks over nodes, or "WL" walks over labels of subtrees.
         depth: edges of a walk; by default 4, and 2 for WL walks.
-        cap: walks per entity, at most.
-        reverse: candidates: whether edges may also be walked backwards. The vectors of seed 0 decide.
+        cap: largest number of walks per entity.
+        reverse: candidates: whether walks may follow edges backwards, selected with the vectors of seed 0.
         costs: candidates of `C`.
     """
     check_word("kind", kind, WALKS)
@@ -159,11 +159,11 @@ def run(
             text = sentences(graph, entities, kind, depth, cap, np.random.default_rng(seed))
             return {"vectors": embed(text, entities, seed)}
 
-        made_by = {"reverse": backwards, "seed": seed, "gensim": gensim().__version__}
-        return linear_kernel(cached("rdf2vec", content, given | made_by, build)["vectors"])
+        options = config | {"reverse": backwards, "seed": seed, "gensim": gensim().__version__}
+        return linear_kernel(cached("rdf2vec", content, options, build)["vectors"])
 
-    given = {"walks": kind, "depth": depth, "walks_per_entity": cap, "iterations": WL_ITERATIONS, **WORD2VEC}
-    first = [({"reverse": choice}, lambda choice=choice: kernel(choice, 0)) for choice in reverse]
-    chosen = classify(data, first, costs, {}).config["reverse"] if len(reverse) > 1 else reverse[0]
-    outcome = classify(data, [({"reverse": chosen}, lambda: kernel(chosen, seed))], costs, given)
+    config = {"walks": kind, "depth": depth, "walks_per_entity": cap, "iterations": WL_ITERATIONS, **WORD2VEC}
+    candidates = [({"reverse": choice}, lambda choice=choice: kernel(choice, 0)) for choice in reverse]
+    chosen = classify(data, candidates, costs, {}).config["reverse"] if len(reverse) > 1 else reverse[0]
+    outcome = classify(data, [({"reverse": chosen}, lambda: kernel(chosen, seed))], costs, config)
     return replace(outcome, selected_on=f"{outcome.selected_on}; `reverse` likewise, with the vectors of seed 0")

@@ -1,4 +1,4 @@
-"""Support vector machines for labelled nodes: features, settings and `C` by cross-validation on the training part."""
+"""Support vector machines for labelled nodes; settings and `C` are selected by cross-validation."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from rgat.training import check_parts
 
 Array = NDArray[np.float64]
 NUM_FOLDS = 5
-MOST_PRODUCTS = 5_000  # rows whose inner products are kept, 200 MB; the data sets of the paper have at most 1,000
+MOST_PRODUCTS = 5_000  # rows whose inner products are computed, 200 MB; the paper's data sets have at most 1,000
 
 
 def sklearn_svm() -> Any:
-    """Import scikit-learn's support vector machines, or say how to get them."""
+    """Import scikit-learn's support vector machines, or raise an error with the command that installs them."""
     try:
         from sklearn import svm
     except ImportError as error:
@@ -31,7 +31,7 @@ def sklearn_svm() -> Any:
 
 
 def scipy_sparse() -> Any:
-    """Import SciPy's sparse matrices, or say how to get them."""
+    """Import SciPy's sparse matrices, or raise an error with the command that installs them."""
     try:
         from scipy import sparse
     except ImportError as error:
@@ -40,23 +40,22 @@ def scipy_sparse() -> Any:
 
 
 def labelled(data: NodeData) -> Tensor:
-    """Ids of the labelled nodes: the training, validation and test part, one after the other."""
+    """Return the ids of the training, validation and test nodes, in this order."""
     return torch.cat([data.train, data.valid, data.test])
 
 
 def normalised(features: Any) -> Any:
-    """The rows, dense or sparse, at length one; a row of zeros stays."""
+    """Return the L2-normalised rows of a dense or sparse matrix, as a sparse matrix; a row of zeros stays zero."""
     sparse = scipy_sparse()
     features = sparse.csr_matrix(features, dtype=np.float64)
-    length = np.sqrt(np.asarray(features.multiply(features).sum(1)).ravel())
-    return sparse.diags_array(1 / np.where(length > 0, length, 1)) @ features
+    norm = np.sqrt(np.asarray(features.multiply(features).sum(1)).ravel())
+    return sparse.diags_array(1 / np.where(norm > 0, norm, 1)) @ features
 
 
 def linear_kernel(features: Any) -> Any:
-    """Inner products of all rows, dense or sparse; of many rows the features themselves, as a sparse matrix.
+    """Return the inner products of all rows; for many rows, whose products need too much memory, the features.
 
-    Their products would take memory for the square of their number, and a machine that is trained on the features by
-    another solver needs none.
+    The features are returned as a sparse matrix, on which a linear machine is trained by another solver.
     """
     if features.shape[0] > MOST_PRODUCTS:
         return scipy_sparse().csr_matrix(features, dtype=np.float64)
@@ -70,12 +69,12 @@ def classify(
     costs: Sequence[float],
     config: dict[str, Any],
 ) -> Outcome:
-    """Choose a kernel and `C` by the mean accuracy of 5-fold cross-validation on the training part, then train on it.
+    """Select a kernel and `C` by the mean accuracy of 5-fold cross-validation on the training part, then train on it.
 
     Args:
-        data: whose labelled nodes are to be classified.
-        kernels: settings, and a function that makes the :func:`linear_kernel` of the labelled nodes, in the order of
-            :func:`labelled`. The first of equally good ones is taken.
+        data: data with labelled nodes.
+        kernels: candidates: settings, and a function that returns the :func:`linear_kernel` of the labelled nodes in
+            the order of :func:`labelled`. The first of equally good candidates is selected.
         costs: candidates of `C`.
         config: further settings, for the record.
     """
@@ -88,13 +87,13 @@ def classify(
     for setting, make in kernels:
         kernel = make()
         for cost in costs:
-            score = _cross_validate(_between(kernel, train, train), labels[train], cost)
+            score = _cross_validate(_inputs(kernel, train, train), labels[train], cost)
             if best is None or score > best[0] + 1e-12:
                 best = (score, setting | {"C": cost}, kernel)
     assert best is not None
     score, chosen, kernel = best
-    machine = _machine(chosen["C"], kernel).fit(_between(kernel, train, train), labels[train])
-    logits = _logits(machine, _between(kernel, np.arange(len(labels)), train), len(data.classes))
+    machine = _machine(chosen["C"], kernel).fit(_inputs(kernel, train, train), labels[train])
+    logits = _logits(machine, _inputs(kernel, np.arange(len(labels)), train), len(data.classes))
     sizes = [len(getattr(data, part)) for part in PARTS]
     candidates = len(kernels) * len(costs)
     return Outcome(
@@ -107,31 +106,31 @@ def classify(
 
 
 def _machine(cost: float, kernel: Any) -> Any:
-    """A machine for inner products, or one for the features: there, one class against the rest, squared hinge loss."""
+    """Return an SVM for inner products, or for features: the latter one-against-rest with squared hinge loss."""
     if isinstance(kernel, np.ndarray):
         return sklearn_svm().SVC(C=cost, kernel="precomputed", decision_function_shape="ovr")
     return sklearn_svm().LinearSVC(C=cost, dual=False, max_iter=10_000)
 
 
-def _between(kernel: Any, rows: NDArray[np.int64], learned: NDArray[np.int64]) -> Any:
-    """What a machine has to know of rows: their products with those it learns from, or their features."""
-    return kernel[np.ix_(rows, learned)] if isinstance(kernel, np.ndarray) else kernel[rows]
+def _inputs(kernel: Any, rows: NDArray[np.int64], train: NDArray[np.int64]) -> Any:
+    """Return the input of an SVM for some rows: their products with the training rows, or their features."""
+    return kernel[np.ix_(rows, train)] if isinstance(kernel, np.ndarray) else kernel[rows]
 
 
 def _cross_validate(kernel: Any, labels: NDArray[np.int64], cost: float) -> float:
-    """Mean accuracy over the folds."""
+    """Return the mean accuracy over the folds."""
     scores = []
     for fold in stratified_folds(labels.tolist(), NUM_FOLDS, seed=0):
-        held = fold.numpy()
-        rest = np.setdiff1d(np.arange(len(labels)), held)
-        machine = _machine(cost, kernel).fit(_between(kernel, rest, rest), labels[rest])
-        found = _logits(machine, _between(kernel, held, rest), int(labels.max()) + 1).argmax(1).numpy()
-        scores.append(float((found == labels[held]).mean()))
+        valid = fold.numpy()
+        train = np.setdiff1d(np.arange(len(labels)), valid)
+        machine = _machine(cost, kernel).fit(_inputs(kernel, train, train), labels[train])
+        predicted = _logits(machine, _inputs(kernel, valid, train), int(labels.max()) + 1).argmax(1).numpy()
+        scores.append(float((predicted == labels[valid]).mean()))
     return float(np.mean(scores))
 
 
 def _logits(machine: Any, kernel: Any, num_classes: int) -> Tensor:
-    """A number per row and class, the largest for the class that wins; classes never seen come last."""
+    """Return the logits of each row; classes without a training example have the smallest."""
     count = kernel.shape[0]
     decision = machine.decision_function(kernel) if count else np.zeros((0, len(machine.classes_)))
     if decision.ndim == 1:

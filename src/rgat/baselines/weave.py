@@ -1,7 +1,8 @@
-"""Weave (Kearnes et al., 2016): atoms and pairs of atoms, each updated from the other."""
+"""Weave (Kearnes et al., 2016): a network on atoms and pairs of atoms, which update each other."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -13,28 +14,16 @@ from rgat.baselines.outcome import Outcome
 from rgat.data import GraphData, GraphStore
 from rgat.nn.normalisation import normalise
 
-# Mean and standard deviation of the bins of the histogram: they divide a normal distribution into equal shares.
-BINS = (
-    (-1.645, 0.283),
-    (-1.080, 0.170),
-    (-0.739, 0.134),
-    (-0.468, 0.118),
-    (-0.228, 0.114),
-    (0.0, 0.114),
-    (0.228, 0.114),
-    (0.468, 0.118),
-    (0.739, 0.134),
-    (1.080, 0.170),
-    (1.645, 0.283),
-)
-LEAST = (
-    -50.0
-)  # logit of a membership, relative to the largest: less makes numbers so small that a CPU is slow with them
-SETTINGS: dict[str, Any] = {"learning_rate": 0.0005, "batch_size": 112, "epochs": 40}
+# Mean and standard deviation of the histogram's bins, which divide a normal distribution into equal shares.
+_RIGHT_BINS = ((0.228, 0.114), (0.468, 0.118), (0.739, 0.134), (1.080, 0.170), (1.645, 0.283))
+BINS = (*((-mean, deviation) for mean, deviation in reversed(_RIGHT_BINS)), (0.0, 0.114), *_RIGHT_BINS)
+SMALLEST_LOGIT = -50.0  # of a membership, relative to the largest; below it are denormal numbers, slow on a CPU
+OPTIONS = {"hidden_channels": 50, "dense_channels": 211}
+TRAINING = {"learning_rate": 0.0005, "batch_size": 112, "epochs": 40, "weight_l2": 0.0}
 
 
 class Batch(NamedTuple):
-    """Atoms of all molecules, the molecule of each, and all pairs within a molecule."""
+    """All atoms of a batch, the molecule of each, and all pairs of atoms in a molecule."""
 
     x: Tensor  # [N, F]
     molecule: Tensor  # [N]
@@ -43,14 +32,14 @@ class Batch(NamedTuple):
 
 
 def batch_molecules(store: GraphStore, pairs: PairStore, ids: Tensor) -> Batch:
-    """The given graphs with their pairs."""
+    """Return a batch of the graphs with these ids."""
     chosen = store.select(ids)
-    sizes = chosen.node_ptr.diff()
-    return Batch(chosen.x, torch.arange(len(ids)).repeat_interleave(sizes), len(ids), pairs.batch(ids, chosen.node_ptr))
+    molecule = torch.arange(len(ids)).repeat_interleave(chosen.node_ptr.diff())
+    return Batch(chosen.x, molecule, len(ids), pairs.batch(ids, chosen.node_ptr))
 
 
 class WeaveAtoms(nn.Module):
-    r"""New atoms from atoms and from the pairs they are in.
+    r"""Update atoms from atoms and from their pairs.
 
     .. math::
         a'_i = \mathrm{ReLU}\big(\big[\mathrm{ReLU}(a_i W_{AA}) \oplus
@@ -74,13 +63,13 @@ class WeaveAtoms(nn.Module):
 
 
 class WeavePairs(nn.Module):
-    r"""New pairs from their two atoms, in both orders, and from themselves.
+    r"""Update pairs from their two atoms, in both orders, and from pairs.
 
     .. math::
         p'_{ij} = \mathrm{ReLU}\big(\big[\mathrm{ReLU}([a_i \oplus a_j] W_{AP}) + \mathrm{ReLU}([a_j \oplus a_i] W_{AP})
         \oplus \mathrm{ReLU}(p_{ij} W_{PP})\big] W_P\big).
 
-    It is the same for :math:`ij` and :math:`ji`, so only one of them is computed.
+    The result is the same for :math:`ij` and :math:`ji`, so only one of them is computed.
 
     Args:
         atom_channels: number of features of atoms.
@@ -95,8 +84,8 @@ class WeavePairs(nn.Module):
         self.merge = _dense(2 * out_channels, out_channels)
 
     def forward(self, atoms: Tensor, pairs: Pairs) -> Tensor:
-        """Return the new pairs ``[P, D]``."""
-        # A product of concatenated inputs is a sum of products, each of which is needed once per atom or pattern only.
+        """Return the updated pairs ``[P, D]``."""
+        # A product of concatenated inputs is a sum of products, each computed once per atom or pattern.
         first, second = torch.split(self.from_atoms.weight, atoms.shape[1], dim=1)
         left, right = torch.addmm(self.from_atoms.bias, atoms, first.t()), atoms @ second.t()
         here, there = (torch.cat([left, right], dim=1).index_select(0, side) for side in (pairs.first, pairs.second))
@@ -108,7 +97,7 @@ class WeavePairs(nn.Module):
 
 
 class Histogram(nn.Module):
-    """The sum over a molecule's atoms of how far each feature belongs to each of eleven Gaussian bins."""
+    """The sum over a molecule's atoms of each feature's membership in eleven Gaussian bins."""
 
     means: Tensor
     factors: Tensor
@@ -122,7 +111,7 @@ class Histogram(nn.Module):
     def forward(self, x: Tensor, molecule: Tensor, num_molecules: int) -> Tensor:
         """Map ``[N, F]`` to ``[G, 11 F]``; the memberships of a feature sum to one."""
         logits = self.factors * (x - self.means).square()  # [11, N, F]
-        memberships = torch.softmax((logits - logits.detach().amax(0)).clamp(min=LEAST), dim=0)
+        memberships = torch.softmax((logits - logits.detach().amax(0)).clamp(min=SMALLEST_LOGIT), dim=0)
         sums = x.new_zeros(len(BINS), num_molecules, x.shape[1]).index_add(1, molecule, memberships)
         return sums.permute(1, 2, 0).flatten(1)
 
@@ -133,8 +122,8 @@ class Weave(nn.Module):
     .. math::
         z = \tanh(\mathrm{Dense}(\mathrm{Histogram}(\mathrm{norm}(\tanh(\mathrm{Dense}(a^{(2)})))))),
 
-    and logits linear in :math:`z`; ``norm`` is batch normalisation. Pairs are updated once, since nothing reads
-    them after the second layer.
+    and logits linear in :math:`z`; ``norm`` is batch normalisation. Pairs are updated once, because the second update
+    would not be used.
 
     Args:
         atom_channels: number of features of atoms.
@@ -145,12 +134,7 @@ class Weave(nn.Module):
     """
 
     def __init__(
-        self,
-        atom_channels: int,
-        pair_channels: int,
-        num_tasks: int,
-        hidden_channels: int = 50,
-        dense_channels: int = 211,
+        self, atom_channels: int, pair_channels: int, num_tasks: int, hidden_channels: int, dense_channels: int
     ) -> None:
         super().__init__()
         self.num_tasks = num_tasks
@@ -158,7 +142,7 @@ class Weave(nn.Module):
         self.pairs1 = WeavePairs(atom_channels, pair_channels, hidden_channels)
         self.atoms2 = WeaveAtoms(hidden_channels, hidden_channels, hidden_channels)
         self.dense1 = _dense(hidden_channels, dense_channels)
-        self.norm = nn.BatchNorm1d(dense_channels)  # the bins are those of a feature with mean 0 and variance 1
+        self.norm = nn.BatchNorm1d(dense_channels)  # the bins need features of mean 0 and variance 1
         self.histogram = Histogram()
         self.dense2 = _dense(len(BINS) * dense_channels, dense_channels)
         self.out = _dense(dense_channels, 2 * num_tasks)
@@ -166,11 +150,11 @@ class Weave(nn.Module):
     def forward(self, batch: Batch) -> Tensor:
         """Return logits ``[n, tasks, 2]``."""
         x, pairs = batch.x, batch.pairs
-        # In the first layer pairs of one pattern are alike: count them, and look at each pattern once.
+        # In the first layer all pairs of a pattern are equal: transform each pattern once and weight it by its count.
         sums = pairs.pattern_counts(len(x)) @ torch.relu(self.atoms1.from_pairs(pairs.patterns))
         atoms = self.atoms1(x, sums)
-        woven = torch.relu(self.atoms2.from_pairs(self.pairs1(x, pairs)))
-        atoms = self.atoms2(atoms, pairs.sum_per_atom(woven, len(x)))
+        messages = torch.relu(self.atoms2.from_pairs(self.pairs1(x, pairs)))
+        atoms = self.atoms2(atoms, pairs.sum_per_atom(messages, len(x)))
         atoms = normalise(self.norm, torch.tanh(self.dense1(atoms)))
         z = torch.tanh(self.dense2(self.histogram(atoms, batch.molecule, batch.num_molecules)))
         logits: Tensor = self.out(z)
@@ -184,17 +168,8 @@ def _dense(in_channels: int, out_channels: int) -> nn.Linear:
     return layer
 
 
-def run(
-    data: GraphData, seed: int = 0, *, hidden_channels: int = 50, dense_channels: int = 211, **settings: Any
-) -> Outcome:
-    """Train with MoleculeNet's settings for Tox21, unless told otherwise."""
+def run(data: GraphData, seed: int = 0, **settings: Any) -> Outcome:
+    """Train with MoleculeNet's settings for Tox21, except those in ``settings``."""
     pairs = store_pairs(data)
-    return train(
-        lambda: Weave(data.in_channels, pairs.patterns.shape[1], len(data.tasks), hidden_channels, dense_channels),
-        data,
-        lambda ids: (batch_molecules(data.graphs, pairs, ids),),
-        seed,
-        **SETTINGS | settings,
-        hidden_channels=hidden_channels,
-        dense_channels=dense_channels,
-    )
+    build = partial(Weave, data.in_channels, pairs.patterns.shape[1], len(data.tasks))
+    return train(build, partial(batch_molecules, data.graphs, pairs), data, seed, OPTIONS, TRAINING, **settings)

@@ -1,15 +1,15 @@
 r"""WL: the Weisfeiler-Lehman subtree kernel for RDF (de Vries and de Rooij, 2015).
 
-A vertex is labelled once for each depth :math:`j` that may still be walked from it, so that no label says more of the
-graph than the depth allows. With :math:`l_0` the name of a vertex or predicate (all instances share one name),
+A vertex has one label for each remaining depth :math:`j`, so that no label depends on edges beyond the depth. With
+:math:`l_0` the name of a vertex or predicate (all instances share one name),
 
 .. math::
     l_{t+1}(e, j) = \big(l_t(e, j),\, l_t(\mathrm{target}(e), j)\big), \qquad
     l_{t+1}(v, j) = \big(l_t(v, j),\, \mathrm{sorted}\{ l_t(e, j-1) : e \text{ leaves } v \}\big),
 
-each pair compressed to a number. A label whose second part did not change stays as it is and is not counted again. The
-features of an instance are how often each label occurs among the vertices and edges that a walk of :math:`d` steps
-reaches, each at the depth of its first encounter, over the iterations :math:`t = 0, \dots, 2d`; two cover a hop.
+each pair compressed to a number. A label whose second part did not change is kept and not counted again. The features
+of an instance are the counts of each label among the vertices and edges within :math:`d` steps, each at the depth of
+its first encounter, over the iterations :math:`t = 0, \dots, 2d`: two iterations cover one step.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ COSTS = (1.0, 10.0, 100.0, 1000.0)
 
 
 class _Reached(NamedTuple):
-    """What instances reach at one remaining depth, first encounters only: row of the instance, id of the thing."""
+    """Vertices or edges first reached at one remaining depth: row of the instance, id of the vertex or edge."""
 
     instance: Ids
-    thing: Ids
+    item: Ids
 
 
 class _Labels(NamedTuple):
-    """Labels of all things at one remaining depth, and which of them the last iteration changed."""
+    """Labels of all vertices or edges at one remaining depth, and which of them the last iteration changed."""
 
     label: Ids
     changed: Flags
@@ -54,14 +54,14 @@ def run(
     costs: tuple[float, ...] = COSTS,
     num_features: int | None = None,
 ) -> Outcome:
-    """A support vector machine on subtree counts at length one; the same for every seed.
+    """Train a support vector machine on L2-normalised subtree counts.
 
     Args:
         data: a knowledge graph with labelled nodes.
-        seed: of no effect.
+        seed: has no effect.
         depths: candidates of the depth ``d``.
         costs: candidates of `C`.
-        num_features: for large graphs: hash labels, and count them in at most so many columns; None is exact.
+        num_features: number of columns to which labels are hashed, for large graphs; None is exact.
     """
     triples, instances = original_triples(data), labelled(data).numpy()
 
@@ -74,7 +74,7 @@ def run(
 
 
 def subtree_counts(triples: Ids, instances: Ids, num_nodes: int, depth: int, num_features: int | None = None) -> Any:
-    """The features of the instances, sparse ``[instances, labels]``."""
+    """Return the features of the instances, sparse ``[instances, labels]``."""
     check_count("depth", depth)
     if num_features is not None:
         check_count("num_features", num_features)
@@ -84,31 +84,31 @@ def subtree_counts(triples: Ids, instances: Ids, num_nodes: int, depth: int, num
     compress = _Dictionary() if num_features is None else _Hashes()
     rows, columns = [], []
     for vertex_labels, edge_labels in _iterate(triples, ptr, instances, num_nodes, depth, compress):
-        for reached, labels in zip([*vertices, *edges], [*vertex_labels, *edge_labels], strict=True):
-            new = labels.changed[reached.thing]
-            rows.append(reached.instance[new])
-            columns.append(labels.label[reached.thing[new]])
+        for (instance, item), labels in zip([*vertices, *edges], [*vertex_labels, *edge_labels], strict=True):
+            new = labels.changed[item]
+            rows.append(instance[new])
+            columns.append(labels.label[item[new]])
     row, column = np.concatenate(rows), np.concatenate(columns)
     if num_features is not None:
         column = (column.view(np.uint64) % np.uint64(num_features)).astype(np.int64)
-    met, column = np.unique(column, return_inverse=True)  # labels that no instance meets have no column
-    return scipy_sparse().coo_matrix((np.ones(len(row)), (row, column)), shape=(len(instances), len(met))).tocsr()
+    reached, column = np.unique(column, return_inverse=True)  # labels that no instance reaches have no column
+    return scipy_sparse().coo_matrix((np.ones(len(row)), (row, column)), shape=(len(instances), len(reached))).tocsr()
 
 
 def _neighbourhoods(triples: Ids, ptr: Ids, instances: Ids, depth: int) -> tuple[list[_Reached], list[_Reached]]:
-    """Vertices with remaining depth 0 to ``depth`` and edges with 0 to ``depth - 1``, of all instances at once."""
+    """Return the vertices of all instances at remaining depths 0 to ``depth``, and the edges at 0 to ``depth - 1``."""
     num_nodes = len(ptr) - 1
     front = _Reached(np.arange(len(instances)), instances)
-    seen = front.instance * num_nodes + front.thing
+    seen = front.instance * num_nodes + front.item
     vertices, edges = [front], []
     for _ in range(depth):
-        sizes = ptr[front.thing + 1] - ptr[front.thing]
-        edge = np.arange(sizes.sum()) + np.repeat(ptr[front.thing] - (np.cumsum(sizes) - sizes), sizes)
+        sizes = ptr[front.item + 1] - ptr[front.item]
+        edge = np.arange(sizes.sum()) + np.repeat(ptr[front.item] - (np.cumsum(sizes) - sizes), sizes)
         instance = np.repeat(front.instance, sizes)
         edges.append(_Reached(instance, edge))
-        met = np.setdiff1d(instance * num_nodes + triples[edge, 2], seen)
-        seen = np.concatenate([seen, met])
-        front = _Reached(*np.divmod(met, num_nodes))
+        new = np.setdiff1d(instance * num_nodes + triples[edge, 2], seen)
+        seen = np.concatenate([seen, new])
+        front = _Reached(*np.divmod(new, num_nodes))
         vertices.append(front)
     return vertices[::-1], edges[::-1]
 
@@ -116,7 +116,7 @@ def _neighbourhoods(triples: Ids, ptr: Ids, instances: Ids, depth: int) -> tuple
 def _iterate(
     triples: Ids, ptr: Ids, instances: Ids, num_nodes: int, depth: int, compress: _Dictionary | _Hashes
 ) -> Iterator[tuple[list[_Labels], list[_Labels]]]:
-    """Yield the labels of vertices and of edges, by remaining depth, after each of the iterations 0 to ``2 depth``."""
+    """Yield the labels of vertices and edges by remaining depth, after each of the iterations 0 to ``2 depth``."""
     names = np.arange(num_nodes)
     names[instances] = num_nodes  # one name for all instances
     start, predicates = compress.names(names), compress.names(num_nodes + 1 + triples[:, 1])
@@ -125,7 +125,7 @@ def _iterate(
     needed = _needed(triples, instances, num_nodes, depth)
     yield vertices, edges
     for _ in range(2 * depth):
-        new_vertices = [_Labels(start, np.zeros(num_nodes, dtype=bool))]  # nothing may be walked from depth 0
+        new_vertices = [_Labels(start, np.zeros(num_nodes, dtype=bool))]  # no edges are left at depth 0
         for j in range(1, depth + 1):
             below = edges[j - 1]
             changed = np.zeros(num_nodes, dtype=bool)
@@ -143,7 +143,7 @@ def _iterate(
 
 
 def _needed(triples: Ids, instances: Ids, num_nodes: int, depth: int) -> list[Flags]:
-    """For each remaining depth, the vertices that some instance reaches with it; others need no label."""
+    """Return for each remaining depth the vertices that an instance reaches with it; others need no label."""
     at_depth = np.zeros(num_nodes, dtype=bool)
     at_depth[instances] = True
     needed = [at_depth]
@@ -155,7 +155,7 @@ def _needed(triples: Ids, instances: Ids, num_nodes: int, depth: int) -> list[Fl
 
 
 class _Dictionary:
-    """Compression that never confuses two labels: each new pair gets the next number."""
+    """Exact compression: each new pair gets the next number."""
 
     def __init__(self) -> None:
         self.numbers: dict[bytes, int] = {}
@@ -182,13 +182,15 @@ class _Dictionary:
 
 
 class _Hashes:
-    """Compression by 64-bit hashes: no dictionary, and no loop; a set of edges is the sum of their hashes."""
+    """Compression by 64-bit hashes, without a dictionary or a loop; a set of edges is the sum of their hashes."""
 
     def names(self, names: Ids) -> Ids:
         return _mixed(names)
 
     def vertices(self, own: Ids, edge_labels: Ids, ptr: Ids, chosen: Ids) -> Ids:
-        total = np.concatenate([[0], np.cumsum(_mixed(edge_labels))])  # wraps around, and so do differences
+        total = np.concatenate(
+            [[0], np.cumsum(_mixed(edge_labels))]
+        )  # overflow is harmless: differences wrap around too
         label = own.copy()
         label[chosen] = _mixed(_mixed(own[chosen]) + total[ptr[chosen + 1]] - total[ptr[chosen]])
         return label

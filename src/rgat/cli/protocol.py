@@ -72,12 +72,13 @@ def run(
         execution: who works.
         search_only: leave the test parts alone.
     """
-    from rgat.experiments.plan import read_plan
-    from rgat.experiments.protocol import open_protocol, run_protocol, write_units
+    from rgat.experiments.prepared import write_prepared
+    from rgat.experiments.protocol import open_protocol, run_protocol
+    from rgat.experiments.request import read_request
 
-    experiment = open_protocol((read_plan(folders.config) if folders.config else {}) | requested, folders.out)
+    protocol = open_protocol((read_request(folders.config) if folders.config else {}) | requested, folders.out)
     if folders.propose:
-        print_line(f"{write_units(experiment, search_only)} units to do in {experiment.folder}")
-        return experiment.folder, []
-    with count_bar(experiment.plan.data, "records") as show:
-        return experiment.folder, run_protocol(experiment, search_only, on_progress=show, **asdict(execution))
+        print_line(f"{write_prepared(protocol, search_only)} units to do in {protocol.folder}")
+        return protocol.folder, []
+    with count_bar(protocol.request.data, "records") as show:
+        return protocol.folder, run_protocol(protocol, search_only, on_progress=show, **asdict(execution))

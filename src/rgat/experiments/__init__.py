@@ -1,1 +1,1 @@
-"""The experiments: which models on which data, how often."""
+"""The paper's experiments: requests, folds, search, executors, records and their summary."""

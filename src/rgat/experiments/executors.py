@@ -1,6 +1,6 @@
-"""Who does the work: this process, processes on this machine, or a Ray cluster. Lost workers are replaced.
+"""Execute units of work in this process, in processes on this machine, or on a Ray cluster; replace lost workers.
 
-Each yields records in the order in which they are there; only the caller writes them, so workers need no common disk.
+Each executor yields records in the order in which units finish. Only the caller writes them, so workers share no disk.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from typing import Any
 import torch
 
 from rgat.checks import check_count, check_word
-from rgat.experiments.folds import Division
-from rgat.experiments.jobs import Unit, together, train_many
+from rgat.experiments.folds import FoldedData
+from rgat.experiments.portable import decode, encode
 from rgat.experiments.records import Record, record_name
-from rgat.experiments.transfer import decode, encode
+from rgat.experiments.units import Unit, group_by_stack, train_units
 from rgat.workers import WorkerPool
 
 EXECUTORS = ("local", "processes", "ray")
-RETRIES = 3  # workers lost in a row without anything done between, or with Ray by one unit
-ANSWER_SECONDS = 3.0  # for an address to answer
-# The first words of HTTP/2, which gRPC and so Ray speaks: a greeting and an empty frame of settings, type 4; the answer
-# is such a frame too.
-HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+RETRIES = 3  # workers lost in a row without a finished unit between them; with Ray, for one unit
+ANSWER_SECONDS = 3.0  # time for an address to answer
+# The start of an HTTP/2 connection, which Ray's gRPC uses: the preface and an empty SETTINGS frame (type 4). A server
+# answers with a SETTINGS frame.
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 Execute = Callable[[Sequence[Unit]], Iterator[Record]]
 
 
 def _check_device(device: str, executor: str) -> None:
-    """Raise unless work can be done there; what a cluster has, only the cluster knows."""
+    """Raise unless the device exists; the devices of a cluster are not known here."""
     check_word("device", device.partition(":")[0], ("cpu", "cuda"))
     if device.startswith("cuda") and executor != "ray" and not torch.cuda.is_available():
         raise ValueError('`device` must be "cpu" where PyTorch sees no CUDA device, got "cuda"')
@@ -42,9 +42,9 @@ def _check_device(device: str, executor: str) -> None:
 
 @contextmanager
 def open_executor(
-    executor: str, division: Division, workers: int | None = None, address: str | None = None, device: str = "cpu"
+    executor: str, data: FoldedData, workers: int | None = None, address: str | None = None, device: str = "cpu"
 ) -> Iterator[Execute]:
-    """A function that does the work of units and yields their records; its workers live as long as the block."""
+    """Yield a function that runs units and yields their records; its workers end with the block."""
     check_word("executor", executor, EXECUTORS)
     _check_device(device, executor)
     if workers is not None:
@@ -52,69 +52,74 @@ def open_executor(
     if address is not None and executor != "ray":
         raise ValueError(f'`address` must be left out with the executor "{executor}"; or ask for "ray"')
     if executor == "local":
-        yield lambda units: train_many(units, division, device)
+        yield lambda units: train_units(units, data, device)
     elif executor == "processes":
-        pool = _Processes(encode(division), device, workers or os.cpu_count() or 1)
+        pool = _Processes(encode(data), device, workers or os.cpu_count() or 1)
         try:
             yield pool.execute
         finally:
             pool.close()
     else:
-        with _ray_executor(encode(division), device, workers, address) as execute:
+        with _ray_executor(encode(data), device, workers, address) as execute:
             yield execute
 
 
-@lru_cache(maxsize=1)
-def _division(content: bytes) -> Division:
-    return decode(content)
+_decode = lru_cache(maxsize=1)(decode)  # a worker gets the same data with each stack
 
 
-def _work(group: Sequence[Unit], content: bytes, device: str) -> list[Record]:
-    """Units that train as one stack, in a worker."""
-    return list(train_many(group, _division(content), device))
+def _run_stack(group: Sequence[Unit], content: bytes, device: str) -> list[Record]:
+    """Run the units of one stack in a worker."""
+    return list(train_units(group, _decode(content), device))
+
+
+_worker: dict[str, Any] = {}  # the content and device that this worker process was started with
+
+
+def _start_worker(content: bytes, device: str) -> None:
+    _worker.update(content=content, device=device)
+
+
+def _run_stack_in_process(group: Sequence[Unit]) -> list[Record]:
+    return _run_stack(group, **_worker)
 
 
 class _Processes:
-    """A pool of processes that is made anew when one of them is lost."""
+    """A pool of processes that is replaced when one of them is lost."""
 
     def __init__(self, content: bytes, device: str, workers: int) -> None:
         self.content, self.device, self.workers = content, device, workers
         self.pool: WorkerPool | None = None
 
     def execute(self, units: Sequence[Unit]) -> Iterator[Record]:
-        left = {record_name(group[0]): group for group in together(units)}
-        lost = 0
-        while left:
-            pool = self._open()
+        remaining = {record_name(group[0]): group for group in group_by_stack(units)}
+        num_lost = 0
+        while remaining:
+            if self.pool is None:
+                self.pool = WorkerPool(self.workers, _start_worker, self.content, self.device)
             futures: dict[Future[list[Record]], str] = {}
-            broken = False
+            is_broken = False
             try:
-                for name, group in left.items():
-                    futures[pool.submit(_work_here, group)] = name
+                for name, group in remaining.items():
+                    futures[self.pool.submit(_run_stack_in_process, group)] = name
             except BrokenProcessPool:
-                broken = True
+                is_broken = True
             for future in as_completed(futures):
                 try:
                     records = future.result()
                 except BrokenProcessPool:
-                    broken = True  # all that was not done ends so, at once
+                    is_broken = True  # all unfinished futures raise this at once
                     continue
-                del left[futures[future]]
-                lost = 0
+                del remaining[futures[future]]
+                num_lost = 0
                 yield from records
-            if broken:
+            if is_broken:
                 self.close()
-                lost += 1
-                if lost > RETRIES:
+                num_lost += 1
+                if num_lost > RETRIES:
                     raise ValueError(
-                        f"workers must live to end their work, got {lost} that died in a row, while these were under "
-                        f"way or waiting: {', '.join([*left][:4])}; if memory ran out, give fewer --workers"
+                        f"workers must survive their work, got {num_lost} that died in a row while these units were "
+                        f"running or waiting: {', '.join([*remaining][:4])}; if memory ran out, give fewer --workers"
                     )
-
-    def _open(self) -> WorkerPool:
-        if self.pool is None:
-            self.pool = WorkerPool(self.workers, _start, self.content, self.device)
-        return self.pool
 
     def close(self) -> None:
         if self.pool is not None:
@@ -122,34 +127,23 @@ class _Processes:
             self.pool = None
 
 
-_here: dict[str, Any] = {}  # in a worker process: what it was started with
-
-
-def _start(content: bytes, device: str) -> None:
-    _here.update(content=content, device=device)
-
-
-def _work_here(group: Sequence[Unit]) -> list[Record]:
-    return _work(group, _here["content"], _here["device"])
-
-
 @contextmanager
 def _ray_executor(content: bytes, device: str, workers: int | None, address: str | None) -> Iterator[Execute]:
-    """Units as Ray tasks: Ray itself runs again what a lost worker or node had under way."""
+    """Yield a function that runs units as Ray tasks; Ray itself repeats those of a lost worker or node."""
     ray = _ray()
     if address is not None and workers is not None:
         raise ValueError("`workers` must be left out with an address: the cluster knows how many it has")
     _connect(ray, address, workers)
     try:
         data = ray.put(content)
-        task = ray.remote(num_cpus=1, num_gpus=int(device != "cpu"), max_retries=RETRIES)(_work)
+        task = ray.remote(num_cpus=1, num_gpus=int(device != "cpu"), max_retries=RETRIES)(_run_stack)
 
         def execute(units: Sequence[Unit]) -> Iterator[Record]:
-            waiting = [task.remote(group, data, device) for group in together(units)]
+            waiting = [task.remote(group, data, device) for group in group_by_stack(units)]
             while waiting:
-                done, waiting = ray.wait(waiting, num_returns=1)
+                finished, waiting = ray.wait(waiting, num_returns=1)
                 try:
-                    yield from ray.get(done[0])
+                    yield from ray.get(finished[0])
                 except ray.exceptions.RaySystemError as error:
                     raise ValueError(f"Ray must run each unit, got one whose workers were lost: {error}") from error
 
@@ -168,27 +162,27 @@ def _connect(ray: Any, address: str | None, workers: int | None) -> None:
     try:
         ray.init(address=address, **options)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        raise ValueError(_nobody(address, str(error).split("\n")[0])) from error
+        raise ValueError(_no_cluster(address, str(error).split("\n")[0])) from error
 
 
 def _check_answer(address: str) -> None:
-    """Ray itself waits for minutes where nobody listens, or somebody else; so say hello first, as its protocol does."""
+    """Raise unless an HTTP/2 server answers: Ray itself waits for minutes if nothing does, or another service."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
         raise ValueError(f'`address` must be "auto" or a host and port such as "10.0.0.1:6379", got "{address}"')
     try:
         with socket.create_connection((host, int(port)), ANSWER_SECONDS) as connection:
-            connection.sendall(HELLO)
+            connection.sendall(PREFACE)
             answer = connection.recv(9)
     except (OSError, OverflowError) as error:
-        raise ValueError(_nobody(address, str(error))) from error
-    if answer[3:4] != HELLO[-6:-5]:
-        raise ValueError(_nobody(address, "something else listens there"))
+        raise ValueError(_no_cluster(address, str(error))) from error
+    if answer[3:4] != PREFACE[-6:-5]:
+        raise ValueError(_no_cluster(address, "something else listens there"))
 
 
-def _nobody(address: str, why: str) -> str:
+def _no_cluster(address: str, reason: str) -> str:
     return (
-        f'`address` must be that of a running Ray cluster, got "{address}" where none answers ({why}); '
+        f'`address` must be that of a running Ray cluster, got "{address}" where none answers ({reason}); '
         "start one with `ray start --head --port 6379`"
     )
 

@@ -1,6 +1,6 @@
-"""How the protocol divides a data set: folds for the search, parts for the final runs.
+"""Folds for the search and splits for the final runs, as the paper's protocol draws them.
 
-No fold holds an example of any test part, nor its labels, so that a search cannot see one.
+No fold holds an example of any test part, nor its label, so a search cannot see test data.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ NUM_FOLDS = {"node": 5, "graph": 10}
 
 
 @dataclass(frozen=True)
-class Division:
-    """A data set and the parts that the protocol makes of it.
+class FoldedData:
+    """A data set with its folds and splits.
 
     Attributes:
-        data: all of it.
-        folds: for each fold the ids to learn from and those to validate on.
-        splits: train, valid and test ids of the final runs, by the seed of the split (nodes: one split, without seed,
-            whose valid part is empty).
+        data: the whole data set.
+        folds: training and validation ids of each fold.
+        splits: train, valid and test ids of the final runs, by the seed of the split. Node data have one split, with
+            the key None and an empty valid part.
     """
 
     data: NodeData | GraphData
@@ -36,11 +36,11 @@ class Division:
 
     @property
     def task(self) -> str:
-        """What is to be classified: "node" or "graph"."""
+        """What is classified: "node" or "graph"."""
         return "node" if isinstance(self.data, NodeData) else "graph"
 
     def fold(self, number: int) -> NodeData | GraphData:
-        """The data of one fold of the search; all labels outside of it are blanked."""
+        """Return the data of one fold of the search; all labels outside the fold are missing."""
         train, valid = self.folds[number]
         known = torch.cat([train, valid])
         labels = torch.full_like(self.data.labels, MISSING)
@@ -48,30 +48,30 @@ class Division:
         return dataclasses.replace(self.data, labels=labels, train=train, valid=valid, test=train[:0])
 
     def split(self, seed: int | None) -> NodeData | GraphData:
-        """The data of a final run."""
+        """Return the data of a final run."""
         train, valid, test = self.splits[seed]
         return dataclasses.replace(self.data, train=train, valid=valid, test=test)
 
 
-def divide(data: NodeData | GraphData) -> Division:
-    """The protocol's folds and splits of a data set."""
-    return _divide_nodes(data) if isinstance(data, NodeData) else _divide_graphs(data)
+def fold_data(data: NodeData | GraphData) -> FoldedData:
+    """Draw the protocol's folds and splits of a data set."""
+    return _fold_nodes(data) if isinstance(data, NodeData) else _fold_graphs(data)
 
 
-def _divide_nodes(data: NodeData) -> Division:
-    """Five stratified folds of the training set; then all of it to learn from, without validation."""
-    pool = torch.cat([data.train, data.valid]).sort().values
+def _fold_nodes(data: NodeData) -> FoldedData:
+    """Draw five stratified folds of the training and validation nodes; final runs train on all of these nodes."""
     if not len(data.test):
         raise ValueError(f"{data.name} must have a test part to report on, got none")
-    places = stratified_folds(data.labels[pool].tolist(), NUM_FOLDS["node"], FOLD_SEED)
-    return Division(data, _folds(pool, places), {None: (pool, data.valid[:0], data.test)})
+    pool = torch.cat([data.train, data.valid]).sort().values
+    positions = stratified_folds(data.labels[pool].tolist(), NUM_FOLDS["node"], FOLD_SEED)
+    return FoldedData(data, _train_and_valid(pool, positions), {None: (pool, data.valid[:0], data.test)})
 
 
-def _divide_graphs(data: GraphData) -> Division:
-    """Ten folds of what is in no test part of MoleculeNet's three splits; then these splits.
+def _fold_graphs(data: GraphData) -> FoldedData:
+    """Draw ten folds of the molecules in no test part of MoleculeNet's three splits; final runs use these splits.
 
-    Both go by molecule: where a file repeats one, all its rows are set aside or in a fold together. Molecules are
-    stratified by their number of positive labels.
+    All rows of a molecule that the file repeats are in the same fold, or in none. Molecules are stratified by their
+    number of positive labels.
     """
     splits: dict[int | None, Parts] = {seed: random_parts(len(data.graphs), seed) for seed in SPLIT_SEEDS}
     tested = {data.graph_names[row] for _, _, test in splits.values() for row in test.tolist()}
@@ -80,18 +80,20 @@ def _divide_graphs(data: GraphData) -> Division:
         if name not in tested:
             rows_of.setdefault(name, []).append(row)
     molecules = list(rows_of.values())
-    positives = [int((data.labels[rows] == 1).any(0).sum()) for rows in molecules]
-    groups = stratified_folds(positives, NUM_FOLDS["graph"], FOLD_SEED)
+    num_positive = [int((data.labels[rows] == 1).any(0).sum()) for rows in molecules]
     pool = torch.tensor(sorted(row for rows in molecules for row in rows))
-    place = {row: number for number, row in enumerate(pool.tolist())}
-    places = [torch.tensor(sorted(place[row] for m in group.tolist() for row in molecules[m])) for group in groups]
-    return Division(data, _folds(pool, places), splits)
+    position = {row: number for number, row in enumerate(pool.tolist())}
+    positions = [
+        torch.tensor(sorted(position[row] for molecule in fold.tolist() for row in molecules[molecule]))
+        for fold in stratified_folds(num_positive, NUM_FOLDS["graph"], FOLD_SEED)
+    ]
+    return FoldedData(data, _train_and_valid(pool, positions), splits)
 
 
-def _folds(pool: Tensor, places: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
-    """For each fold the rest of the pool, then the fold."""
+def _train_and_valid(pool: Tensor, positions: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    """Return for each fold the rest of the pool, then the fold itself."""
     folds = []
-    for chosen in places:
+    for chosen in positions:
         valid = torch.zeros(len(pool), dtype=torch.bool)
         valid[chosen] = True
         folds.append((pool[~valid], pool[valid]))

@@ -1,7 +1,7 @@
-"""Records: one JSON file per search trial and per final run, in the folder of an experiment. See `docs/records.md`.
+"""Read and write the records of an experiment: one JSON file per search trial and per final run.
 
-A record appears under its final name or not at all, and its name says which unit of work it is: writing it twice, from
-any number of processes, leaves one. Nothing here needs more than Python to be read.
+`docs/records.md` lists the keys. A record appears under its final name or not at all, and its name identifies its unit
+of work, so writing it twice, from any number of processes, leaves one file.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import math
 import platform
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -23,28 +23,31 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rgat.data import GraphData, NodeData
 from rgat.data.files import open_regular, read_whole, slug, write_atomically
+from rgat.training.task import GraphTask, NodeTask
 
 FORMAT = 1
 EXPERIMENT = "experiment.json"
-PACKED = ".records.gz"  # of a whole experiment in one file: a line for the experiment, then one per record
-LARGEST_RECORD = 2**26  # bytes; those of the paper's protocol have some 100,000
-LARGEST_PACKED = 2**28  # bytes that a packed file may unpack to; the paper's protocol with 200 seeds takes some 10**7
-MOST_PACKED = 100_000  # records in a packed file; the same takes some 2,000
-UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # in no name and no message
-LONGEST_REASON = 300  # characters; a damaged record may be quoted in it
+PACKED = ".records.gz"  # an experiment in one file: a line with its description, then one line per record
+LARGEST_RECORD = 2**26  # bytes; the paper's protocol writes records of about 100,000
+LARGEST_PACKED = 2**28  # bytes of an unpacked experiment; the paper's protocol with 200 seeds has about 10**7
+MOST_PACKED = 100_000  # records in a packed file; the same protocol has about 2,000
+UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # never printed in a name or a message
+LONGEST_REASON = 300  # characters; it may quote a damaged record
+SAME_DATA = ("data", "task", "metric", "test_labels")  # keys on which runs of models and of baselines must agree
 
 Record = dict[str, Any]
 
 
 @dataclass
 class Experiment:
-    """What was asked for, and what has been found so far.
+    """The content of an experiment's folder or packed file.
 
     Attributes:
-        description: data, budget, seeds and all else that makes two experiments comparable.
-        records: in the order of their names.
-        damaged: files that could not be read, and why.
+        description: data, budget, seeds and everything else that makes two experiments comparable.
+        records: the records, in the order of their names.
+        damaged: path and reason of each file that could not be read.
     """
 
     description: dict[str, Any]
@@ -53,7 +56,7 @@ class Experiment:
 
 
 def record_name(record: Record) -> str:
-    """Where a record stands below the folder ``records``: model, then trial, or split and seed."""
+    """Return the path of a record below the folder ``records``: the model, then the trial, or the split and seed."""
     model = _word(record["model"]) + (f"+{_word(record['setting'])}" if record.get("setting") else "")
     if record["kind"] == "trial":
         return f"{model}/trial-{record['trial']:04d}.json"
@@ -62,30 +65,38 @@ def record_name(record: Record) -> str:
 
 
 def _word(name: str) -> str:
-    """A name as part of a path; capitals, and a space or a hyphen, make no difference."""
+    """Return a name as part of a path; case makes no difference, nor do spaces and hyphens."""
     return slug(name.lower().replace(" ", "-"))
 
 
-SAME_DATA = ("data", "task", "metric", "test_labels")
+def describe_data(splits: Mapping[int | None, NodeData | GraphData]) -> dict[str, Any]:
+    """Return the entries of ``experiment.json`` that follow from the data, given for each seed of a split."""
+    data = next(iter(splits.values()))
+    labels = {"" if seed is None else str(seed): part.labels[part.test].tolist() for seed, part in splits.items()}
+    description: dict[str, Any] = {"data": data.name, "test_labels": labels}
+    if isinstance(data, GraphData):
+        return description | {"task": "graph", "metric": GraphTask.metric, "tasks": list(data.tasks)}
+    largest = data.labels[data.train].bincount().argmax()
+    majority = float((data.labels[data.test] == largest).double().mean())
+    classes = list(data.classes)
+    return description | {"task": "node", "metric": NodeTask.metric, "classes": classes, "majority": majority}
 
 
 def open_experiment(folder: Path, description: dict[str, Any]) -> None:
-    """Make the folder of an experiment, or check that it is the folder of this one."""
+    """Create the folder of an experiment, or check that it holds the same experiment.
+
+    Baselines have no fixed number of ``seeds``: a description without it joins any experiment on the same data, and a
+    description with it replaces one without.
+    """
     description = json.loads(_dump(description | {"format": FORMAT}))
     path = folder / EXPERIMENT
-    if not path.exists():
+    known = read_record(path) if path.exists() else {}
+    replaces = "seeds" in description and "seeds" not in known
+    keys = {*known, *description} if "seeds" in known and "seeds" in description else set(SAME_DATA)
+    different = sorted(key for key in keys if known.get(key) != description.get(key))
+    if not known or (replaces and not different):
         _write(path, description)
-        return
-    found = read_record(path)
-    if (
-        "trials" in description
-        and "trials" not in found
-        and all(found.get(key) == description.get(key) for key in SAME_DATA)
-    ):
-        _write(path, description)  # so far it has runs of other systems, which were asked for without a plan
-        return
-    different = sorted(k for k in {*found, *description} if found.get(k) != description.get(k))
-    if different:
+    elif different:
         raise ValueError(
             f"{folder} must be empty or hold this experiment, got one with other {', '.join(different)}; "
             "give another folder with --out, or the settings it was begun with"
@@ -93,7 +104,7 @@ def open_experiment(folder: Path, description: dict[str, Any]) -> None:
 
 
 def write_record(folder: Path, record: Record) -> Path:
-    """Add a record to an experiment; one that is there already stays as it is."""
+    """Add a record to an experiment and return its path; a record that exists already is left as it is."""
     path = folder / "records" / record_name(record)
     if not path.exists():
         _write(path, {"format": FORMAT, **record})
@@ -101,12 +112,12 @@ def write_record(folder: Path, record: Record) -> Path:
 
 
 def has_record(folder: Path, unit: Record) -> bool:
-    """Whether the record of this unit of work is there."""
+    """Return whether the record of a unit of work exists."""
     return (folder / "records" / record_name(unit)).exists()
 
 
 def read_record(path: Path) -> Record:
-    """Return the content of ``experiment.json`` or of the file of a record; a ValueError says what is wrong with it."""
+    """Return the content of ``experiment.json`` or of a record's file, or raise a ValueError that names the damage."""
     try:
         return _load(read_whole(path, LARGEST_RECORD), str(path))
     except OSError as error:
@@ -114,11 +125,11 @@ def read_record(path: Path) -> Record:
 
 
 def read_experiment(folder: Path, keep: Callable[[Record], Record] = lambda record: record) -> Experiment:
-    """Read one experiment, a folder or a packed file; what is damaged is listed, not fatal.
+    """Read an experiment from its folder or packed file; damaged records are listed and left out.
 
-    ``keep`` returns what to keep of a record, as soon as it is read: thousands of trials have long curves. A record for
-    which it raises a ValueError, LookupError or TypeError is damaged. A packed file is taken as a whole or not at all:
-    where its checksum is wrong, any of its numbers may be.
+    ``keep`` is called with each record as it is read and returns what to keep, because the curves of thousands of
+    trials take memory. A record for which it raises a ValueError, LookupError or TypeError counts as damaged. A packed
+    file with a wrong checksum is refused as a whole, because any of its numbers may be wrong.
     """
     if not folder.is_dir():
         return _read_packed(folder, keep)
@@ -130,19 +141,19 @@ def read_experiment(folder: Path, keep: Callable[[Record], Record] = lambda reco
     return experiment
 
 
-def find_experiments(place: Path) -> list[Path]:
-    """The experiments, folders and packed files, at or below a place."""
-    if not place.exists():
-        raise ValueError(f"{place} must be a file or folder of records, got nothing there; check the path")
-    if not place.is_dir() or (place / EXPERIMENT).is_file():
-        return [place]
-    # With a wildcard, links that lead nowhere are found too, and reading them says so.
-    folders = [path.parent for path in place.rglob(f"{EXPERIMENT}*") if path.name == EXPERIMENT]
-    return sorted([*folders, *place.rglob(f"*{PACKED}")])
+def find_experiments(root: Path) -> list[Path]:
+    """Return the folders and packed files of all experiments at or below a path."""
+    if not root.exists():
+        raise ValueError(f"{root} must be a file or folder of records, got nothing there; check the path")
+    if not root.is_dir() or (root / EXPERIMENT).is_file():
+        return [root]
+    # The wildcard makes rglob list broken links too; reading them then gives the reason.
+    folders = [path.parent for path in root.rglob(f"{EXPERIMENT}*") if path.name == EXPERIMENT]
+    return sorted([*folders, *root.rglob(f"*{PACKED}")])
 
 
 def pack(folder: Path, path: Path) -> None:
-    """Write a whole experiment to one compressed file; the same records give the same bytes."""
+    """Write an experiment to one compressed file; the same records give the same bytes."""
     experiment = read_experiment(folder)
     if experiment.damaged:
         raise ValueError(f"{folder} must hold no damaged record to be packed, got {experiment.damaged[0]}")
@@ -159,16 +170,16 @@ def _read_packed(path: Path, keep: Callable[[Record], Record]) -> Experiment:
 
 
 def _unpack(path: Path) -> Iterator[bytes]:
-    """The lines of a packed file, one at a time: a small file may unpack to more than fits into memory."""
-    left = LARGEST_PACKED
+    """Yield the lines of a packed file one at a time: a small file may unpack to more than fits into memory."""
+    bytes_left = LARGEST_PACKED
     try:
         with open_regular(path) as packed, gzip.open(packed) as file:
             for number in count(1):
                 line = file.readline(LARGEST_RECORD + 1)
-                left -= len(line)
+                bytes_left -= len(line)
                 if len(line) > LARGEST_RECORD:
                     raise ValueError(f"{path}, line {number} must have at most {LARGEST_RECORD:,} bytes, got more")
-                if left < 0:
+                if bytes_left < 0:
                     raise ValueError(f"{path} must unpack to at most {LARGEST_PACKED:,} bytes, got more")
                 if number > MOST_PACKED + 1:
                     raise ValueError(f"{path} must hold at most {MOST_PACKED:,} records, got more")
@@ -187,8 +198,8 @@ def _add(experiment: Experiment, read: Callable[[], bytes], where: str, keep: Ca
         record = keep(record)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else getattr(error, "strerror", None) or str(error)
-        shown = (UNPRINTABLE.sub("?", text)[:LONGEST_REASON] for text in (where, reason))
-        experiment.damaged.append((next(shown), next(shown)))
+        path, reason = (UNPRINTABLE.sub("?", text)[:LONGEST_REASON] for text in (where, reason))
+        experiment.damaged.append((path, reason))
     else:
         experiment.records.append(record)
 
@@ -210,7 +221,7 @@ def _dump(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """JSON has no NaN and no infinity: both are null."""
+    """Return a value as JSON can hold it; NaN and infinity become null."""
     if isinstance(value, dict):
         return {str(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -225,19 +236,19 @@ def _write(path: Path, content: Record) -> None:
 
 
 def pack_array(array: NDArray[Any]) -> dict[str, Any]:
-    """Outputs of a model in 16 bits, as JSON can hold them."""
+    """Return a model's outputs in 16 bits, as JSON can hold them."""
     half = np.ascontiguousarray(array, dtype="<f2")
     return {"dtype": "float16", "shape": list(half.shape), "base64": base64.b64encode(half.tobytes()).decode()}
 
 
 def unpack_array(packed: dict[str, Any]) -> NDArray[np.float32]:
-    """The numbers of ``pack_array``."""
+    """Return the numbers that ``pack_array`` was called with, in 16-bit precision."""
     numbers = np.frombuffer(base64.b64decode(packed["base64"]), dtype="<f2")
     return numbers.reshape(packed["shape"]).astype(np.float32)
 
 
 def environment(device: str = "cpu") -> dict[str, Any]:
-    """Versions and device, for records."""
+    """Return the entries of a record for the device and the versions."""
     import torch
 
     from rgat.version import __version__
@@ -250,5 +261,5 @@ def environment(device: str = "cpu") -> dict[str, Any]:
 
 
 def rounded(values: Iterable[float], digits: int = 5) -> Iterator[float]:
-    """Curves need few digits."""
+    """Yield values rounded to the few significant digits that a curve needs."""
     return (float(f"{value:.{digits}g}") for value in values)

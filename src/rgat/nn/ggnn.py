@@ -1,4 +1,4 @@
-"""Gated graph networks with relation types (Li et al., 2016), which the paper names as a comparison still missing."""
+"""Gated graph networks with relation types (Li et al., 2016), a comparison that the paper leaves to future work."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ from rgat.nn.rgcn import RGCNConv
 
 
 class _SumConv(RGCNConv):
-    """``sum over r, j of h_j W[r]``: the mean over all edges of a node, times their number."""
+    """``sum over r, j of h_j W[r]``: the mean over all edges of a node, times its degree."""
 
     scope = ("across",)
 
     def forward(self, x: Tensor, graph: RelationalGraph) -> Tensor:  # type: ignore[override]
-        num_edges = graph.structure.target_ptr.diff().unsqueeze(1)
-        return super().forward(x, graph) * num_edges.to(x.dtype)
+        degree = graph.structure.target_ptr.diff().unsqueeze(1)
+        return super().forward(x, graph) * degree.to(x.dtype)
 
 
 class GGNNConv(nn.Module):
-    r"""Messages along typed edges, taken in by a gated recurrent unit, several times with the same weights.
+    r"""Update node states with messages along typed edges by a gated recurrent unit, :math:`T` times.
 
     .. math::
         h^{(0)}_i = x_i P, \qquad
         m^{(t)}_i = \sum_r \sum_{j \in \mathcal{N}_i^{(r)}} h^{(t-1)}_j W^{(r)}, \qquad
         h^{(t)}_i = \mathrm{GRU}(m^{(t)}_i, h^{(t-1)}_i), \quad t = 1, \dots, T.
 
-    The sum is a sum: many neighbours say more than few. Features enter by a learned :math:`P`; for featureless input it
-    is a vector per node. Dropout is that of :class:`RGCNConv`, with a mask for every step.
+    All steps share their weights. Messages are summed, not averaged, so they grow with the degree. A learned :math:`P`
+    projects the features; for featureless input its rows are the nodes' embeddings. Dropout is that of
+    :class:`RGCNConv`, with a new mask in every step.
 
     Args:
         in_channels: number of node features; for featureless input the number of nodes.
@@ -68,11 +69,11 @@ class GGNNConv(nn.Module):
 
     @property
     def kernel(self) -> FullKernel | BasisKernel | RowKernel:
-        """Where ``W`` comes from."""
+        """The module that holds or composes ``W``."""
         return self.messages.kernel
 
     def embed(self, x: Tensor | None, graph: RelationalGraph) -> Tensor:
-        """The first state ``[N, D]`` of features ``[N, F]``, of indices ``[N]``, or of None: each node its own."""
+        """Return the first state ``[N, D]`` for features ``[N, F]``, indices ``[N]``, or None for featureless input."""
         if x is None:
             if graph.num_nodes != self.in_channels:
                 raise ValueError(
@@ -87,7 +88,7 @@ class GGNNConv(nn.Module):
         return x @ self.embedding
 
     def forward(self, x: Tensor | None, graph: RelationalGraph) -> Tensor:
-        """Return the first state beside the last, ``[N, 2 D]``: what a node is, and what it has heard."""
+        """Return the first and the last state side by side, ``[N, 2 D]``."""
         first = h = self.embed(x, graph)
         for _ in range(self.num_steps):
             h = self.cell(self.messages(h, graph), h)

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from rgat.experiments.published import PUBLISHED
 from rgat.report.analysis import Analysis, Comparison
 from rgat.report.drawing import COLOURS, Chart, plain
-from rgat.report.published import PUBLISHED
 from rgat.report.statistics import SIGNIFICANT, Array, cumulative, expected_best, spread
 from rgat.report.studies import ADDITIVE, FURTHER, GROUPS, MODELS, MULTIPLICATIVE, ModelRow, Study, objectives
 from rgat.report.tables import number, p_text

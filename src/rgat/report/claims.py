@@ -9,10 +9,10 @@ from typing import Concatenate, ParamSpec
 
 import numpy as np
 
+from rgat.experiments.published import PUBLISHED
 from rgat.report.analysis import Analysis, Comparison
 from rgat.report.conclusions import MEMORISED, listed
 from rgat.report.formats import Cell, Column, Line, ReportTable
-from rgat.report.published import PUBLISHED
 from rgat.report.statistics import SIGNIFICANT, Array, mann_whitney
 from rgat.report.studies import MODELS, TITLES, ModelRow, objectives
 from rgat.report.tables import TONES, number, p_text

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
+from rgat.experiments.published import PUBLISHED, Published
 from rgat.report.analysis import Analysis, Comparison
 from rgat.report.formats import EMPTY, Cell, Column, Line, ReportTable
-from rgat.report.published import PUBLISHED, Published
 from rgat.report.statistics import SIGNIFICANT, Array, explained, mid_ranks, spread, welch_half_width
 from rgat.report.studies import ENSEMBLE, MODELS, PARTS, ModelRow, Study, objectives
 

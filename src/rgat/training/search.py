@@ -8,11 +8,9 @@ number of workers.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-from rgat.data.files import write_atomically
 from rgat.training.priors import Prior, draw_options
 
 Record = dict[str, Any]
@@ -32,8 +30,9 @@ def propose(
         number: the number of the round, from 0.
         finished: the records of all earlier rounds, in any order.
     """
-    if ROUND * number < FROM_PRIOR:
-        return [draw_options(priors, search_seed, ROUND * number + place) for place in range(ROUND)]
+    first = ROUND * number
+    if first < FROM_PRIOR:
+        return [draw_options(priors, search_seed, trial) for trial in range(first, first + ROUND)]
     optuna = _optuna()
     # A sampler with the previous round's seed would repeat that round's draws.
     sampler = optuna.samplers.TPESampler(seed=1000 * search_seed + number)
@@ -54,7 +53,6 @@ def _as_optuna(record: Record, priors: dict[str, Prior]) -> Any:
         params={name: record["config"][name] for name in priors},
         distributions={name: prior.distribution() for name, prior in priors.items()},
         value=None if failed else record["objective"] if record["status"] == "done" else 0.0,
-        user_attrs={key: record.get(key) for key in ("trial", "round", "from_prior", "status", "tie_breaker", "error")},
     )
 
 
@@ -77,29 +75,12 @@ def retrain_epochs(trial: Record) -> int:
     return math.ceil(middle)
 
 
-def write_studies(path: Path, studies: Mapping[str, tuple[dict[str, Prior], Sequence[Record]]]) -> None:
-    """Write the trials to an SQLite file for Optuna's dashboard; this package never reads it."""
-    optuna = _optuna()
-    from sqlalchemy.pool import StaticPool
-
-    storage = optuna.storages.RDBStorage("sqlite://", engine_kwargs={"poolclass": StaticPool})  # in memory
-    for name, (priors, trials) in studies.items():
-        study = optuna.create_study(storage=storage, study_name=name, direction="maximize")
-        study.add_trials([_as_optuna(record, priors) for record in sorted(trials, key=lambda r: r["trial"])])
-    storage.remove_session()
-    with storage.engine.connect() as connection:
-        content: bytes = connection.connection.driver_connection.serialize()
-    storage.engine.dispose()
-    write_atomically(path, content)
-
-
 def _optuna() -> Any:
     try:
         import optuna
     except ImportError as error:
         raise ImportError(
-            f"a search beyond its first {FROM_PRIOR} trials, and its study file, need optuna; "
-            "install it with `pip install 'rgat[search]'`"
+            f"a search of more than {FROM_PRIOR} trials needs optuna; install it with `pip install 'rgat[search]'`"
         ) from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna

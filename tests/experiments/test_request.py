@@ -1,8 +1,8 @@
-"""A plan says what is run; a mistake in it is one sentence."""
+"""A request lists everything that is run; a mistake in it is one sentence."""
 
 import pytest
 
-from rgat.experiments.plan import BUDGETS, complete_config, make_plan, read_plan, searched, trial_config
+from rgat.experiments.request import BUDGETS, make_request, read_request
 from rgat.training.configuration import VARIANTS
 
 SHIPPED = """
@@ -23,18 +23,18 @@ test = 0.9683
 
 
 def test_budgets_fill_in_what_is_not_asked():
-    plan = make_plan("node", {"data": "aifb", "budget": "paper", "trials": None})
-    assert (plan.budget, plan.trials, plan.seeds, plan.folds) == ("paper", *BUDGETS["node"]["paper"])
-    assert plan.models == tuple(VARIANTS)
-    assert (plan.max_epochs, plan.patience) == (400, 30)
-    assert make_plan("graph", {"data": "tox21"}).budget == "small"
-    assert make_plan("graph", {"data": "tox21"}).max_epochs == 100
+    request = make_request("node", {"data": "aifb", "budget": "paper", "trials": None})
+    assert (request.budget, request.trials, request.seeds, request.folds) == ("paper", *BUDGETS["node"]["paper"])
+    assert request.models == tuple(VARIANTS)
+    assert (request.max_epochs, request.patience) == (400, 30)
+    assert make_request("graph", {"data": "tox21"}).budget == "small"
+    assert make_request("graph", {"data": "tox21"}).max_epochs == 100
 
 
 @pytest.mark.parametrize("change", [{"trials": 51}, {"seeds": 3}, {"folds": 2}, {"max_epochs": 9}, {"search_seed": 1}])
 def test_any_other_number_makes_the_budget_custom(change):
-    assert make_plan("node", {"data": "aifb", "budget": "small", **change}).budget == "custom"
-    assert make_plan("node", {"data": "aifb", "budget": "small", "trials": 50}).budget == "small"
+    assert make_request("node", {"data": "aifb", "budget": "small", **change}).budget == "custom"
+    assert make_request("node", {"data": "aifb", "budget": "small", "trials": 50}).budget == "small"
 
 
 @pytest.mark.parametrize(
@@ -64,29 +64,29 @@ def test_any_other_number_makes_the_budget_custom(change):
         ),
     ],
 )
-def test_impossible_plans_are_refused(asked, message):
+def test_impossible_requests_are_refused(asked, message):
     with pytest.raises(ValueError, match=message):
-        make_plan("node", {"data": "aifb", **asked})
+        make_request("node", {"data": "aifb", **asked})
 
 
 def test_a_fixed_option_is_not_searched_and_stays_as_it_is():
-    plan = make_plan("node", {"data": "aifb", "setting": "two-heads", "fixed": {"heads": 2}})
-    assert "heads" not in searched(plan, "additive ARGAT")
-    assert trial_config(plan, "additive ARGAT", {"bias": True})["heads"] == 2
-    assert "heads" not in trial_config(plan, "RGCN", {"bias": True})
+    request = make_request("node", {"data": "aifb", "setting": "two-heads", "fixed": {"heads": 2}})
+    assert "heads" not in request.priors("additive ARGAT")
+    assert request.trial_config("additive ARGAT", {"bias": True})["heads"] == 2
+    assert "heads" not in request.trial_config("RGCN", {"bias": True})
 
 
 def test_a_selected_configuration_takes_the_place_of_a_search(tmp_path):
     path = tmp_path / "additive-wirgat.toml"
     path.write_text(SHIPPED)
-    plan = make_plan("node", read_plan(path))
-    assert (plan.trials, plan.folds, plan.seeds, plan.budget) == (0, 0, 7, "custom")
-    config = complete_config(plan, "additive WIRGAT")
+    request = make_request("node", read_request(path))
+    assert (request.trials, request.folds, request.seeds, request.budget) == (0, 0, 7, "custom")
+    config = request.selected_config("additive WIRGAT")
     assert config["num_bases"] is config["patience"] is config["num_attention_bases"] is None
     assert config["max_epochs"] == 40
     path.write_text(SHIPPED.replace("selected_on", "# selected_on"))
-    with pytest.raises(ValueError, match="must say selected_on beside its configuration"):
-        read_plan(path)
+    with pytest.raises(ValueError, match="must have selected_on beside its configuration"):
+        read_request(path)
 
 
 @pytest.mark.parametrize(
@@ -102,6 +102,6 @@ def test_bad_files_are_refused(tmp_path, text, message):
     path = tmp_path / "plan.toml"
     path.write_text(text)
     with pytest.raises(ValueError, match=message):
-        read_plan(path)
+        read_request(path)
     with pytest.raises(ValueError, match="must be a TOML file that can be read"):
-        read_plan(tmp_path / "nowhere.toml")
+        read_request(tmp_path / "nowhere.toml")

@@ -1,4 +1,4 @@
-"""The numbers that the paper prints (table 2 and appendix A), as data, with a note where the print is doubtful."""
+"""The numbers printed in the paper (table 2 and appendix A), with a note where the print is doubtful."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ class Published:
     note: str | None = None
 
 
-# A row's name here is its name in our tables: model, "C-" before the scope where attention is constant.
+def constant_row(model: str) -> str:
+    """Return the name of a model's table row with constant attention: "additive C-WIRGAT" for "additive WIRGAT"."""
+    head, _, scope = model.rpartition(" ")
+    return f"{head} C-{scope}".lstrip()
+
+
+# Rows have their names in our tables: the model's name, or that of `constant_row`.
 _AIFB_AND_MUTAG: dict[str, tuple[tuple[float, float], tuple[float, float]]] = {
     "FEAT": ((55.55, 0.00), (77.94, 0.00)),
     "WL": ((80.55, 0.00), (80.88, 0.00)),
@@ -60,19 +66,19 @@ NOTES: dict[tuple[str, str, str], str] = {
 
 
 def _tables() -> dict[str, dict[str, dict[str, Published]]]:
-    found: dict[str, dict[str, dict[str, Published]]] = {"aifb": {}, "mutag": {}, "tox21": {}}
+    tables: dict[str, dict[str, dict[str, Published]]] = {"aifb": {}, "mutag": {}, "tox21": {}}
     for row, sets in _AIFB_AND_MUTAG.items():
         for data, (mean, spread) in zip(("aifb", "mutag"), sets, strict=True):
             note = NOTES.get((data, row, "test"))
-            found[data][row] = {"test": Published(mean / 100, spread / 100, note)}
+            tables[data][row] = {"test": Published(mean / 100, spread / 100, note)}
     for row, parts in _TOX21.items():
-        found["tox21"][row] = {
+        tables["tox21"][row] = {
             part: Published(mean, spread, NOTES.get(("tox21", row, part)))
             for part, (mean, spread) in zip(("train", "valid", "test"), parts, strict=True)
         }
     # The paper counts the rows of one of our two sets and the atoms of the other: its numbers stand beside both.
-    found["tox21-distinct"] = found["tox21"]
-    return found
+    tables["tox21-distinct"] = tables["tox21"]
+    return tables
 
 
-PUBLISHED = _tables()  # data set -> row -> part -> what is printed
+PUBLISHED = _tables()  # data set -> row -> part -> printed mean and standard deviation
