@@ -62,7 +62,7 @@ def test_a_run_that_diverges_at_once_is_recorded_as_such(monkeypatch):
 
 
 def test_a_run_that_fails_ends_the_comparison_with_its_reason(monkeypatch):
-    monkeypatch.setattr(units, "build_model", None)
+    monkeypatch.setattr(units, "build_variant", None)
     with pytest.raises(RuntimeError, match="RGCN on institute, seed 0: TypeError"):
         module._train(module._unit("institute", "RGCN", 0))
 

@@ -272,7 +272,7 @@ def test_a_folder_in_which_a_model_was_trained_is_refused_unless_it_is_resumed(t
 
 def test_a_bare_model_of_an_earlier_version_is_refused_with_what_to_do(tmp_path):
     save_checkpoint(tmp_path, {"a": torch.zeros(1)}, {"model": "RGCN"}, name="model")
-    with pytest.raises(ValueError, match=r"has only model\.json, of an earlier rgat; make one: `rgat train`"):
+    with pytest.raises(ValueError, match=r"has only model\.json, of an earlier rgat; write one with `rgat train`"):
         rgat.predictor.load(tmp_path)
 
 

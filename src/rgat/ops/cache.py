@@ -20,10 +20,10 @@ _entries: dict[int, tuple[weakref.ref[Tensor], dict[Any, Any], list[Any]]] = {}
 
 
 def _find(tensor: Tensor) -> tuple[weakref.ref[Tensor], dict[Any, Any], list[Any]]:
-    number = id(tensor)
-    entry = _entries.get(number)
+    number, entries = id(tensor), _entries  # a local name lives on while the interpreter shuts down
+    entry = entries.get(number)
     if entry is None or entry[0]() is not tensor:
-        entry = _entries[number] = (weakref.ref(tensor, lambda _: _entries.pop(number, None)), {}, [None, {}])
+        entry = entries[number] = (weakref.ref(tensor, lambda _: entries.pop(number, None)), {}, [None, {}])
     return entry
 
 
