@@ -18,7 +18,7 @@ except ImportError as error:  # pragma: no cover
 from rgat.cli import baseline, data, demo, doctor, explain, predict, report, reproduce, search, train
 
 app = typer.Typer(
-    help="Learn from relational graphs: relational graph attention networks and their relatives.",
+    help="Learn from relational graphs with relational graph attention networks.\n\n\b\nExample:\n  rgat demo",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,

@@ -6,7 +6,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
 from rgat.cli import printing
 from rgat.cli.options import Workers
@@ -27,20 +27,20 @@ QUESTIONS = {
 def demo(
     sets: Annotated[
         list[str] | None,
-        typer.Option("--set", help="A data set to run; repeat for several. Default: institute, molecules, planted-*."),
+        Option("--set", metavar="NAME", help="Built-in data set; may be repeated.  [default: all five]"),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="How often each model is trained.")] = 3,
+    seeds: Annotated[int, Option(min=1, metavar="N", help="Runs per model, each with its own random seed.")] = 3,
     workers: Workers = None,
     out: Annotated[
-        Path, typer.Option(help="Folder for records and report; what an earlier demo left there is replaced.")
+        Path, Option(metavar="FOLDER", help="Folder for records and report; an earlier demo in it is replaced.")
     ] = Path("rgat-demo"),
 ) -> None:
-    """Train RGCN and the four RGAT variants on built-in data, compare them, and write a report to open in a browser.
+    """Compare RGCN with four RGAT variants on built-in data.
 
     \b
     Examples:
-      rgat demo                                     all five sets
-      rgat demo --set planted-needle --seeds 10     one set, ten seeds
+      rgat demo                                     all five data sets
+      rgat demo --set planted-needle --seeds 10     one data set, ten seeds
     """
     from rgat.data import load
     from rgat.experiments.compare import SETUPS, compare

@@ -21,7 +21,12 @@ EXTRAS = (
 
 
 def doctor() -> None:
-    """Say what this machine can use, and why not the rest."""
+    """Show which backends and libraries this machine can use.
+
+    \b
+    Example:
+      rgat doctor
+    """
     import torch
 
     from rgat import ops

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
+from typer import Option
 
 from rgat.cli import protocol
 from rgat.cli.options import grouped, required_data
@@ -14,22 +14,22 @@ from rgat.cli.printing import print_line, print_table
 @grouped
 def search(
     plan: protocol.PlanOptions,
-    folders: protocol.FolderOptions,
+    files: protocol.FileOptions,
     execution: protocol.ExecutionOptions,
-    priors: Annotated[bool, typer.Option("--priors", help="Only print what the search draws from.")] = False,
+    priors: Annotated[bool, Option("--priors", help="Only print the priors.")] = False,
 ) -> None:
-    """Search hyper-parameters with the paper's priors, by cross-validation inside the training data; resumable.
+    """Search hyper-parameters with the paper's priors.
 
     \b
     Examples:
-      rgat search aifb --priors                         the paper's table of priors
-      rgat search institute --budget smoke              three trials of each model on built-in data
-      rgat search aifb --models RGCN --trials 50        one model
+      rgat search aifb --priors                     print the paper's priors
+      rgat search institute --budget smoke          3 trials per model
+      rgat search aifb --models RGCN --trials 50    one model
     """
     if priors:
         _print_priors(required_data(plan.data))
         return
-    folder, records = protocol.run(protocol.request(plan), folders, execution, search_only=True)
+    folder, records = protocol.run(protocol.request(plan), files, execution, search_only=True)
     if records:
         print_table(("model", "trials", "not done", "best", "trial"), _rows(records))
         print_line(f"Records are in {folder}.")
