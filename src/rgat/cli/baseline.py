@@ -52,7 +52,7 @@ def run_and_print(names: list[str], data: str, seeds: int, out: Path) -> list[di
         if record["status"] != "done":
             print_line(f"{record['model']}, seed {record['seed']}: {record['error']}")
     printing.console.print(
-        f"Mean ± standard deviation in %, of the metric of {data}; records in {out / data}", highlight=False
+        f"Mean ± standard deviation of the metric of {data}, in %. Records are in {out / data}.", highlight=False
     )
     return records
 

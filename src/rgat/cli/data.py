@@ -1,4 +1,4 @@
-"""`rgat data`: list data sets, count what they hold, download them."""
+"""`rgat data`: list, count and download data sets."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def list_names() -> None:
     for name in REGISTRY:
         if name in BENCHMARKS:
             counts = ", ".join(f"{number:,} {things}" for things, number in BENCHMARKS[name].counts.items())
-            is_here = len(locate(name)) == len(BENCHMARKS[name].files)
-            rows.append((name, counts, "here" if is_here else f"rgat data fetch {name}"))
+            is_present = len(locate(name)) == len(BENCHMARKS[name].files)
+            rows.append((name, counts, "present" if is_present else f"rgat data fetch {name}"))
         else:
-            rows.append((name, "built in", "made when needed"))
-    print_table(("name", "what", "files"), rows, texts=3)
+            rows.append((name, "built in", "generated"))
+    print_table(("name", "content", "files"), rows, text_columns=3)
 
 
 @app.command()

@@ -45,5 +45,5 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
 def required_data(data: str | None) -> str:
     """Return the name of the data set; raise if none was given."""
     if data is None:
-        raise ValueError("`DATA` must name a data set, got nothing; `rgat data list` shows those there are")
+        raise ValueError("`DATA` must name a data set, got nothing; `rgat data list` shows the names")
     return data

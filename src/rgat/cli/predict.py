@@ -74,6 +74,6 @@ def predict(
             progress=progress,
         )
     if out is None and predictions is not None:
-        print_table(*prediction_rows(predictions), texts=2)
+        print_table(*prediction_rows(predictions), text_columns=2)
     for line in notes:
         print_line(line)

@@ -1,4 +1,4 @@
-"""`rgat search`."""
+"""`rgat search`: search hyper-parameters."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _print_priors(data: str) -> None:
 
     priors = PRIORS["graph" if isinstance(load(data), GraphData) else "node"]
     rows = [(row.words, str(row.prior), option, "-" if row.of_attention else "yes") for option, row in priors.items()]
-    print_table(("hyper-parameter", "prior", "option", "RGCN"), rows, texts=4)
+    print_table(("hyper-parameter", "prior", "option", "RGCN"), rows, text_columns=4)
 
 
 def _rows(records: list[dict[str, Any]]) -> list[tuple[str, ...]]:
@@ -51,6 +51,6 @@ def _rows(records: list[dict[str, Any]]) -> list[tuple[str, ...]]:
     for model in dict.fromkeys(record["model"] for record in records):
         trials = [record for record in records if record["model"] == model and record["kind"] == "trial"]
         best = select(trials)
-        lost = sum(record["status"] != "done" for record in trials)
-        rows.append((model, str(len(trials)), str(lost), f"{100 * best['objective']:.1f}", str(best["trial"])))
+        unfinished = sum(record["status"] != "done" for record in trials)
+        rows.append((model, str(len(trials)), str(unfinished), f"{100 * best['objective']:.1f}", str(best["trial"])))
     return rows
