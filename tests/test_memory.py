@@ -73,17 +73,17 @@ def test_another_unix_is_asked_for_its_pages(tmp_path, monkeypatch):
 
 
 def test_macos_is_asked_for_pages_that_can_be_taken(tmp_path, monkeypatch):
-    told = {"vm.page_free_count": 10, "vm.page_purgeable_count": 1, "vm.page_pageable_external_count": 5}
+    counts = {"vm.page_free_count": 10, "vm.page_purgeable_count": 1, "vm.page_pageable_external_count": 5}
 
     def sysctlbyname(name, value, size, new, length):
-        value._obj.value = (told | {"hw.pagesize": 16384})[name.decode()]
+        value._obj.value = (counts | {"hw.pagesize": 16384})[name.decode()]
         return 0
 
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: types.SimpleNamespace(sysctlbyname=sysctlbyname))
     assert free_memory(root=tmp_path) == 16 * 16384
-    told.clear()
-    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: types.SimpleNamespace(sysctlbyname=lambda *given: -1))
+    counts.clear()
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: types.SimpleNamespace(sysctlbyname=lambda *arguments: -1))
     assert free_memory(root=tmp_path) == memory.UNKNOWN
 
 
@@ -111,9 +111,9 @@ def test_models_train_together_where_the_system_says_nothing_about_its_memory(tm
 
 
 def test_memory_that_the_allocator_of_a_gpu_holds_unused_is_free(monkeypatch):
-    asked = []
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: asked.append(device) or (100, 1000))
+    devices = []
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: devices.append(device) or (100, 1000))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 70)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 30)
     assert free_memory("cuda:1") == 140
-    assert asked == [torch.device("cuda:1")]
+    assert devices == [torch.device("cuda:1")]
