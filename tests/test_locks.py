@@ -21,7 +21,7 @@ from rgat.training import checkpoint, load_checkpoint, save_checkpoint
 
 @contextmanager
 def running(*arguments):
-    """Run the command line in another process, and kill it at the end."""
+    """Run the command line in another process, and kill it at the end of the block."""
     environment = os.environ | {"RGAT_BACKEND": "torch", "OMP_NUM_THREADS": "1"}  # nothing to compile
     line = [sys.executable, "-m", "rgat", *map(str, arguments)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -41,7 +41,7 @@ def run(*arguments):
 
 
 def assert_second_is_refused_until_first_is_dead(lock, first, second):
-    """Run the second command beside the first, kill the first without clean-up, and run the second again."""
+    """Start the second command while the first runs, then kill the first and start the second again."""
     with running(*first) as process:
         wait_until(lambda: process.poll() is not None or (lock.exists() and lock.read_text()))
         assert process.poll() is None, process.communicate()
@@ -96,7 +96,7 @@ def test_two_processes_never_write_one_predictions_file(tmp_path):
     assert not lock.exists()
 
 
-def test_an_error_releases_the_lock_and_removes_a_new_folder_without_a_model(tmp_path):
+def test_a_lock_is_released_after_an_error_and_a_new_folder_without_a_model_is_removed(tmp_path):
     def fail(folder):
         with held_folder(folder):
             assert (folder / ".lock").exists()
@@ -110,7 +110,7 @@ def test_an_error_releases_the_lock_and_removes_a_new_folder_without_a_model(tmp
     assert not any((tmp_path / "old").iterdir())
 
 
-def test_in_distributed_training_rank_zero_holds_the_folder(tmp_path, monkeypatch):
+def test_the_first_of_the_processes_of_torchrun_holds_the_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
     with held_folder(tmp_path / "model"):
         monkeypatch.setenv("RANK", "1")
@@ -121,7 +121,7 @@ def test_in_distributed_training_rank_zero_holds_the_folder(tmp_path, monkeypatc
             pass
 
 
-def test_file_systems_without_locks_are_accepted_and_other_errors_are_one_sentence(tmp_path, monkeypatch):
+def test_a_file_system_without_locks_is_written_unlocked_and_other_errors_are_one_sentence(tmp_path, monkeypatch):
     def refuse(self, *arguments):
         raise OSError(self.number, os.strerror(self.number))
 

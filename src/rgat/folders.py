@@ -1,4 +1,4 @@
-"""Where files that can be made again are kept: the user's cache folder, or a private temporary one."""
+"""Find the folder for files that can be computed or downloaded again."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """Return the user's cache folder for `rgat`; for a user without a home a private temporary one."""
+    """Return the user's cache folder for `rgat`, or a private temporary folder for a user without a home."""
     folder = home_folder()
     return temporary_folder() if folder is None else folder
 
 
 def home_folder() -> Path | None:
-    """Return the cache folder that the user's environment names; None without a home."""
-    given = os.environ.get("XDG_CACHE_HOME")
+    """Return the `rgat` folder in the user's cache folder; None for a user without a home."""
+    cache = os.environ.get("XDG_CACHE_HOME")
     try:
-        return (Path(given) if given else Path.home() / ".cache") / "rgat"
-    except RuntimeError:  # neither HOME nor an entry for the user id, as in containers with a random one
+        return (Path(cache) if cache else Path.home() / ".cache") / "rgat"
+    except RuntimeError:  # no HOME, and the user id has no entry, as in containers with a random user id
         return None
 
 
 def temporary_folder() -> Path:
-    """Return a folder below the temporary one that nobody else can put files into; make it if need be."""
-    owner = os.getuid() if hasattr(os, "getuid") else None  # without user ids, each user has a temporary folder
+    """Return a temporary folder that only this user can write to; create it if it does not exist."""
+    owner = os.getuid() if hasattr(os, "getuid") else None  # systems without user ids have a temporary folder per user
     try:
         folder = Path(tempfile.gettempdir()) / ("rgat" if owner is None else f"rgat-{owner}")
         folder.mkdir(mode=0o700, exist_ok=True)

@@ -1,7 +1,7 @@
-"""How much memory a process may still take: what the machine has, what its container allows, what its limits say.
+"""Find out how much memory this process can still allocate.
 
-On Linux the kernel's estimate counts, `MemAvailable`, which includes the page cache that it would give up, and the
-tightest of the control groups above this process. Other systems are asked through their own libraries.
+On Linux this is the least of the kernel's estimate `MemAvailable`, which counts reclaimable page cache as available,
+the limits of all control groups above this process, and `ulimit -v`. On other systems their own libraries tell.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-# What is assumed of a machine that does not say what it has: enough for small graphs, little enough for small machines.
+# Assumed where the system does not tell: enough for small graphs, and small machines have as much.
 UNKNOWN = 2**30
 
 
@@ -22,24 +22,24 @@ def free_memory(device: torch.device | str = "cpu", root: Path | str = "/") -> i
     """Return how many bytes this process can still allocate on a device.
 
     Args:
-        device: the CPU, or a GPU: there, what the allocator of PyTorch holds without using it counts as free.
-        root: where `proc` and `sys` are mounted.
+        device: the CPU or a GPU. Memory of a GPU that PyTorch's allocator has reserved and does not use is free.
+        root: the folder where `proc` and `sys` are mounted.
     """
     device = torch.device(device)
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     root = Path(root)
-    machine = _available(root)
-    limits = [UNKNOWN if machine is None else machine, *_group_limits(root), *_address_space(root)]
+    available = _available(root)
+    limits = [UNKNOWN if available is None else available, *_group_limits(root), *_address_space(root)]
     return max(min(limits), 0)
 
 
 def _available(root: Path) -> int | None:
-    """What the machine says it can give; None if it does not say."""
-    told = _fields(root / "proc/meminfo").get("MemAvailable")
-    if told is not None:
-        return told * 1024
+    """Return the bytes that the system reports as available; None if it does not report them."""
+    kibibytes = _fields(root / "proc/meminfo").get("MemAvailable")
+    if kibibytes is not None:
+        return kibibytes * 1024
     if sys.platform == "win32":
         return _windows()
     if sys.platform == "darwin":
@@ -51,18 +51,18 @@ def _available(root: Path) -> int | None:
 
 
 def _windows() -> int | None:
-    """`ullAvailPhys` of GlobalMemoryStatusEx: two 32-bit numbers, then seven of 64 bits, of which it is the second."""
+    """Return `ullAvailPhys` of MEMORYSTATUSEX, which holds two 32-bit and seven 64-bit integers; it is the fourth."""
     status = (ctypes.c_uint64 * 8)()
-    status[0] = ctypes.sizeof(status)  # `dwLength`, the lower half of the first
+    status[0] = ctypes.sizeof(status)  # `dwLength`, the lower half of the first element
     try:
-        told: int = ctypes.CDLL("kernel32").GlobalMemoryStatusEx(ctypes.byref(status))
+        succeeded: int = ctypes.CDLL("kernel32").GlobalMemoryStatusEx(ctypes.byref(status))
     except (OSError, AttributeError):
         return None
-    return status[2] if told else None
+    return status[2] if succeeded else None
 
 
 def _macos() -> int | None:
-    """Pages that are free, purgeable, or hold files and can be given up."""
+    """Return the bytes of pages that are free, purgeable, or cache files."""
     names = (b"vm.page_free_count", b"vm.page_purgeable_count", b"vm.page_pageable_external_count")
     try:
         library = ctypes.CDLL(None)
@@ -80,33 +80,33 @@ def _sysctl(library: ctypes.CDLL, name: bytes) -> int:
 
 
 def _group_limits(root: Path) -> Iterator[int]:
-    """What each control group above this process still allows, of version 2 and of version 1."""
+    """Yield the bytes left under the limit of each control group (version 2 or 1) that this process is in."""
     mounts = root / "sys/fs/cgroup"
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if not controllers:
             for mount in (mounts, mounts / "unified"):
-                yield from _climb(mount, path, "memory.max", "memory.current", "inactive_file")
+                yield from _left_in_groups(mount, path, "memory.max", "memory.current", "inactive_file")
         elif "memory" in controllers.split(","):
             names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-            yield from _climb(mounts / "memory", path, *names)
+            yield from _left_in_groups(mounts / "memory", path, *names)
 
 
-def _climb(mount: Path, path: str, limit: str, usage: str, reclaimable: str) -> Iterator[int]:
-    """From a group to the root. Inside a container the mount may be the group itself, and its path not be there."""
+def _left_in_groups(mount: Path, path: str, limit: str, usage: str, reclaimable: str) -> Iterator[int]:
+    """Yield the bytes left in a group and its parents up to the mount, which in a container may be the group itself."""
     group = mount / path.lstrip("/")
     for folder in (group, *group.parents):
         if folder == mount.parent:
             return
-        most, used = _text(folder / limit).strip(), _text(folder / usage).strip()
-        if most.isdigit() and used.isdigit():  # "max" is no limit
-            cache = _fields(folder / "memory.stat").get(reclaimable, 0)  # given up before anybody is killed
-            yield int(most) - max(int(used) - cache, 0)
+        maximum, used = _text(folder / limit).strip(), _text(folder / usage).strip()
+        if maximum.isdigit() and used.isdigit():  # "max" means no limit
+            cache = _fields(folder / "memory.stat").get(reclaimable, 0)  # the kernel reclaims it before it kills
+            yield int(maximum) - max(int(used) - cache, 0)
 
 
 def _address_space(root: Path) -> Iterator[int]:
-    """What `ulimit -v` leaves."""
+    """Yield the bytes left under `ulimit -v`, if it is set."""
     try:
         import resource
     except ImportError:  # Windows
@@ -117,9 +117,9 @@ def _address_space(root: Path) -> Iterator[int]:
 
 
 def _fields(path: Path) -> dict[str, int]:
-    """The numbers of a file with a name and a number per line."""
-    words = (line.replace(":", " ").split() for line in _text(path).splitlines())
-    return {line[0]: int(line[1]) for line in words if len(line) > 1 and line[1].isdigit()}
+    """Return the integers of a file with a name and an integer per line."""
+    lines = (line.replace(":", " ").split() for line in _text(path).splitlines())
+    return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdigit()}
 
 
 def _text(path: Path) -> str:

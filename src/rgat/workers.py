@@ -1,4 +1,4 @@
-"""Worker processes that never outlive the process that started them, however it ends."""
+"""Worker processes that end with the process that started them, even if it is killed."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from typing import Any
 
 
 class WorkerPool(ProcessPoolExecutor):
-    """A pool of processes whose workers leave at once when their parent is killed, or an error ends the block.
+    """A pool of processes whose workers exit at once if their parent is killed or an error leaves the `with` block.
 
-    Each worker listens to a pipe on which nothing is ever sent: its end is closed by :meth:`end`, or by the system when
-    the parent is gone. The workers of a plain pool would wait for work for ever, because each of them holds the pipe
-    that the work comes by open itself.
+    Each worker reads from a pipe to which nothing is ever written. The parent's end is closed by :meth:`end`, or by the
+    system when the parent is gone; the worker then exits. In a plain pool each worker keeps the task queue open itself,
+    so that workers without a parent would wait for tasks for ever.
 
     Args:
-        workers: how many.
-        start: called with ``arguments`` in each worker before its work.
-        arguments: of ``start``.
+        workers: the number of processes.
+        start: a function that each worker calls first.
+        arguments: its arguments.
     """
 
     def __init__(self, workers: int, start: Callable[..., Any] | None = None, *arguments: Any) -> None:
         context = multiprocessing.get_context("spawn")  # a forked child of a threaded parent may hang
-        line, self._line = context.Pipe(duplex=False)
-        super().__init__(workers, context, initializer=_start_worker, initargs=(line, start, arguments))
+        reader, self._writer = context.Pipe(duplex=False)
+        super().__init__(workers, context, initializer=_start_worker, initargs=(reader, start, arguments))
 
     def end(self) -> None:
-        """Let the workers go at once, whatever is under way."""
-        self._line.close()
+        """End the workers at once, without waiting for their tasks."""
+        self._writer.close()
         self.shutdown(cancel_futures=True)
 
     def __exit__(
@@ -44,15 +44,15 @@ class WorkerPool(ProcessPoolExecutor):
         self.end()
 
 
-def _start_worker(line: Connection, start: Callable[..., Any] | None, arguments: tuple[Any, ...]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who is interrupted is the parent; it lets its workers go
-    threading.Thread(target=_leave_with_parent, args=(line,), daemon=True).start()
+def _start_worker(reader: Connection, start: Callable[..., Any] | None, arguments: tuple[Any, ...]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends its workers
+    threading.Thread(target=_exit_with_parent, args=(reader,), daemon=True).start()
     if start is not None:
         start(*arguments)
 
 
-def _leave_with_parent(line: Connection) -> None:
+def _exit_with_parent(reader: Connection) -> None:
     try:
-        line.recv_bytes()
+        reader.recv_bytes()
     except (EOFError, OSError):
         os._exit(1)

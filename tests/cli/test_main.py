@@ -39,3 +39,12 @@ def test_a_users_mistake_is_one_sentence_and_exit_code_2(rgat, tmp_path):
         assert done.returncode == 2
         assert (done.stdout, done.stderr.count("\n")) == ("", 1)
     assert rgat().returncode == 0
+
+
+def test_the_commands_import_what_they_need_when_they_run():
+    code = "import sys, rgat.cli; print(*sorted({'.'.join(name.split('.')[:2]) for name in sys.modules}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    modules = done.stdout.split()
+    assert "rgat.cli" in modules
+    packages = {"rgat.data", "rgat.training", "rgat.baselines", "rgat.experiments", "rgat.predictor", "rgat.report"}
+    assert packages.isdisjoint(modules)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 try:
     import rich  # noqa: F401
@@ -18,7 +18,7 @@ except ImportError as error:  # pragma: no cover
 from rgat.cli import baseline, data, demo, doctor, explain, predict, report, reproduce, search, train
 
 app = typer.Typer(
-    help="Learn from relational graphs: relational graph attention networks and their relatives.",
+    help="Learn from relational graphs with relational graph attention networks.\n\n\b\nExample:\n  rgat demo",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -27,8 +27,8 @@ app = typer.Typer(
 USAGE_ERROR: Any = typer.BadParameter.__mro__[1]  # wrong options and commands; Typer does not export this class
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _print_version(is_given: bool) -> None:
+    if is_given:
         from rgat.version import __version__
 
         print(f"rgat {__version__}")
@@ -38,7 +38,7 @@ def _version(asked: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     pass
@@ -52,7 +52,7 @@ for command in (search.search, reproduce.reproduce, baseline.baseline, report.re
 
 
 def _repeat_option(option: str, arguments: Sequence[str]) -> list[str]:
-    """Write `--tasks A B` as `--tasks A --tasks B`, which the parser knows."""
+    """Write `--tasks A B` as `--tasks A --tasks B`, the form that Typer parses."""
     words: list[str] = []
     inside = False
     for word in arguments:
@@ -61,33 +61,29 @@ def _repeat_option(option: str, arguments: Sequence[str]) -> list[str]:
     return words
 
 
+def _fail(sentence: str) -> NoReturn:
+    print(f"rgat: {sentence}", file=sys.stderr)
+    raise SystemExit(2) from None
+
+
 def main() -> None:
-    """Entry point of `rgat`: a user's mistake ends with one sentence and exit code 2."""
+    """Run the command line; a user's mistake ends with one sentence and exit code 2."""
     try:
         code = app(_repeat_option("--tasks", sys.argv[1:]), standalone_mode=False)
         sys.stdout.flush()
     except USAGE_ERROR as error:
-        # Without a command the help is printed, and asked for.
-        if type(error).__name__ == "NoArgsIsHelpError":
-            print(error.format_message())
-            raise SystemExit(0) from None
-        print(f"rgat: {error.format_message()} (rgat --help lists what there is)", file=sys.stderr)
-        raise SystemExit(2) from None
+        if type(error).__name__ != "NoArgsIsHelpError":
+            _fail(f"{error.format_message()} (see `rgat --help`)")
+        print(error.format_message())  # the help page, which a group without a command prints
+        code = 0
     except typer.Abort:
         raise SystemExit(130) from None
     except (ValueError, ImportError) as error:
-        print(f"rgat: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+        _fail(str(error))
     except OSError as error:  # the system refuses to read or write, and no code below said it better
-        file = "" if error.filename is None else f"{error.filename}: "
-        print(f"rgat: {file}{error.strerror or error}", file=sys.stderr)
         try:
             sys.stdout.flush()
         except OSError:  # Python would flush again at exit, and print a traceback
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(2) from None
+        _fail(f"{'' if error.filename is None else f'{error.filename}: '}{error.strerror or error}")
     raise SystemExit(code or 0)
-
-
-if __name__ == "__main__":
-    main()

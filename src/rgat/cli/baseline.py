@@ -6,7 +6,7 @@ import statistics
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from rgat.cli import printing
 from rgat.cli.options import DataName
@@ -14,23 +14,24 @@ from rgat.cli.printing import mean_and_spread, print_line, print_table
 
 
 def baseline(
-    name: Annotated[str, typer.Argument(help="A system of the paper's tables, such as WL or Weave; or all.")],
+    name: Annotated[str, Argument(metavar="NAME", help="A system of the list above, or all.")],
     data: DataName,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each system, on Tox21 of each split.")] = 3,
-    out: Annotated[Path, typer.Option(help="Folder for the records; those that are there are not made again.")] = Path(
-        "runs"
-    ),
+    seeds: Annotated[int, Option(min=1, metavar="N", help="Runs per system and split.")] = 3,
+    out: Annotated[
+        Path, Option(metavar="FOLDER", help="Folder for records; runs that have a record are skipped.")
+    ] = Path("runs"),
 ) -> None:
-    """Train the paper's other systems and write records for `rgat report`.
+    """Train other systems of the paper's tables and write records.
 
     \b
     Nodes:   FEAT, WL, RDF2Vec, R-GCN
-    Graphs:  Multitask, Bypass, Weave, GraphConv, logistic-regression, random-forest, kernel-SVM
+    Graphs:  Multitask, Bypass, Weave, GraphConv, logistic-regression,
+             random-forest, kernel-SVM
 
     \b
     Examples:
       rgat baseline WL mutag                     one system
-      rgat baseline all aifb --seeds 10          all that fit the data, ten runs each
+      rgat baseline all aifb --seeds 10          all for nodes, ten runs each
       rgat baseline Weave tox21 --seeds 1        three splits, one run each
     """
     run_and_print([name], data, seeds, out)
@@ -51,7 +52,7 @@ def run_and_print(names: list[str], data: str, seeds: int, out: Path) -> list[di
         if record["status"] != "done":
             print_line(f"{record['model']}, seed {record['seed']}: {record['error']}")
     printing.console.print(
-        f"Mean ± standard deviation in %, of the metric of {data}; records in {out / data}", highlight=False
+        f"Mean ± standard deviation of the metric of {data}, in %. Records are in {out / data}.", highlight=False
     )
     return records
 

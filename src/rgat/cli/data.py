@@ -1,4 +1,4 @@
-"""`rgat data`: list data sets, count what they hold, download them."""
+"""`rgat data`: list, count and download data sets."""
 
 from __future__ import annotations
 
@@ -6,16 +6,26 @@ import json
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from rgat.cli.options import AsJson, DataName
 from rgat.cli.printing import count_bar, print_line, print_table
 
-app = typer.Typer(help="Data sets by name.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="List, count and download data sets.\n\n\b\nExample:\n  rgat data list",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
 
 @app.command("list")
 def list_names() -> None:
-    """List the data sets that have a name, and whether their files are here."""
+    """List the data sets and whether their files are on this machine.
+
+    \b
+    Example:
+      rgat data list
+    """
     from rgat.data import BENCHMARKS, REGISTRY
     from rgat.data.benchmarks.registry import locate
 
@@ -23,20 +33,20 @@ def list_names() -> None:
     for name in REGISTRY:
         if name in BENCHMARKS:
             counts = ", ".join(f"{number:,} {things}" for things, number in BENCHMARKS[name].counts.items())
-            is_here = len(locate(name)) == len(BENCHMARKS[name].files)
-            rows.append((name, counts, "here" if is_here else f"rgat data fetch {name}"))
+            is_present = len(locate(name)) == len(BENCHMARKS[name].files)
+            rows.append((name, counts, "present" if is_present else f"rgat data fetch {name}"))
         else:
-            rows.append((name, "built in", "made when needed"))
-    print_table(("name", "what", "files"), rows, texts=3)
+            rows.append((name, "built in", "generated"))
+    print_table(("name", "content", "files"), rows, text_columns=3)
 
 
 @app.command()
 def stats(
     name: DataName,
     as_json: AsJson = False,
-    split: Annotated[int | None, typer.Option(help="Seed of the split, for Tox21.")] = None,
+    split: Annotated[int | None, Option(metavar="SEED", help="Random seed of the split; for Tox21 only.")] = None,
 ) -> None:
-    """Count what a data set holds, as given and as a layer sees it.
+    """Count the nodes, edges, relations and labels of a data set.
 
     \b
     Examples:
@@ -67,8 +77,10 @@ def _short(name: str) -> str:
 
 
 @app.command()
-def fetch(name: Annotated[str, typer.Argument(help="A benchmark, as `rgat data list` shows them.")]) -> None:
-    """Download a benchmark to the cache folder unless it is here, and verify it.
+def fetch(
+    name: Annotated[str, Argument(metavar="DATA", help="A benchmark that `rgat data list` shows.")],
+) -> None:
+    """Download a benchmark to the cache folder and verify its SHA-256.
 
     \b
     Example:

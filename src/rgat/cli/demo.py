@@ -6,7 +6,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
 from rgat.cli import printing
 from rgat.cli.options import Workers
@@ -16,31 +16,31 @@ if TYPE_CHECKING:
     from rgat.experiments.records import Record
 
 QUESTIONS = {
-    "institute": "To which of four groups does a person of a made-up institute belong?",
+    "institute": "To which of four groups does a person of a synthetic institute belong?",
     "molecules": "Which of six patterns does a molecule contain?",
-    "planted-needle": "One of eight witnesses of the same relation knows. A mean cannot tell which.",
-    "planted-rivals": "One of eight witnesses, each of its own relation, knows: let relations compete.",
-    "planted-consensus": "Most of eight witnesses know. A mean is enough.",
+    "planted-needle": "One of eight witnesses, all of one relation, names the class; a mean cannot tell which.",
+    "planted-rivals": "One of eight witnesses, each of its own relation, names the class; relations must compete.",
+    "planted-consensus": "At least five of eight witnesses name the class; a mean is enough.",
 }
 
 
 def demo(
     sets: Annotated[
         list[str] | None,
-        typer.Option("--set", help="A data set to run; repeat for several. Default: institute, molecules, planted-*."),
+        Option("--set", metavar="NAME", help="Built-in data set; may be repeated.  [default: all five]"),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="How often each model is trained.")] = 3,
+    seeds: Annotated[int, Option(min=1, metavar="N", help="Runs per model, each with its own random seed.")] = 3,
     workers: Workers = None,
     out: Annotated[
-        Path, typer.Option(help="Folder for records and report; what an earlier demo left there is replaced.")
+        Path, Option(metavar="FOLDER", help="Folder for records and report; an earlier demo in it is replaced.")
     ] = Path("rgat-demo"),
 ) -> None:
-    """Train RGCN and the four RGAT variants on built-in data, compare them, and write a report to open in a browser.
+    """Compare RGCN with four RGAT variants on built-in data.
 
     \b
     Examples:
-      rgat demo                                     all five sets
-      rgat demo --set planted-needle --seeds 10     one set, ten seeds
+      rgat demo                                     all five data sets
+      rgat demo --set planted-needle --seeds 10     one data set, ten seeds
     """
     from rgat.data import load
     from rgat.experiments.compare import SETUPS, compare
@@ -62,8 +62,8 @@ def demo(
         _print_scores([run for run in runs if run["data"] == name])
     printing.console.print(
         f"\nMean ± standard deviation over {seeds} seeds, in %. The epoch is chosen on validation data alone. The last "
-        "column is the same trained model, tested with all attention coefficients of a group set equal: where it falls "
-        "below the test column, the model does use its attention.",
+        "column tests the same trained model with constant attention: where it falls below the test column, the model "
+        "uses its attention.",
         highlight=False,
     )
     print_page(page)
@@ -75,7 +75,7 @@ def _print_scores(runs: list[Record]) -> None:
     for model in dict.fromkeys(run["model"] for run in runs):
         done = [run for run in runs if run["model"] == model and run["status"] == "done"]
         scores = {part: [run["scores"][part] for run in done] for part in ("train", "valid", "test")}
-        # An RGCN has none: its attention is constant anyway.
+        # RGCN has none: its attention is always constant.
         scores["constant"] = [run["constant_scores"]["test"] for run in done if run["constant_scores"]]
         rows.append((model, *(mean_and_spread(scores[part]) for part in shown)))
     print_table(("mean ROC-AUC" if "task_scores" in runs[0] else "accuracy", *shown), rows)

@@ -21,7 +21,12 @@ EXTRAS = (
 
 
 def doctor() -> None:
-    """Say what this machine can use, and why not the rest."""
+    """Show which backends and libraries this machine can use.
+
+    \b
+    Example:
+      rgat doctor
+    """
     import torch
 
     from rgat import ops
@@ -40,7 +45,10 @@ def doctor() -> None:
     except ValueError as error:
         backend = f"none: {error}"
     rows.append(
-        ("backend", f"{backend}, {f'as RGAT_BACKEND={chosen} says' if chosen else 'unless RGAT_BACKEND is set'}")
+        (
+            "backend",
+            f"{backend}, {f'as RGAT_BACKEND={chosen} requests' if chosen else 'unless RGAT_BACKEND names another'}",
+        )
     )
     for name, purpose in (("numba", "compiled loops on the CPU"), ("triton", "compiled kernels on a GPU")):
         reason = ops.why_not(name)

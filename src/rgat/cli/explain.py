@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from rgat.cli import printing
 from rgat.cli.options import AsJson, ModelFolder
@@ -15,20 +15,24 @@ from rgat.cli.printing import print_line, print_table
 
 def explain(
     model: ModelFolder,
-    node: Annotated[str | None, typer.Option(help="A node; without one: relations of the whole graph.")] = None,
-    smiles: Annotated[str | None, typer.Option(help="A molecule.")] = None,
-    task: Annotated[str | None, typer.Option(help="Of a molecule; default: the most probable.")] = None,
-    top: Annotated[int, typer.Option(min=1, help="Rows to show; with --json of a node alone.")] = 15,
-    by: Annotated[str, typer.Option(help="Order of the edges: strength, attention or effect.")] = "strength",
+    node: Annotated[str | None, Option(metavar="IRI", help="Explain this node.  [default: rank all relations]")] = None,
+    smiles: Annotated[str | None, Option(metavar="SMILES", help="Explain this molecule.")] = None,
+    task: Annotated[
+        str | None, Option(metavar="NAME", help="Task of the molecule.  [default: the most probable]")
+    ] = None,
+    top: Annotated[
+        int, Option(min=1, metavar="N", help="Number of rows; with --json it limits a node's edges only.")
+    ] = 15,
+    by: Annotated[str, Option(metavar="NAME", help="Sort edges by strength, attention or effect.")] = "strength",
     as_json: AsJson = False,
-    page: Annotated[Path | None, typer.Option("--html", help="Write a page to explore in a browser.")] = None,
+    page: Annotated[Path | None, Option("--html", metavar="FILE", help="Write a page to explore in a browser.")] = None,
 ) -> None:
-    """Say why: attention, and what happens without an edge, an atom or a bond.
+    """Explain a prediction by attention and by removing parts.
 
     \b
     Examples:
-      rgat explain model --node http://example.org/ada --html ada.html
       rgat explain model                        importance of relations
+      rgat explain model --node http://example.org/ada --html ada.html
       rgat explain model --smiles CCO --json
     """
     from rgat.predictor import files as own_data

@@ -8,47 +8,42 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
-DataName = Annotated[str, typer.Argument(metavar="DATA", help="A data set, as `rgat data list` shows them.")]
-OptionalDataName = Annotated[
-    str | None, typer.Argument(metavar="DATA", help="A data set, as `rgat data list` shows them.")
-]
-ModelFolder = Annotated[Path, typer.Argument(help="Folder that `rgat train` wrote.")]
-SmilesColumn = Annotated[str | None, typer.Option(help="Column of the SMILES; default: smiles.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Workers = Annotated[int | None, typer.Option(min=1, help="Processes; by default one per core.")]
+DATA_NAME = Argument(metavar="DATA", help="A data set that `rgat data list` shows.")
+DataName = Annotated[str, DATA_NAME]
+OptionalDataName = Annotated[str | None, DATA_NAME]
+ModelFolder = Annotated[Path, Argument(metavar="MODEL", help="A folder that `rgat train` wrote.")]
+SmilesColumn = Annotated[str | None, Option(metavar="NAME", help="Column that holds the SMILES.  [default: smiles]")]
+AsJson = Annotated[bool, Option("--json", help="Print one JSON object.")]
+Workers = Annotated[int | None, Option(min=1, metavar="N", help="Number of processes.  [default: one per core]")]
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """Let a command take dataclasses: Typer sees each field as an option, the command gets them filled in.
+    """Return the command with each of its dataclass parameters replaced by one Typer option per field.
 
-    A command with many options so has few parameters, and passes options of one kind on together.
+    Such a command has few parameters and passes options of one kind on together.
     """
     parameters = inspect.signature(command, eval_str=True).parameters
-    groups: dict[str, Any] = {
-        name: entry.annotation for name, entry in parameters.items() if is_dataclass(entry.annotation)
-    }
+    groups: dict[str, Any] = {name: p.annotation for name, p in parameters.items() if is_dataclass(p.annotation)}
     fields = {name: inspect.signature(group, eval_str=True).parameters for name, group in groups.items()}
 
-    def flat(**values: Any) -> None:
+    def call_grouped(**values: Any) -> None:
         filled = {name: groups[name](**{field: values.pop(field) for field in fields[name]}) for name in groups}
         command(**values, **filled)
 
     options = [
-        option
-        for name, entry in parameters.items()
-        for option in (fields[name].values() if name in groups else [entry])
+        option.replace(kind=inspect.Parameter.KEYWORD_ONLY)  # a required option may follow one with a default
+        for name, parameter in parameters.items()
+        for option in (fields[name].values() if name in groups else [parameter])
     ]
-    keyword = inspect.Parameter.KEYWORD_ONLY  # options without a default may follow others
-    signature = inspect.Signature([option.replace(kind=keyword) for option in options])
-    flat.__name__, flat.__doc__, flat.__module__ = command.__name__, command.__doc__, command.__module__
-    flat.__signature__ = signature  # type: ignore[attr-defined]
-    return flat
+    call_grouped.__name__, call_grouped.__doc__ = command.__name__, command.__doc__
+    call_grouped.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    return call_grouped
 
 
 def required_data(data: str | None) -> str:
-    """Return the data set's name, or raise if none was given."""
+    """Return the name of the data set; raise if none was given."""
     if data is None:
-        raise ValueError("`DATA` must name a data set, got nothing; `rgat data list` shows those there are")
+        raise ValueError("`DATA` must name a data set, got nothing; `rgat data list` shows the names")
     return data

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from rgat.cli.options import ModelFolder, SmilesColumn, grouped
 from rgat.cli.printing import print_line, print_table, step_bars
@@ -16,37 +16,46 @@ from rgat.cli.printing import print_line, print_table, step_bars
 class NodeOptions:
     """Options for models of nodes."""
 
-    node: Annotated[list[str] | None, typer.Option(help="A node to judge; repeat for several.")] = None
-    nodes: Annotated[Path | None, typer.Option(help="A file with a node per line.")] = None
-    kind: Annotated[str | None, typer.Option("--type", help="Judge all unlabelled nodes of this type.")] = None
-    rdf: Annotated[list[Path] | None, typer.Option(help="Triples added since training.")] = None
-    predicate: Annotated[str | None, typer.Option(help="IRI of the triples in an .nt file.")] = None
+    node: Annotated[list[str] | None, Option(metavar="IRI", help="Predict this node; may be repeated.")] = None
+    nodes: Annotated[Path | None, Option(metavar="FILE", help="Predict the nodes of a file, one per line.")] = None
+    kind: Annotated[
+        str | None, Option("--type", metavar="IRI", help="Predict the unlabelled nodes of this rdf:type.")
+    ] = None
+    rdf: Annotated[
+        list[Path] | None, Option(metavar="FILE", help="RDF file with triples added since training; may be repeated.")
+    ] = None
+    predicate: Annotated[str | None, Option(metavar="IRI", help="Predicate to write to an .nt file.")] = None
 
 
 @dataclass(frozen=True)
 class MoleculeOptions:
     """Options for models of molecules."""
 
-    smiles: Annotated[str | None, typer.Option(help="A file of molecules, or one SMILES.")] = None
+    smiles: Annotated[
+        str | None, Option(metavar="FILE|SMILES", help="Predict the molecules of a file, or one molecule.")
+    ] = None
     smiles_column: SmilesColumn = None
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes that read SMILES.")] = None
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted file of molecules.")] = False
+    workers: Annotated[int | None, Option(min=1, metavar="N", help="Number of processes that parse SMILES.")] = None
+    resume: Annotated[bool, Option("--resume", help="Continue an interrupted --out file of molecules.")] = False
 
 
 @grouped
 def predict(
     model: ModelFolder,
+    *,
+    out: Annotated[
+        Path | None, Option(metavar="FILE", help="Write .csv, .tsv or, for nodes, .nt instead of printing.")
+    ] = None,
     nodes: NodeOptions,
     molecules: MoleculeOptions,
-    out: Annotated[Path | None, typer.Option(help="File: .csv or .tsv; triples of nodes: .nt.")] = None,
 ) -> None:
-    """Judge unlabelled nodes, or new molecules.
+    """Predict the classes of nodes or the tasks of molecules.
 
     \b
     Examples:
       rgat predict model --out predictions.csv
       rgat predict model --node http://example.org/ada
-      rgat predict model --rdf new.nt --out predictions.nt --predicate http://example.org/group
+      rgat predict model --rdf new.nt --out predictions.nt
       rgat predict model --smiles library.smi --out predictions.csv --resume
     """
     from rgat.predictor import files as own_data
@@ -65,6 +74,6 @@ def predict(
             progress=progress,
         )
     if out is None and predictions is not None:
-        print_table(*prediction_rows(predictions), texts=2)
+        print_table(*prediction_rows(predictions), text_columns=2)
     for line in notes:
         print_line(line)

@@ -27,11 +27,11 @@ def print_page(page: Path) -> None:
     print_line(f"\nThe report, to open in a browser: {page.resolve()}")
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -> None:
-    """Print a table whose first ``texts`` columns are text and whose others are numbers; no columns: no header."""
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], text_columns: int = 1) -> None:
+    """Print a table whose first ``text_columns`` hold text and the others numbers; without column names, no header."""
     table = Table(box=box.SIMPLE if columns else None, show_header=bool(columns), pad_edge=False)
     for index, column in enumerate(columns):
-        is_text = index < texts
+        is_text = index < text_columns
         table.add_column(column, justify="left" if is_text else "right", overflow="fold", no_wrap=not is_text)
     for row in rows:
         table.add_row(*map(escape, row))

@@ -1,4 +1,4 @@
-"""Options of the paper's protocol, and how `rgat search` and `rgat reproduce` run it."""
+"""Options of the paper's protocol, and the function by which `rgat search` and `rgat reproduce` run it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Option
 
 from rgat.cli.options import OptionalDataName, Workers
 from rgat.cli.printing import count_bar, print_line
@@ -14,47 +14,51 @@ from rgat.cli.printing import count_bar, print_line
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """What to search: the keys of a plan file, None where an option is not given."""
+    """Keys of an experiment's plan; None where an option is not given."""
 
     data: OptionalDataName = None
     models: Annotated[
         list[str] | None,
-        typer.Option(help="A model of the paper's tables; repeat, or join by commas. Default: all five."),
+        Option(metavar="NAMES", help="Models, separated by commas; may be repeated.  [default: the paper's five]"),
     ] = None
     budget: Annotated[
-        str | None,
-        typer.Option(help="How much: smoke, small (50 trials per model; the default) or paper (200 trials)."),
+        str | None, Option(metavar="NAME", help="smoke, small (50 trials per model) or paper (200).  [default: small]")
     ] = None
-    trials: Annotated[int | None, typer.Option(help="Trials of each model's search, in place of the budget's.")] = None
-    folds: Annotated[int | None, typer.Option(help="Folds of the search: of five for nodes, of ten for graphs.")] = None
-    search_seed: Annotated[int | None, typer.Option(help="Seed of the search's draws.  [default: 0]")] = None
+    trials: Annotated[int | None, Option(metavar="N", help="Search trials per model.  [default: by budget]")] = None
+    folds: Annotated[
+        int | None,
+        Option(metavar="N", help="Folds of the search, of 5 for nodes or 10 for graphs.  [default: by budget]"),
+    ] = None
+    search_seed: Annotated[int | None, Option(metavar="N", help="Random seed of the search.  [default: 0]")] = None
 
 
 @dataclass(frozen=True)
 class ExecutionOptions:
-    """Who runs the units of work."""
+    """Where the trials and runs are executed."""
 
-    executor: Annotated[str, typer.Option(help="Who works: local (this process), processes, or ray.")] = "processes"
+    executor: Annotated[str, Option(metavar="NAME", help="local (this process), processes or ray.")] = "processes"
     workers: Workers = None
     address: Annotated[
-        str | None, typer.Option(help="Of a Ray cluster, host:port; without one Ray is started here.")
+        str | None, Option(metavar="HOST:PORT", help="Address of a Ray cluster.  [default: start Ray on this machine]")
     ] = None
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu"
+    device: Annotated[str, Option(metavar="NAME", help="cpu or cuda.")] = "cpu"
 
 
 @dataclass(frozen=True)
-class FolderOptions:
-    """Where a plan comes from and where records go."""
+class FileOptions:
+    """Where the plan and the records are."""
 
-    config: Annotated[Path | None, typer.Option(help="A TOML file; options given here win over it.")] = None
-    out: Annotated[Path, typer.Option(help="Where records go: into a folder named after the data set.")] = Path("runs")
-    propose: Annotated[
-        bool, typer.Option("--propose", help="Only write the next units of work for another machine.")
-    ] = False
+    config: Annotated[
+        Path | None, Option(metavar="FILE", help="TOML file with a plan; options given here override it.")
+    ] = None
+    out: Annotated[
+        Path, Option(metavar="FOLDER", help="Folder for records; an interrupted command continues from them.")
+    ] = Path("runs")
+    propose: Annotated[bool, Option("--propose", help="Only write the next units of work for another machine.")] = False
 
 
 def request(plan: PlanOptions, seeds: int | None = None) -> dict[str, Any]:
-    """Return the plan's keys that were given; models joined by commas are several."""
+    """Return the keys of the plan that were given, with the names of models separated."""
     given = {key: value for key, value in (asdict(plan) | {"seeds": seeds}).items() if value is not None}
     if plan.models:
         given["models"] = [name.strip() for names in plan.models for name in names.split(",")]
@@ -62,22 +66,22 @@ def request(plan: PlanOptions, seeds: int | None = None) -> dict[str, Any]:
 
 
 def run(
-    requested: dict[str, Any], folders: FolderOptions, execution: ExecutionOptions, search_only: bool
+    requested: dict[str, Any], files: FileOptions, execution: ExecutionOptions, search_only: bool
 ) -> tuple[Path, list[dict[str, Any]]]:
-    """Do what is left of the protocol; return its folder and all records, with `--propose` none.
+    """Run the units of work that have no record yet; return the folder and all records, none with `--propose`.
 
     Args:
-        requested: keys of a plan; they win over those of the plan file.
-        folders: the plan file, and where to put the records.
-        execution: who works.
-        search_only: leave the test parts alone.
+        requested: keys of a plan; they override those of the plan file.
+        files: the plan file and the folder for the records.
+        execution: where to run.
+        search_only: stop after the search, before the final runs on test data.
     """
     from rgat.experiments.prepared import write_prepared
     from rgat.experiments.protocol import open_protocol, run_protocol
     from rgat.experiments.request import read_request
 
-    protocol = open_protocol((read_request(folders.config) if folders.config else {}) | requested, folders.out)
-    if folders.propose:
+    protocol = open_protocol((read_request(files.config) if files.config else {}) | requested, files.out)
+    if files.propose:
         print_line(f"{write_prepared(protocol, search_only)} units to do in {protocol.folder}")
         return protocol.folder, []
     with count_bar(protocol.request.data, "records") as show:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Option
 
 from rgat.cli import protocol
 from rgat.cli.baseline import run_and_print
@@ -18,38 +18,39 @@ from rgat.cli.printing import print_line, print_table
 @grouped
 def reproduce(
     plan: protocol.PlanOptions,
-    folders: protocol.FolderOptions,
+    files: protocol.FileOptions,
     execution: protocol.ExecutionOptions,
     seeds: Annotated[
-        int | None, typer.Option(help="Final runs of each model, per split, in place of the budget's.")
+        int | None, Option(metavar="N", help="Final runs per model and split.  [default: by budget]")
     ] = None,
-    configs: Annotated[Path | None, typer.Option(help="Write the selected settings there, a TOML per model.")] = None,
+    configs: Annotated[
+        Path | None, Option(metavar="FOLDER", help="Write each model's selected setting there, as TOML.")
+    ] = None,
 ) -> None:
-    """Run the paper's protocol: search, select, retrain, evaluate. Call it again after any interruption: it goes on.
+    """Run the paper's protocol: search, select, retrain, evaluate.
 
     \b
     Examples:
-      rgat reproduce institute --budget smoke           a minute, on built-in data
-      rgat reproduce aifb --budget small                50 trials and 200 seeds of each of the five models
-      rgat reproduce tox21-distinct --models "multiplicative ARGAT" --trials 20
+      rgat reproduce institute --budget smoke          one minute, built-in data
+      rgat reproduce aifb --budget small               50 trials, 200 seeds
       rgat reproduce aifb --models "GGNN, dynamic WIRGAT, WL" --trials 20
       rgat reproduce mutag --executor ray --address 10.0.0.1:6379
-      rgat reproduce --config configs/aifb/rgcn.toml    200 seeds of a setting selected before
+      rgat reproduce --config configs/aifb/rgcn.toml   a setting selected before
     """
     requested = protocol.request(plan, seeds)
     names = requested.get("models", [])
-    baselines = [] if folders.propose else [name for name in names if _is_baseline(name)]
+    baselines = [] if files.propose else [name for name in names if _is_baseline(name)]
     if baselines:
         requested["models"] = [name for name in names if name not in baselines]
     if baselines and not requested["models"]:
-        records = run_and_print(baselines, required_data(plan.data), seeds or 3, folders.out)
+        records = run_and_print(baselines, required_data(plan.data), seeds or 3, files.out)
     else:
-        folder, records = protocol.run(requested, folders, execution, search_only=False)
+        folder, records = protocol.run(requested, files, execution, search_only=False)
         if records:
             print_table(("model", "runs", "test", "constant", "paper"), _rows(records))
             print_line(f"Records are in {folder}.")
         if baselines:
-            run_and_print(baselines, folder.name, seeds or 3, folders.out)
+            run_and_print(baselines, folder.name, seeds or 3, files.out)
     if records and configs is not None:
         from rgat.experiments.summary import write_configs
 

@@ -1,10 +1,10 @@
-"""`rgat search`."""
+"""`rgat search`: search hyper-parameters."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
+from typer import Option
 
 from rgat.cli import protocol
 from rgat.cli.options import grouped, required_data
@@ -14,22 +14,22 @@ from rgat.cli.printing import print_line, print_table
 @grouped
 def search(
     plan: protocol.PlanOptions,
-    folders: protocol.FolderOptions,
+    files: protocol.FileOptions,
     execution: protocol.ExecutionOptions,
-    priors: Annotated[bool, typer.Option("--priors", help="Only print what the search draws from.")] = False,
+    priors: Annotated[bool, Option("--priors", help="Only print the priors.")] = False,
 ) -> None:
-    """Search hyper-parameters with the paper's priors, by cross-validation inside the training data; resumable.
+    """Search hyper-parameters with the paper's priors.
 
     \b
     Examples:
-      rgat search aifb --priors                         the paper's table of priors
-      rgat search institute --budget smoke              three trials of each model on built-in data
-      rgat search aifb --models RGCN --trials 50        one model
+      rgat search aifb --priors                     print the paper's priors
+      rgat search institute --budget smoke          3 trials per model
+      rgat search aifb --models RGCN --trials 50    one model
     """
     if priors:
         _print_priors(required_data(plan.data))
         return
-    folder, records = protocol.run(protocol.request(plan), folders, execution, search_only=True)
+    folder, records = protocol.run(protocol.request(plan), files, execution, search_only=True)
     if records:
         print_table(("model", "trials", "not done", "best", "trial"), _rows(records))
         print_line(f"Records are in {folder}.")
@@ -41,7 +41,7 @@ def _print_priors(data: str) -> None:
 
     priors = PRIORS["graph" if isinstance(load(data), GraphData) else "node"]
     rows = [(row.words, str(row.prior), option, "-" if row.of_attention else "yes") for option, row in priors.items()]
-    print_table(("hyper-parameter", "prior", "option", "RGCN"), rows, texts=4)
+    print_table(("hyper-parameter", "prior", "option", "RGCN"), rows, text_columns=4)
 
 
 def _rows(records: list[dict[str, Any]]) -> list[tuple[str, ...]]:
@@ -51,6 +51,6 @@ def _rows(records: list[dict[str, Any]]) -> list[tuple[str, ...]]:
     for model in dict.fromkeys(record["model"] for record in records):
         trials = [record for record in records if record["model"] == model and record["kind"] == "trial"]
         best = select(trials)
-        lost = sum(record["status"] != "done" for record in trials)
-        rows.append((model, str(len(trials)), str(lost), f"{100 * best['objective']:.1f}", str(best["trial"])))
+        unfinished = sum(record["status"] != "done" for record in trials)
+        rows.append((model, str(len(trials)), str(unfinished), f"{100 * best['objective']:.1f}", str(best["trial"])))
     return rows

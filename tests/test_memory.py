@@ -71,18 +71,18 @@ def test_other_unix_systems_report_free_pages(tmp_path, monkeypatch):
     assert free_memory(root=tmp_path) == 4_096_000
 
 
-def test_macos_reports_free_and_reclaimable_pages(tmp_path, monkeypatch):
-    told = {"vm.page_free_count": 10, "vm.page_purgeable_count": 1, "vm.page_pageable_external_count": 5}
+def test_macos_is_asked_for_pages_that_can_be_taken(tmp_path, monkeypatch):
+    counts = {"vm.page_free_count": 10, "vm.page_purgeable_count": 1, "vm.page_pageable_external_count": 5}
 
     def sysctlbyname(name, value, size, new, length):
-        value._obj.value = (told | {"hw.pagesize": 16384})[name.decode()]
+        value._obj.value = (counts | {"hw.pagesize": 16384})[name.decode()]
         return 0
 
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: types.SimpleNamespace(sysctlbyname=sysctlbyname))
     assert free_memory(root=tmp_path) == 16 * 16384
-    told.clear()
-    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: types.SimpleNamespace(sysctlbyname=lambda *given: -1))
+    counts.clear()
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: types.SimpleNamespace(sysctlbyname=lambda *arguments: -1))
     assert free_memory(root=tmp_path) == memory.UNKNOWN
 
 
@@ -109,10 +109,10 @@ def test_models_train_in_a_stack_if_free_memory_is_unknown(tmp_path, monkeypatch
     assert all(result.how.startswith("in a stack of 2") for result in results)
 
 
-def test_unused_memory_held_by_the_gpu_allocator_is_free(monkeypatch):
-    asked = []
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: asked.append(device) or (100, 1000))
+def test_memory_that_the_allocator_of_a_gpu_holds_unused_is_free(monkeypatch):
+    devices = []
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: devices.append(device) or (100, 1000))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 70)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 30)
     assert free_memory("cuda:1") == 140
-    assert asked == [torch.device("cuda:1")]
+    assert devices == [torch.device("cuda:1")]
