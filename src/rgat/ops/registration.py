@@ -35,6 +35,8 @@ class _Signature:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         hints = typing.get_type_hints(function)
+        for kind in hints.values():
+            _note_fields(kind)
         self._types = [hints[name] for name in inspect.signature(function).parameters]
         self._is_flat = not any(_is_container(kind) for kind in self._types)
         self.flat = inspect.Signature(
@@ -70,7 +72,7 @@ def _flat_types(name: str, kind: Any) -> list[tuple[str, Any]]:
         return [(name, list[Tensor])]
     if not _is_container(kind):
         return [(name, kind)]
-    return [pair for field, inner in typing.get_type_hints(kind).items() for pair in _flat_types(field, inner)]
+    return [pair for field, inner in _field_types[kind].items() for pair in _flat_types(field, inner)]
 
 
 def _flatten_into(flat: list[Any], kind: Any, argument: Any) -> None:
@@ -79,7 +81,7 @@ def _flatten_into(flat: list[Any], kind: Any, argument: Any) -> None:
     elif kind is Rows:
         flat.append(list(argument))
     elif _is_container(kind):
-        for inner, field in zip(_field_types(kind), argument, strict=True):
+        for inner, field in zip(_field_types[kind].values(), argument, strict=True):
             _flatten_into(flat, inner, field)
     else:
         flat.append(argument)
@@ -91,17 +93,18 @@ def _take(kind: Any, rest: Any) -> Any:
     if kind is Rows:
         return Rows(*next(rest))
     if _is_container(kind):
-        return kind(*[_take(inner, rest) for inner in _field_types(kind)])
+        return kind(*[_take(inner, rest) for inner in _field_types[kind].values()])
     return next(rest)
 
 
-_hints: dict[Any, list[Any]] = {}
+_field_types: dict[Any, dict[str, Any]] = {}  # of named tuples, looked up while compilers trace a call
 
 
-def _field_types(kind: Any) -> list[Any]:
-    if kind not in _hints:
-        _hints[kind] = list(typing.get_type_hints(kind).values())
-    return _hints[kind]
+def _note_fields(kind: Any) -> None:
+    if _is_container(kind) and kind not in _field_types:
+        _field_types[kind] = typing.get_type_hints(kind)
+        for inner in _field_types[kind].values():
+            _note_fields(inner)
 
 
 class Operator:
