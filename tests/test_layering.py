@@ -17,6 +17,7 @@ CHAIN = [
     "memory",
     "workers",
     "locks",
+    "structure",
     "graph",
     "ops",
     "nn",

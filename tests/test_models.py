@@ -402,7 +402,7 @@ def test_receptive_fields_give_the_same_logits_and_gradients_as_the_whole_graph(
     model = NodeClassifier(num_classes=3, num_relations=5, hidden_channels=8, **given, **options).double()
     assert model.depends_on_edges_alone
     x, nodes = None if featureless else torch.randn(30, 6).double(), torch.tensor([4, 7, 7])
-    fields = graph.fields(nodes)
+    fields = graph.receptive_fields(nodes)
     assert fields[1].num_edges < fields[0].num_edges < graph.num_edges
     weight, found = torch.randn(3, 3).double(), []
     for edges in (graph, fields):
@@ -418,8 +418,8 @@ def test_receptive_fields_give_the_same_logits_and_gradients_as_the_whole_graph(
 
 def test_receptive_fields_of_no_node_and_of_all_nodes():
     graph = random_graph(9, 60, 4)
-    assert [field.num_edges for field in graph.fields(torch.empty(0, dtype=torch.long))] == [0, 0]
-    assert [field.num_edges for field in graph.fields(torch.arange(9), layers=3)] == [60, 60, 60]
+    assert [field.num_edges for field in graph.receptive_fields(torch.empty(0, dtype=torch.long))] == [0, 0]
+    assert [field.num_edges for field in graph.receptive_fields(torch.arange(9), layers=3)] == [60, 60, 60]
 
 
 def test_batch_norm_and_edge_dropout_make_nodes_depend_on_more_than_their_receptive_field():

@@ -4,63 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from numbers import Integral
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-INT32_LIMIT = 2**31  # derived index arrays are int32: half the memory traffic of int64
-
-
-class Rows(NamedTuple):
-    """The distinct (relation, node) pairs at one end of the edges, sorted by relation, then node."""
-
-    node: Tensor  # [U] int32
-    relation: Tensor  # [U] int32
-    relation_ptr: Tensor  # [R + 1] int32; the rows of relation r are relation_ptr[r]:relation_ptr[r + 1]
-    by_node: Tensor  # [U] int32; the rows again, sorted by node, then relation
-    node_ptr: Tensor  # [N + 1] int32; the rows of node j are by_node[node_ptr[j]:node_ptr[j + 1]]
-
-    def keys(self, num_nodes: int) -> Tensor:
-        """The rows as single numbers ``relation * N + node``, [U] int64, sorted."""
-        return self.relation.long() * num_nodes + self.node
-
-
-class Structure(NamedTuple):
-    """What a layer needs to know about the edges, sorted by (target, relation, source).
-
-    In this order the edges of one softmax group are contiguous for both scopes: a "within" group is one
-    (target, relation), an "across" group one target. Groups are in the order of ``targets.by_node``: group ``v`` is
-    the target row ``targets.by_node[v]``, and the groups of a target are contiguous.
-    """
-
-    order: Tensor  # [E] int32; the caller's position of each sorted edge
-    target: Tensor  # [E] int32
-    group: Tensor  # [E] int32; the (target, relation) group of each edge
-    source_row: Tensor  # [E] int32; the edge's place in `sources`
-    target_ptr: Tensor  # [N + 1] int32
-    group_ptr: Tensor  # [V + 1] int32
-    by_source: Tensor  # [E] int32; sorted edges again, in the order of their source row
-    source_ptr: Tensor  # [U + 1] int32; the edges of source row u are by_source[source_ptr[u]:source_ptr[u + 1]]
-    sources: Rows
-    targets: Rows
-    graph_sizes: Tensor  # [G] int64; number of nodes of each graph of a batch
-
-    def leaves(self) -> list[Tensor]:
-        """All tensors, in order; by hand, for a walk through nested tuples costs more than a small layer."""
-        return [*self[:8], *self.sources, *self.targets, self.graph_sizes]
-
-    @classmethod
-    def from_leaves(cls, leaves: Sequence[Tensor]) -> Structure:
-        """The inverse of ``leaves``."""
-        return cls._make([*leaves[:8], Rows(*leaves[8:13]), Rows(*leaves[13:18]), leaves[18]])
+from rgat.checks import check_count
+from rgat.structure import INT32_LIMIT, Rows, Structure, derive
 
 
 @contextmanager
 def outside() -> Iterator[None]:
-    """For what is kept: a graph first used in inference mode or inside a transform may be trained on later."""
+    """Leave inference mode and transforms: a graph first used inside one may be trained on later."""
     transforms = nullcontext() if torch.compiler.is_compiling() else torch._C._DisableFuncTorch()  # cannot be traced
     with torch.inference_mode(False), transforms:
         yield
@@ -87,8 +43,7 @@ class RelationalGraph:
     replacing its own is an error at the next use in eager mode. Edge features are not copied: they may be learned.
 
     Attributes:
-        counted: in a batch that was filled up to a size, 1 for each of its nodes and 0 for those that fill it up; batch
-            statistics leave these out.
+        counted: in a padded batch, 1 for each of its nodes and 0 for padding, which batch statistics leave out.
         plans: how layers of some sizes are best computed on this graph, as eager calls found out.
     """
 
@@ -131,11 +86,11 @@ class RelationalGraph:
         check_ids("batch", self.graph_ids(), self._num_graphs, "num_graphs")
 
     def _seal(self) -> None:
-        """Note the tensors that the structure follows from, and how often each was changed in place so far."""
+        """Note the tensors that determine the structure, and their versions."""
         self._sealed: list[tuple[Tensor | None, int]] | None = None
         if not torch.compiler.is_compiling():
             tensors = (self.edge_index, self.edge_type, self.batch)
-            # PyTorch counts no changes of tensors of inference mode.
+            # PyTorch has no version of tensors made in inference mode.
             self._sealed = [(t, -1 if t is None or t.is_inference() else t._version) for t in tensors]
 
     def check_unchanged(self) -> None:
@@ -176,7 +131,7 @@ class RelationalGraph:
 
     @property
     def structure(self) -> Structure:
-        """The derived structure, computed on first use."""
+        """Return the derived structure, which is computed on first use."""
         self.check_unchanged()
         if self._structure is None:
             if torch.compiler.is_compiling():
@@ -184,7 +139,11 @@ class RelationalGraph:
                     "a graph must be prepared before it enters compiled code; call `graph.prepare()` first"
                 )
             with outside():
-                self._structure = _derive(self)
+                sizes, graph_sizes = (
+                    (self.num_nodes, self.num_relations),
+                    self.graph_ids().bincount(minlength=self.num_graphs),
+                )
+                self._structure = derive(self.edge_index, self.edge_type, self.edge_attr, sizes, graph_sizes)
         return self._structure
 
     def prepare(self) -> RelationalGraph:
@@ -193,7 +152,7 @@ class RelationalGraph:
         return self
 
     def to(self, device: torch.device | str) -> RelationalGraph:
-        """The same graph on another device; a prepared graph stays prepared."""
+        """Return the graph on another device; a prepared graph stays prepared."""
         target = torch.device(device)
         return self._map(lambda tensor: tensor.to(target))
 
@@ -223,25 +182,25 @@ class RelationalGraph:
             **self._shared(),
         )
 
-    def fields(self, nodes: Tensor, layers: int = 2) -> tuple[RelationalGraph, ...]:
-        """The edges that the outputs of some nodes depend on, as one graph for each of so many layers.
+    def receptive_fields(self, nodes: Tensor, layers: int = 2) -> tuple[RelationalGraph, ...]:
+        """Return the receptive fields of some nodes, one graph for each of so many layers.
 
         The last has the edges into ``nodes``, the one before it those into ``nodes`` and their sources, and so on; all
         have all nodes. Layers that see these instead of the whole graph give ``nodes`` the same outputs, and the same
         gradients, with less work. Where nodes depend on one another in other ways, by batch normalisation in training,
-        this does not hold; nor for the masks of edge dropout, which go by an edge's place among all.
+        this does not hold; nor with edge dropout, whose masks depend on an edge's position among all edges.
         """
         needed = torch.zeros(self.num_nodes, dtype=torch.bool, device=self.device)
         needed[nodes.flatten()] = True
-        found: list[RelationalGraph] = []
+        graphs: list[RelationalGraph] = []
         for _ in range(layers):
             kept = needed[self.edge_index[1]].nonzero().squeeze(1)
-            found.insert(0, self.with_edges(kept))
+            graphs.insert(0, self.with_edges(kept))
             needed[self.edge_index[0, kept]] = True
-        return tuple(found)
+        return tuple(graphs)
 
     def with_edges(self, kept: Tensor) -> RelationalGraph:
-        """The same nodes with some of the edges."""
+        """Return a graph with the same nodes and some of the edges."""
         new = RelationalGraph(
             self.edge_index[:, kept],
             self.edge_type[kept],
@@ -327,7 +286,7 @@ class RelationalGraph:
         return f"RelationalGraph({', '.join(parts)})"
 
     def graph_ids(self) -> Tensor:
-        """The graph id of each node, [N]."""
+        """Return the graph id of each node, [N]."""
         if self.batch is not None:
             return self.batch
         return torch.zeros(self.num_nodes, dtype=torch.long, device=self.device)
@@ -364,14 +323,9 @@ def _check_shapes(
     batch: Tensor | None,
     num_graphs: int | None,
 ) -> None:
-    counts = {
-        "num_nodes": num_nodes,
-        "num_relations": num_relations,
-        "num_graphs": 1 if num_graphs is None else num_graphs,
-    }
-    for name, value in counts.items():
-        if isinstance(value, bool) or not isinstance(value, Integral) or value < 0:
-            raise ValueError(f"`{name}` must be an integer of at least 0, got {value!r}")
+    check_count("num_nodes", num_nodes, least=0)
+    check_count("num_relations", num_relations, least=0)
+    check_count("num_graphs", 1 if num_graphs is None else num_graphs, least=0)
     for name, tensor in (("edge_index", edge_index), ("edge_type", edge_type), ("batch", batch)):
         if tensor is None:
             continue
@@ -406,69 +360,6 @@ def check_ids(name: str, ids: Tensor, size: int, size_name: str) -> None:
     if low < 0 or high >= size:
         worst = low if low < 0 else high
         raise ValueError(f"`{name}` must lie between 0 and {size_name} - 1 = {size - 1}, got {worst}")
-
-
-def _derive(graph: RelationalGraph) -> Structure:
-    num_nodes, num_relations = graph.num_nodes, graph.num_relations
-    source, target = graph.edge_index
-    relation = graph.edge_type
-    order = _sorted_edges(source, target, relation, num_relations, graph.edge_attr)
-    source, target, relation = source[order], target[order], relation[order]
-
-    group_key, group, group_sizes = torch.unique_consecutive(
-        target * num_relations + relation, return_inverse=True, return_counts=True
-    )
-    target_key = _relation_major(group_key, num_nodes, num_relations).sort()[0]
-    source_key, source_row = torch.unique(relation * num_nodes + source, return_inverse=True)
-    return Structure(
-        order=order.int(),
-        target=target.int(),
-        group=group.int(),
-        source_row=source_row.int(),
-        target_ptr=pointers(target.bincount(minlength=num_nodes)),
-        group_ptr=pointers(group_sizes),
-        by_source=source_row.argsort(stable=True).int(),
-        source_ptr=pointers(source_row.bincount(minlength=len(source_key))),
-        sources=_rows(source_key, num_nodes, num_relations),
-        targets=_rows(target_key, num_nodes, num_relations),
-        graph_sizes=graph.graph_ids().bincount(minlength=graph.num_graphs),
-    )
-
-
-def _sorted_edges(
-    source: Tensor, target: Tensor, relation: Tensor, num_relations: int, edge_attr: Tensor | None
-) -> Tensor:
-    """Sort by (target, relation, source); parallel edges by their features, so that no order of the caller is left."""
-    order = torch.arange(len(source), device=source.device)
-    if edge_attr is not None and len(source) and edge_attr.shape[1]:
-        rank = torch.unique(edge_attr.detach(), dim=0, return_inverse=True)[1]
-        order = rank.argsort(stable=True)
-    order = order[source[order].argsort(stable=True)]
-    return order[(target * num_relations + relation)[order].argsort(stable=True)]
-
-
-def _relation_major(key: Tensor, num_nodes: int, num_relations: int) -> Tensor:
-    """Turn ``node * R + relation`` into ``relation * N + node``."""
-    divisor = max(num_relations, 1)
-    return key % divisor * num_nodes + torch.div(key, divisor, rounding_mode="floor")
-
-
-def _rows(key: Tensor, num_nodes: int, num_relations: int) -> Rows:
-    divisor = max(num_nodes, 1)
-    relation, node = torch.div(key, divisor, rounding_mode="floor"), key % divisor
-    return Rows(
-        node=node.int(),
-        relation=relation.int(),
-        relation_ptr=pointers(relation.bincount(minlength=num_relations)),
-        by_node=node.argsort(stable=True).int(),
-        node_ptr=pointers(node.bincount(minlength=num_nodes)),
-    )
-
-
-def pointers(counts: Tensor) -> Tensor:
-    """Where segments of the given sizes begin, and where the last one ends."""
-    zero = torch.zeros(1, dtype=torch.int32, device=counts.device)
-    return torch.cat([zero, counts.cumsum(0).int()])
 
 
 _FIXED = ("edge_index", "edge_type")
@@ -515,4 +406,6 @@ pytree.register_pytree_node(
 )
 
 # Plain containers of tensors: `torch.load` may build them without running anybody's code.
-torch.serialization.add_safe_globals([RelationalGraph, Structure, Rows])
+# Files of earlier versions name them by the module that they were in.
+_OLD_NAMES = [(Structure, "rgat.graph.Structure"), (Rows, "rgat.graph.Rows")]
+torch.serialization.add_safe_globals([RelationalGraph, Structure, Rows, *_OLD_NAMES])

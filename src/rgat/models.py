@@ -100,7 +100,8 @@ class NodeClassifier(nn.Module):
 
         Args:
             x: features, or None for featureless input.
-            graph: of both layers, or one for each: with ``graph.fields(nodes)`` only the logits of ``nodes`` count.
+            graph: of both layers, or one for each: those of ``graph.receptive_fields(nodes)`` give ``nodes`` the same
+                logits with less work.
             constant_attention: give all edges of a softmax group the same attention.
         """
         first, second = graph if isinstance(graph, tuple) else (graph, graph)

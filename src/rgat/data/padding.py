@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rgat.data.store import GraphStore
-from rgat.graph import RelationalGraph, Structure
+from rgat.graph import RelationalGraph
+from rgat.structure import Structure
 
 Array = NDArray[Any]
 ALIGN = 4  # int32 entries: compiled kernels are fastest on arrays that begin at multiples of 16 bytes

@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rgat.graph import INT32_LIMIT, RelationalGraph, Rows, Structure, check_ids
+from rgat.graph import RelationalGraph, check_ids
+from rgat.structure import INT32_LIMIT, Rows, Structure
 
 Array = NDArray[Any]
 

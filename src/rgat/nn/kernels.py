@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from rgat import ops
-from rgat.graph import RelationalGraph, Rows
+from rgat.graph import RelationalGraph
 from rgat.ops import cache
+from rgat.structure import Rows
 
 
 def glorot_uniform_(parameter: Tensor, fan: int) -> None:

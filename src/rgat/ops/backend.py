@@ -10,7 +10,8 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from rgat.graph import RelationalGraph, Rows, Structure
+from rgat.graph import RelationalGraph
+from rgat.structure import Rows, Structure
 
 
 class Attention(NamedTuple):

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from rgat.graph import Rows
 from rgat.ops.dispatch import kernel_set
 from rgat.ops.registration import fake_grads, like_inputs, operator, widen, without_autocast
+from rgat.structure import Rows
 
 
 @operator("rgat::spread")

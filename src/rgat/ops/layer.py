@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rgat.graph import Rows
 from rgat.ops import reference
 from rgat.ops.attention import attend, convolve, dynamic_logits
 from rgat.ops.backend import Backend, Call, LayerCall, Scores
 from rgat.ops.dispatch import requested_backend
 from rgat.ops.projection import project, project_edges
 from rgat.ops.torch.backend import fold_heads
+from rgat.structure import Rows
 
 
 class _Fused:

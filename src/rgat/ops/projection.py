@@ -27,11 +27,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rgat.graph import Rows, Structure
 from rgat.ops.backend import KernelSet
 from rgat.ops.dispatch import kernel_set
 from rgat.ops.registration import fake_grads, like_inputs, operator, widen, without_autocast
 from rgat.ops.torch.backend import fold_heads, unfold_heads
+from rgat.structure import Rows, Structure
 
 
 def _node(rows: Rows, index: Tensor | None, one_to_one: bool) -> Tensor | None:

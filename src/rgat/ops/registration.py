@@ -22,9 +22,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from rgat.graph import Rows, Structure
 from rgat.ops.backend import KernelSet
 from rgat.ops.triton import recording
+from rgat.structure import Rows, Structure
 
 _WIDE = (torch.float32, torch.float64)
 _LIBRARY = torch.library.Library("rgat", "FRAGMENT")  # type: ignore[no-untyped-call]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rgat.graph import Rows, pointers
 from rgat.ops.backend import Call, Operands, Saved
 from rgat.ops.numba import basis_loops, blas, row_loops
 from rgat.ops.numba.arrays import as_array, indices
@@ -28,6 +27,7 @@ from rgat.ops.numba.projection import (
 )
 from rgat.ops.numba.threads import cut, even, run
 from rgat.ops.torch.backend import sum_rows
+from rgat.structure import Rows, pointers
 
 __all__ = [
     "attend",

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rgat.graph import Rows, Structure
 from rgat.ops.numba import convolution_loops, folding_loops, projection_loops
 from rgat.ops.numba.arrays import (
     NO_INDEX,
@@ -23,6 +22,7 @@ from rgat.ops.numba.arrays import (
 )
 from rgat.ops.numba.node_sums import NodeSums
 from rgat.ops.numba.threads import even, run
+from rgat.structure import Rows, Structure
 
 
 def project(

@@ -10,9 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rgat.graph import Rows, Structure
 from rgat.ops.backend import Attention, Call, Operands, Saved
 from rgat.ops.dropout import EDGES, FEATURES, scaled_mask
+from rgat.structure import Rows, Structure
 
 TAKES_HALF = False
 KEYS_BEHIND_VALUES = False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from rgat.graph import Rows
 from rgat.ops.backend import Call, Operands, Saved
 from rgat.ops.cache import cached
 from rgat.ops.torch.backend import gather_back
@@ -12,6 +11,7 @@ from rgat.ops.triton import attention_kernels, node_sum_kernels, projection_kern
 from rgat.ops.triton.basis_kernels import collect, pair, spread
 from rgat.ops.triton.folding_kernels import fold, fold_backward
 from rgat.ops.triton.node_sum_kernels import column_sum as sum_rows
+from rgat.structure import Rows
 
 __all__ = [
     "attend",

@@ -9,10 +9,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rgat.graph import Rows
 from rgat.ops.torch import backend as vectorised
 from rgat.ops.triton.launch import MAX_CHANNELS, launch, num_blocks, power_of_two, sum_dtype
 from rgat.ops.triton.segment_kernels import Segments, segment_sum
+from rgat.structure import Rows
 
 
 @triton.jit(do_not_specialize=["size"])

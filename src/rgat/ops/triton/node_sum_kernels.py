@@ -10,8 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rgat.graph import Rows
 from rgat.ops.triton.launch import first_and_part, grid_with_parts, launch, num_blocks, power_of_two, sum_dtype
+from rgat.structure import Rows
 
 
 @triton.jit(do_not_specialize=["num_nodes"])

@@ -1,0 +1,123 @@
+"""The structure that layers need to know about a graph's edges: sorted orders, distinct rows and pointers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+INT32_LIMIT = 2**31  # derived index arrays are int32: half the memory traffic of int64
+
+
+class Rows(NamedTuple):
+    """The distinct (relation, node) pairs at one end of the edges, sorted by relation, then node."""
+
+    node: Tensor  # [U] int32
+    relation: Tensor  # [U] int32
+    relation_ptr: Tensor  # [R + 1] int32; the rows of relation r are relation_ptr[r]:relation_ptr[r + 1]
+    by_node: Tensor  # [U] int32; the rows again, sorted by node, then relation
+    node_ptr: Tensor  # [N + 1] int32; the rows of node j are by_node[node_ptr[j]:node_ptr[j + 1]]
+
+    def keys(self, num_nodes: int) -> Tensor:
+        """Return the rows as single numbers ``relation * N + node``, [U] int64, sorted."""
+        return self.relation.long() * num_nodes + self.node
+
+
+class Structure(NamedTuple):
+    """The edges, sorted by (target, relation, source).
+
+    In this order the edges of one softmax group are contiguous for both scopes: a "within" group is one
+    (target, relation), an "across" group one target. Groups are in the order of ``targets.by_node``: group ``v`` is
+    the target row ``targets.by_node[v]``, and the groups of a target are contiguous.
+    """
+
+    order: Tensor  # [E] int32; the caller's position of each sorted edge
+    target: Tensor  # [E] int32
+    group: Tensor  # [E] int32; the (target, relation) group of each edge
+    source_row: Tensor  # [E] int32; the edge's place in `sources`
+    target_ptr: Tensor  # [N + 1] int32
+    group_ptr: Tensor  # [V + 1] int32
+    by_source: Tensor  # [E] int32; sorted edges again, in the order of their source row
+    source_ptr: Tensor  # [U + 1] int32; the edges of source row u are by_source[source_ptr[u]:source_ptr[u + 1]]
+    sources: Rows
+    targets: Rows
+    graph_sizes: Tensor  # [G] int64; number of nodes of each graph of a batch
+
+    def leaves(self) -> list[Tensor]:
+        """Return all tensors, in order; spelt out, because a generic tree walk takes longer than a small layer."""
+        return [*self[:8], *self.sources, *self.targets, self.graph_sizes]
+
+    @classmethod
+    def from_leaves(cls, leaves: Sequence[Tensor]) -> Structure:
+        """Invert `leaves`."""
+        return cls._make([*leaves[:8], Rows(*leaves[8:13]), Rows(*leaves[13:18]), leaves[18]])
+
+
+def derive(
+    edge_index: Tensor,
+    edge_type: Tensor,
+    edge_attr: Tensor | None,
+    sizes: tuple[int, int],
+    graph_sizes: Tensor,
+) -> Structure:
+    """Return the structure of the edges of a graph; ``sizes`` are the numbers of nodes and of relations."""
+    (num_nodes, num_relations), (source, target), relation = sizes, edge_index, edge_type
+    order = _sorted_edges(source, target, relation, num_relations, edge_attr)
+    source, target, relation = source[order], target[order], relation[order]
+
+    group_key, group, group_sizes = torch.unique_consecutive(
+        target * num_relations + relation, return_inverse=True, return_counts=True
+    )
+    target_key = _relation_major(group_key, num_nodes, num_relations).sort()[0]
+    source_key, source_row = torch.unique(relation * num_nodes + source, return_inverse=True)
+    return Structure(
+        order=order.int(),
+        target=target.int(),
+        group=group.int(),
+        source_row=source_row.int(),
+        target_ptr=pointers(target.bincount(minlength=num_nodes)),
+        group_ptr=pointers(group_sizes),
+        by_source=source_row.argsort(stable=True).int(),
+        source_ptr=pointers(source_row.bincount(minlength=len(source_key))),
+        sources=_rows(source_key, num_nodes, num_relations),
+        targets=_rows(target_key, num_nodes, num_relations),
+        graph_sizes=graph_sizes,
+    )
+
+
+def _sorted_edges(
+    source: Tensor, target: Tensor, relation: Tensor, num_relations: int, edge_attr: Tensor | None
+) -> Tensor:
+    """Sort by (target, relation, source); parallel edges by their features, so that no order of the caller is left."""
+    order = torch.arange(len(source), device=source.device)
+    if edge_attr is not None and len(source) and edge_attr.shape[1]:
+        rank = torch.unique(edge_attr.detach(), dim=0, return_inverse=True)[1]
+        order = rank.argsort(stable=True)
+    order = order[source[order].argsort(stable=True)]
+    return order[(target * num_relations + relation)[order].argsort(stable=True)]
+
+
+def _relation_major(key: Tensor, num_nodes: int, num_relations: int) -> Tensor:
+    """Turn ``node * R + relation`` into ``relation * N + node``."""
+    divisor = max(num_relations, 1)
+    return key % divisor * num_nodes + torch.div(key, divisor, rounding_mode="floor")
+
+
+def _rows(key: Tensor, num_nodes: int, num_relations: int) -> Rows:
+    divisor = max(num_nodes, 1)
+    relation, node = torch.div(key, divisor, rounding_mode="floor"), key % divisor
+    return Rows(
+        node=node.int(),
+        relation=relation.int(),
+        relation_ptr=pointers(relation.bincount(minlength=num_relations)),
+        by_node=node.argsort(stable=True).int(),
+        node_ptr=pointers(node.bincount(minlength=num_nodes)),
+    )
+
+
+def pointers(counts: Tensor) -> Tensor:
+    """Return where segments of the given sizes begin, and where the last one ends."""
+    zero = torch.zeros(1, dtype=torch.int32, device=counts.device)
+    return torch.cat([zero, counts.cumsum(0).int()])
