@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,15 +10,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from rgat.checks import check_count
-from rgat.structure import INT32_LIMIT, Rows, Structure, derive
-
-
-@contextmanager
-def outside() -> Iterator[None]:
-    """Leave inference mode and transforms: a graph first used inside one may be trained on later."""
-    transforms = nullcontext() if torch.compiler.is_compiling() else torch._C._DisableFuncTorch()  # cannot be traced
-    with torch.inference_mode(False), transforms:
-        yield
+from rgat.structure import INT32_LIMIT, Rows, Structure, derive, outside
 
 
 class RelationalGraph:
@@ -305,11 +296,9 @@ class RelationalGraph:
         new.validate = self.validate
         new._num_nodes, new._num_relations = self.num_nodes, self.num_relations
         new._num_graphs = self.num_graphs
-        new._structure = None
         new.counted = None if self.counted is None else function(self.counted)
         new.plans = {}
-        if self._structure is not None:
-            new._structure = pytree.tree_map(function, self._structure)
+        new._structure = None if self._structure is None else pytree.tree_map(function, self._structure)
         new._seal()
         return new
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -53,6 +54,14 @@ class Structure(NamedTuple):
     def from_leaves(cls, leaves: Sequence[Tensor]) -> Structure:
         """Invert `leaves`."""
         return cls._make([*leaves[:8], Rows(*leaves[8:13]), Rows(*leaves[13:18]), leaves[18]])
+
+
+@contextmanager
+def outside() -> Iterator[None]:
+    """Leave inference mode and transforms: a graph first used inside one may be trained on later."""
+    transforms = nullcontext() if torch.compiler.is_compiling() else torch._C._DisableFuncTorch()  # cannot be traced
+    with torch.inference_mode(False), transforms:
+        yield
 
 
 def derive(

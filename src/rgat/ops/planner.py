@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rgat.checks import check_word
-from rgat.graph import RelationalGraph, outside
+from rgat.graph import RelationalGraph
+from rgat.structure import outside
 
 ALTERNATIVES = ("project", "aggregate", "per relation")
 
