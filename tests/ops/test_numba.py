@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from rgat import RelationalGraph, ops
 from rgat.nn import RGATConv, RGCNConv
 from rgat.ops import dispatch
-from rgat.ops.numba import blas, node_sums, softmax_loops, threads
+from rgat.ops.numba import attention_loops, blas, node_sums, threads
 
 
 @pytest.fixture
@@ -321,7 +321,7 @@ def test_exponentials_are_accurate_to_the_last_bits():
     numbers = -np.random.default_rng(0).random(100_000).astype(np.float32) * 86
     numbers[:3] = 0, -1e4, -np.inf
     expected = np.exp(numbers.astype(np.float64))
-    softmax_loops.exponentials_of(numbers)
+    attention_loops.exponentials_of(numbers)
     assert numbers[0] == 1
     assert numbers[1] == numbers[2] == 0
     assert np.max(np.abs(numbers - expected) / np.maximum(expected, 1e-37)) < 3e-7

@@ -84,7 +84,7 @@ def test_a_change_of_any_loop_file_makes_machine_code_anew(package):
 
 def test_every_file_that_loops_take_code_from_decides():
     names = {path.stem for path in numba_compile.loop_files()}
-    assert {"attention_forward_loops", "row_loops", "projection_loops", "basis_loops", "compile", "blas"} <= names
+    assert {"attention_loops", "row_loops", "projection_loops", "compile", "blas"} <= names
     visited = 0
     for path in numba_compile.loop_files():
         for node in ast.walk(ast.parse(path.read_text())):

@@ -62,7 +62,7 @@ class RGATConv(RelationalConv):
         edge_dim: number of edge features; None for none.
         negative_slope: of the LeakyReLU.
         feature_dropout: rate at which elements of the values :math:`g_j` are dropped from the sum, in training.
-        edge_dropout: rate at which attention coefficients are dropped, in training.
+        edge_dropout: rate at which edges are dropped after the softmax, in training.
         bias: add a learned bias.
         graph: for featureless input, hold only the kernel rows that the edges of this graph use.
     """

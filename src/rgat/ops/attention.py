@@ -33,7 +33,7 @@ from rgat.ops.projection import fold_kernels, fold_kernels_backward
 from rgat.ops.registration import fake_grads, like_inputs, operator, wide, widen, without_autocast
 
 
-def _kernels(tensor: Tensor, call: Call) -> KernelSet:
+def _backend(tensor: Tensor, call: Call) -> KernelSet:
     return kernel_set(tensor.device, call.attention.backend)
 
 
@@ -51,14 +51,14 @@ def _attend(
     call: Call,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return outputs, attention and, of a table, the queries and keys that were made of its rows."""
-    kernels = _kernels(values, call)
+    backend = _backend(values, call)
     with without_autocast(values):
-        table, query_rows, key_rows, logits = widen((values, queries, keys, edge_logits), kernels)
+        table, query_rows, key_rows, logits = widen((values, queries, keys, edge_logits), backend)
         if places:
             inputs = (table, query_rows, key_rows, logits, places, call)
-            out, attention, made_queries, made_keys = _attend_table(kernels, *inputs)
+            out, attention, made_queries, made_keys = _attend_table(backend, *inputs)
         else:
-            out, attention = kernels.attend(table, query_rows, key_rows, logits, call)
+            out, attention = backend.attend(table, query_rows, key_rows, logits, call)
             made_queries, made_keys = attention.new_empty(0), attention.new_empty(0)
     return out.to(values.dtype), attention, made_queries, made_keys
 
@@ -77,7 +77,7 @@ def _(
     attention = values.new_empty(call.structure.target.shape[0], heads, dtype=wide(values.dtype))
     made_queries, made_keys = attention.new_empty(0), attention.new_empty(0)
     if places and queries is not None:
-        dtype = values.dtype if _kernels(values, call).TAKES_HALF else attention.dtype
+        dtype = values.dtype if _backend(values, call).TAKES_HALF else attention.dtype
         made_queries, made_keys = (
             attention.new_empty(places[end].shape[0], heads, queries.shape[3], dtype=dtype) for end in (2, 0)
         )
@@ -99,16 +99,16 @@ def _attend_backward(
     call: Call,
     needs: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    kernels, inputs = _kernels(values, call), (values, queries, keys, edge_logits)
+    backend, inputs = _backend(values, call), (values, queries, keys, edge_logits)
     with without_autocast(values):
-        grads = widen((grad, grad_attention), kernels)
-        saved = widen((attention, made_queries, made_keys), kernels)
-        operands = widen(inputs, kernels)
+        grads = widen((grad, grad_attention), backend)
+        saved = widen((attention, made_queries, made_keys), backend)
+        operands = widen(inputs, backend)
         if places:
-            found = _attend_table_backward(kernels, grads, saved, operands, places, call)
+            found = _attend_table_backward(backend, grads, saved, operands, places, call)
         else:
             tensors: tuple[Any, Any, Any, Any, Any, Any, Any] = (*grads, saved[0], *operands)
-            found = kernels.attend_backward(*tensors, call)
+            found = backend.attend_backward(*tensors, call)
     dvalues, dqueries, dkeys, dlogits = like_inputs(found, inputs, needs, grad)
     return dvalues, dqueries, dkeys, dlogits
 
@@ -136,7 +136,7 @@ _attend.register_backward(_attend_backward, differentiable=4, grads=2, saves_out
 
 
 def _attend_table(
-    kernels: KernelSet,
+    backend: KernelSet,
     table: Tensor,
     query_kernel: Tensor | None,
     key_kernel: Tensor | None,
@@ -145,23 +145,23 @@ def _attend_table(
     call: Call,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Attend to rows of a table; gather them first where the backend cannot read them where they are."""
-    read = getattr(kernels, "attend_table", None)
+    read = getattr(backend, "attend_table", None)
     if read is not None:
         found: tuple[Tensor, Tensor, Tensor, Tensor] = read(table, query_kernel, key_kernel, edge_logits, places, call)
         return found
     s, queries, keys = call.structure, None, None
     values = table.index_select(0, places[0])
     if query_kernel is not None and key_kernel is not None:
-        queries = kernels.project(table.index_select(0, places[2]), query_kernel, s.targets, None)
-        keys = kernels.project(values, key_kernel, s.sources, None)
-    out, attention = kernels.attend(values, queries, keys, edge_logits, call)
+        queries = backend.project(table.index_select(0, places[2]), query_kernel, s.targets, None)
+        keys = backend.project(values, key_kernel, s.sources, None)
+    out, attention = backend.attend(values, queries, keys, edge_logits, call)
     if queries is None or keys is None:
         queries, keys = attention.new_empty(0), attention.new_empty(0)
     return out, attention, queries, keys
 
 
 def _attend_table_backward(
-    kernels: KernelSet,
+    backend: KernelSet,
     grads: list[Any],
     saved: list[Tensor],
     inputs: list[Any],
@@ -169,7 +169,7 @@ def _attend_table_backward(
     call: Call,
 ) -> tuple[Tensor | None, ...]:
     """Return the gradients of the table, both kernels and the edge logits."""
-    read = getattr(kernels, "attend_table_backward", None)
+    read = getattr(backend, "attend_table_backward", None)
     if read is not None:
         found: tuple[Tensor | None, ...] = read(*grads, tuple(saved), tuple(inputs), places, call)
         return found
@@ -178,16 +178,16 @@ def _attend_table_backward(
     grad, grad_attention = grads
     made_queries, made_keys = (None, None) if query_kernel is None else (queries, keys)
     tensors = (grad, grad_attention, attention, values, made_queries, made_keys, edge_logits)
-    dvalues, dqueries, dkeys, dlogits = kernels.attend_backward(*tensors, call)
+    dvalues, dqueries, dkeys, dlogits = backend.attend_backward(*tensors, call)
     assert dvalues is not None
     if query_kernel is None or dqueries is None or dkeys is None:
-        return kernels.gather_back([dvalues], places[1:2]), None, None, dlogits
+        return backend.gather_back([dvalues], places[1:2]), None, None, dlogits
     targets = table.index_select(0, places[2])
-    dquery_kernel = kernels.project_weight_grad(dqueries, targets, s.targets, None)
-    dkey_kernel = kernels.project_weight_grad(dkeys, values, s.sources, None)
-    dvalues = dvalues + kernels.project_input_grad(dkeys, key_kernel, s.sources, None, len(values))
-    dtargets = kernels.project_input_grad(dqueries, query_kernel, s.targets, None, len(targets))
-    return kernels.gather_back([dvalues, dtargets], [places[1], places[3]]), dquery_kernel, dkey_kernel, dlogits
+    dquery_kernel = backend.project_weight_grad(dqueries, targets, s.targets, None)
+    dkey_kernel = backend.project_weight_grad(dkeys, values, s.sources, None)
+    dvalues = dvalues + backend.project_input_grad(dkeys, key_kernel, s.sources, None, len(values))
+    dtargets = backend.project_input_grad(dqueries, query_kernel, s.targets, None, len(targets))
+    return backend.gather_back([dvalues, dtargets], [places[1], places[3]]), dquery_kernel, dkey_kernel, dlogits
 
 
 def attend(
@@ -216,9 +216,9 @@ def attend(
 
 
 def _operands(
-    kernels: KernelSet, x: Tensor, weight: Tensor, query_weight: Tensor | None, edge_logits: Tensor | None
+    backend: KernelSet, x: Tensor, weight: Tensor, query_weight: Tensor | None, edge_logits: Tensor | None
 ) -> Operands:
-    return Operands(*widen((x if x.dim() == 3 else x.unsqueeze(1), weight, query_weight, edge_logits), kernels))
+    return Operands(*widen((x if x.dim() == 3 else x.unsqueeze(1), weight, query_weight, edge_logits), backend))
 
 
 @operator("rgat::convolve_graph", record=True)
@@ -231,13 +231,13 @@ def _convolve(
     call: Call,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return the outputs, the fields of `Saved`, and the folded kernels."""
-    kernel_set = _kernels(x, call)
+    backend = _backend(x, call)
     with without_autocast(x):
         batch = x.shape[1] if x.dim() == 3 else 1
-        weight, query_weight = fold_kernels(kernel_set, kernels, attention_kernels, x.dtype, batch)
-        operands = _operands(kernel_set, x, weight, query_weight, edge_logits)
-        (wide_bias,) = widen((bias,), kernel_set)
-        out, saved = kernel_set.convolve(operands, wide_bias, call)
+        weight, query_weight = fold_kernels(backend, kernels, attention_kernels, x.dtype, batch)
+        operands = _operands(backend, x, weight, query_weight, edge_logits)
+        (wide_bias,) = widen((bias,), backend)
+        out, saved = backend.convolve(operands, wide_bias, call)
     if query_weight is None:  # then the folded kernels may be the kernels themselves, which an operator must not return
         weight, query_weight = x.new_empty(0), x.new_empty(0)
     return out.to(x.dtype), *saved, weight, query_weight
@@ -252,14 +252,14 @@ def _(
     bias: Tensor | None,
     call: Call,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    s, kernel_set = call.structure, _kernels(x, call)
+    s, backend = call.structure, _backend(x, call)
     relations, heads, inputs, channels = kernels.shape
     width = 0 if attention_kernels is None else attention_kernels.shape[3]
-    dtype = x.dtype if kernel_set.TAKES_HALF else wide(x.dtype)
+    dtype = x.dtype if backend.TAKES_HALF else wide(x.dtype)
     sources, targets = s.sources.node.shape[0], s.targets.node.shape[0]
     batch = x.shape[1] if x.dim() == 3 else 1
     share = heads // batch
-    value_columns = share * (channels + width if kernel_set.KEYS_BEHIND_VALUES else channels)
+    value_columns = share * (channels + width if backend.KEYS_BEHIND_VALUES else channels)
     saved = Saved(
         attention=x.new_empty(s.target.shape[0], heads, dtype=wide(x.dtype)),
         queries=x.new_empty(targets if width else 0, heads, width, dtype=dtype),
@@ -289,20 +289,20 @@ def _convolve_backward(
     call: Call,
     needs: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    kernel_set = _kernels(x, call)
+    backend = _backend(x, call)
     with without_autocast(x):
         folded: tuple[Tensor, Tensor | None] = (weight, query_weight)
         if attention_kernels is None:
-            folded = fold_kernels(kernel_set, kernels, None, x.dtype, x.shape[1] if x.dim() == 3 else 1)
-        wide_grad, wide_grad_attention = widen((grad, grad_attention), kernel_set)
-        wide_saved = Saved(*widen(saved, kernel_set))
-        operands = _operands(kernel_set, x, *folded, edge_logits)
-        dbias = kernel_set.sum_rows(wide_grad.flatten(1)) if needs[4] else None
-        dx, dweight, dquery_weight, dlogits = kernel_set.convolve_backward(
+            folded = fold_kernels(backend, kernels, None, x.dtype, x.shape[1] if x.dim() == 3 else 1)
+        wide_grad, wide_grad_attention = widen((grad, grad_attention), backend)
+        wide_saved = Saved(*widen(saved, backend))
+        operands = _operands(backend, x, *folded, edge_logits)
+        dbias = backend.sum_rows(wide_grad.flatten(1)) if needs[4] else None
+        dx, dweight, dquery_weight, dlogits = backend.convolve_backward(
             wide_grad, wide_grad_attention, wide_saved, operands, call, needs[0]
         )
         assert dweight is not None
-        dkernels, dattention = fold_kernels_backward(kernel_set, dweight, dquery_weight, kernels, attention_kernels)
+        dkernels, dattention = fold_kernels_backward(backend, dweight, dquery_weight, kernels, attention_kernels)
     grads = (None if dx is None else dx.view(x.shape), dkernels, dattention, dlogits, dbias)
     inputs = (x, kernels, attention_kernels, edge_logits, bias)
     dx, dkernels, dattention, dlogits, dbias = like_inputs(grads, inputs, needs, grad)

@@ -18,7 +18,7 @@ class Attention(NamedTuple):
     """The settings of attention in one call."""
 
     across: list[bool]  # per head: softmax over all edges of a target, not only those of one relation
-    negative_slope: float | None  # of the additive score; None: the multiplicative score
+    negative_slope: float | None  # of the additive score; None: multiplicative, or dynamic (see `rgat.ops.layer`)
     feature_dropout: float = 0.0
     edge_dropout: float = 0.0
     backend: str = "auto"  # backward runs on the backend of forward: saved tensors have that backend's layout

@@ -37,11 +37,11 @@ def _(table: Tensor, coefficients: Tensor, rows: Rows, index: Tensor | None) -> 
 def _spread_backward(
     grad: Tensor, table: Tensor, coefficients: Tensor, rows: Rows, index: Tensor | None, needs: list[bool]
 ) -> tuple[Tensor, Tensor]:
-    kernels, node = kernel_set(table.device), rows.node if index is None else index
+    backend, node = kernel_set(table.device), rows.node if index is None else index
     with without_autocast(table):
         wide_grad, wide_table, wide_coefficients = widen((grad, table, coefficients))
-        dtable = kernels.collect(wide_grad, wide_coefficients, rows, node, table.shape[0], table.shape[1])
-        dcoefficients = kernels.pair(wide_table, wide_grad, rows, node)
+        dtable = backend.collect(wide_grad, wide_coefficients, rows, node, table.shape[0], table.shape[1])
+        dcoefficients = backend.pair(wide_table, wide_grad, rows, node)
     dtable, dcoefficients = like_inputs((dtable, dcoefficients), (table, coefficients), needs, grad)
     return dtable, dcoefficients
 

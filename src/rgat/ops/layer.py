@@ -54,6 +54,7 @@ def _attend_to_values(
             assert scores.negative_slope is not None
             inputs = (queries, keys, scores.score_kernels, scores.negative_slope, edge_logits, shared)
             edge_logits = dynamic_logits(*inputs)
+            # Queries and keys of zero leave the logits of the edges alone under the multiplicative score.
             queries, keys = (torch.zeros_like(rows[..., :1]) for rows in (queries, keys))
     return attend(values, queries, keys, edge_logits, shared)
 

@@ -40,10 +40,10 @@ def _node(rows: Rows, index: Tensor | None, one_to_one: bool) -> Tensor | None:
 
 @operator("rgat::project")
 def _project(x: Tensor, weight: Tensor, rows: Rows, index: Tensor | None, one_to_one: bool) -> Tensor:
-    kernels = kernel_set(x.device)
+    backend = kernel_set(x.device)
     with without_autocast(x):
-        wide_x, wide_weight = widen((x, weight), kernels)
-        return kernels.project(wide_x, wide_weight, rows, _node(rows, index, one_to_one)).to(x.dtype)
+        wide_x, wide_weight = widen((x, weight), backend)
+        return backend.project(wide_x, wide_weight, rows, _node(rows, index, one_to_one)).to(x.dtype)
 
 
 @_project.register_fake
@@ -55,14 +55,14 @@ def _(x: Tensor, weight: Tensor, rows: Rows, index: Tensor | None, one_to_one: b
 def _project_backward(
     grad: Tensor, x: Tensor, weight: Tensor, rows: Rows, index: Tensor | None, one_to_one: bool, needs: list[bool]
 ) -> tuple[Tensor, Tensor]:
-    kernels, node = kernel_set(grad.device), _node(rows, index, one_to_one)
+    backend, node = kernel_set(grad.device), _node(rows, index, one_to_one)
     dx = dweight = None
     with without_autocast(grad):
-        wide_grad, wide_x, wide_weight = widen((grad, x, weight), kernels)
+        wide_grad, wide_x, wide_weight = widen((grad, x, weight), backend)
         if needs[0]:
-            dx = kernels.project_input_grad(wide_grad, wide_weight, rows, node, x.shape[0])
+            dx = backend.project_input_grad(wide_grad, wide_weight, rows, node, x.shape[0])
         if needs[1]:
-            dweight = kernels.project_weight_grad(wide_grad, wide_x, rows, node)
+            dweight = backend.project_weight_grad(wide_grad, wide_x, rows, node)
     dx, dweight = like_inputs((dx, dweight), (x, weight), needs, grad)
     return dx, dweight
 
@@ -165,7 +165,7 @@ def _join_batch(matrices: Tensor, batch: int) -> Tensor:
 
 
 def fold_kernels(
-    kernel_set: KernelSet, kernels: Tensor, attention: Tensor | None, dtype: torch.dtype, batch: int = 1
+    backend: KernelSet, kernels: Tensor, attention: Tensor | None, dtype: torch.dtype, batch: int = 1
 ) -> tuple[Tensor, Tensor | None]:
     """Return the matrices ``[R, P, F, M]`` of source and target rows; without attention those of values alone.
 
@@ -175,12 +175,12 @@ def fold_kernels(
     if attention is None:
         return _join_batch(fold_heads(kernels).to(dtype), batch), None
     attention = _swap_halves(_split_batch(attention, batch), kernels.shape[3])
-    weight, query = kernel_set.fold(*widen((kernels, attention)))
+    weight, query = backend.fold(*widen((kernels, attention)))
     return _join_batch(weight.to(dtype), batch), _join_batch(query.to(dtype), batch)
 
 
 def fold_kernels_backward(
-    kernel_set: KernelSet, dweight: Tensor, dquery: Tensor | None, kernels: Tensor, attention: Tensor | None
+    backend: KernelSet, dweight: Tensor, dquery: Tensor | None, kernels: Tensor, attention: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
     """Return the gradients of kernels and attention kernels from those of the folded matrices."""
     batch = dweight.shape[1]
@@ -189,5 +189,5 @@ def fold_kernels_backward(
         return unfold_heads(dweight, split.shape[1]).reshape(kernels.shape), None
     dquery = dquery.reshape(-1, 1, *dquery.shape[2:])
     tensors = widen((dweight, dquery, split, _swap_halves(_split_batch(attention, batch), split.shape[3])))
-    dkernels, dattention = kernel_set.fold_backward(*tensors)
+    dkernels, dattention = backend.fold_backward(*tensors)
     return dkernels.reshape(kernels.shape), _swap_halves(dattention, attention.shape[3]).reshape(attention.shape)

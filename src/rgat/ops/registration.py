@@ -257,9 +257,9 @@ def wide(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
 
 
-def widen(tensors: tuple[Tensor | None, ...], kernels: KernelSet | None = None) -> list[Any]:
-    """Make tensors contiguous, and cast them to the dtype to compute in unless the kernels take half precision."""
-    if kernels is not None and kernels.TAKES_HALF:
+def widen(tensors: tuple[Tensor | None, ...], backend: KernelSet | None = None) -> list[Any]:
+    """Make tensors contiguous, and cast them to the dtype to compute in unless the backend takes half precision."""
+    if backend is not None and backend.TAKES_HALF:
         return [None if t is None else t.contiguous() for t in tensors]
     return [t if t is None or (t.dtype in _WIDE and t.is_contiguous()) else _widen(t) for t in tensors]
 

@@ -1,4 +1,4 @@
-"""Which model to train, and how: the paper's variants, every default, training settings, and options from a person.
+"""Which model to train, and how: the paper's variants, the defaults of `rgat.fit` and `rgat train`, and options.
 
 A configuration is a flat dict: ``model`` (a name from the paper's tables), options of the model and settings of
 training; L2 coefficients are given per layer, as ``kernel_l2_1``, ``kernel_l2_2``, ``attention_l2_1``,
@@ -65,7 +65,7 @@ _FROM_VARIANT = ("layer", "scope", "score", "head_merge")
 
 @dataclass(frozen=True)
 class Settings:
-    """How to train; by default as nodes are trained, but without L2 penalties.
+    """How to train; by default as nodes are trained, but without L2 penalties. Graphs need a smaller learning rate.
 
     Attributes:
         learning_rate: of Adam.

@@ -55,7 +55,7 @@ def digest_data(data: NodeData | GraphData) -> dict[str, str]:
     return {name: digest(part) for name, part in parts.items()}
 
 
-def difference(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> str | None:
+def run_difference(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> str | None:
     """Return a clause that says how the run of a checkpoint differs from this one; None if only in ``max_epochs``."""
     for name in ("data", "model", "seed", "settings"):
         ours, other = mine[name], theirs.get(name)

@@ -19,7 +19,7 @@ from rgat.training.capture import Captured, training_on, why_not_capture
 from rgat.training.checkpoint import has_checkpoint, load_checkpoint, save_checkpoint
 from rgat.training.configuration import Settings
 from rgat.training.distributed import parallel, processes, separate_masks
-from rgat.training.identity import difference, identify
+from rgat.training.identity import identify, run_difference
 from rgat.training.loss import l2_penalty, member_l2_penalties
 from rgat.training.progress import epoch_bar
 from rgat.training.run import Epoch, Result, Run, curve_from_json, curve_to_json
@@ -59,7 +59,9 @@ def fit(
         task = make_task([data], settings, device_of(model))
         with parallel(model) as called:
             training = Training(called, model, task, [Run(settings)], seed)
-            writer = None if checkpoint is None else _Writer(Path(checkpoint), checkpoint_seconds, training, data, seed)
+            writer = (
+                None if checkpoint is None else _Checkpoints(Path(checkpoint), checkpoint_seconds, training, data, seed)
+            )
             separate_masks(model)
             with epoch_bar(settings.max_epochs, progress and processes().rank == 0) as advance:
                 run = training.runs[0]
@@ -278,7 +280,7 @@ def _is_shared(name: str) -> bool:
     return name.rpartition(".")[2] == SHARED
 
 
-class _Writer:
+class _Checkpoints:
     """Writes the checkpoints of a training, after resuming from the one in the folder."""
 
     def __init__(self, folder: Path, seconds: float, training: Training, data: Data, seed: int) -> None:
@@ -290,11 +292,11 @@ class _Writer:
 
     def _resume(self) -> None:
         tensors, record = load_checkpoint(self.folder)
-        reason = difference(self.identity, record)
+        reason = run_difference(self.identity, record)
         if reason is not None:
             raise ValueError(
                 f"the checkpoint in {self.folder} must be of this run, but {reason}; choose another folder, "
-                "or build data and model as they were built the first time"
+                "or use the data, options and seed of the first call"
             )
         run = self.training.runs[0]
         self.training.load(tensors)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rgat.ops.backend import Call, Operands, Saved
-from rgat.ops.numba import basis_loops, blas, row_loops
+from rgat.ops.numba import blas, projection_loops, row_loops
 from rgat.ops.numba.arrays import as_array, indices
 from rgat.ops.numba.edges import EdgeLoops
 from rgat.ops.numba.projection import (
@@ -209,7 +209,7 @@ def spread(table: Tensor, coefficients: Tensor, rows: Rows, node: Tensor) -> Ten
     (_, _, bases, channels), heads = table.shape, coefficients.shape[1]
     out = table.new_empty(len(rows.relation), heads, channels)
     arrays = (as_array(t) for t in (node, rows.relation, table, coefficients, out))
-    run(basis_loops.spread, even(0, len(out), heads * bases * channels), *arrays)
+    run(projection_loops.spread, even(0, len(out), heads * bases * channels), *arrays)
     return out
 
 
@@ -222,7 +222,7 @@ def collect(values: Tensor, coefficients: Tensor, rows: Rows, node: Tensor, num_
         by_node, node_ptr = node.argsort(stable=True).int(), pointers(node.bincount(minlength=num_nodes))
     out = values.new_empty(num_nodes, groups, bases, channels)
     arrays = (as_array(t) for t in (by_node, node_ptr, rows.relation, values, coefficients, out))
-    run(basis_loops.collect, cut(indices(node_ptr), 0, num_nodes, heads * bases * channels), *arrays)
+    run(projection_loops.collect, cut(indices(node_ptr), 0, num_nodes, heads * bases * channels), *arrays)
     return out
 
 
@@ -231,7 +231,7 @@ def pair(table: Tensor, values: Tensor, rows: Rows, node: Tensor) -> Tensor:
     (_, _, bases, channels), heads = table.shape, values.shape[1]
     out = values.new_empty(len(rows.relation_ptr) - 1, heads, bases)
     arrays = (as_array(t) for t in (node, rows.relation_ptr, table, values, out))
-    run(basis_loops.pair, cut(indices(rows.relation_ptr), 0, len(out), heads * bases * channels), *arrays)
+    run(projection_loops.pair, cut(indices(rows.relation_ptr), 0, len(out), heads * bases * channels), *arrays)
     return out
 
 

@@ -105,7 +105,7 @@ def announce() -> None:
     if FOLDER is None:
         end = "for this process alone, as no folder can be written to keep them in; set NUMBA_CACHE_DIR to one that can"
         print(f"{message} {end}", file=sys.stderr)
-    elif not any(FOLDER.rglob("attention_forward_loops.*.nbi")):
+    elif not any(FOLDER.rglob("attention_loops.*.nbi")):
         end = ""
         if FOLDER.parents[2] == Path(tempfile.gettempdir()):
             end = " until temporary files are removed; set NUMBA_CACHE_DIR to a folder that lasts"

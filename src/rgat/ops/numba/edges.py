@@ -11,14 +11,7 @@ from torch import Tensor
 
 from rgat.ops.backend import Call
 from rgat.ops.dropout import EDGES, FEATURES, drop_below, mask_stream
-from rgat.ops.numba import (
-    attention_backward_loops,
-    attention_forward_loops,
-    convolution_loops,
-    dropout_loops,
-    softmax_loops,
-    source_grad_loops,
-)
+from rgat.ops.numba import attention_loops, convolution_loops, dropout_loops, source_grad_loops
 from rgat.ops.numba.arrays import (
     NO_INDEX,
     NO_MARKS,
@@ -95,7 +88,7 @@ class EdgeLoops:
         if not self.attends or len(self.scopes[1]):
             return self.attends
         parts = (self.queries, self.keys, self.edge_logits)
-        query, key, edge = (float(softmax_loops.largest(part.reshape(-1))) for part in parts)
+        query, key, edge = (float(attention_loops.largest(part.reshape(-1))) for part in parts)
         score = query + key if self.score[1] else self.queries.shape[2] * query * key
         return not score + edge < float(np.finfo(self.queries.dtype).max)
 
@@ -105,7 +98,7 @@ class EdgeLoops:
         out = x.new_empty(len(self.target_ptr) - 1, self.heads, channels)
         weights = torch.empty_like(attention) if len(self.edge_mask[1]) else attention
         run(
-            attention_forward_loops.forward, cut(self.target_ptr, 0, len(out), self.heads * channels), *self.edges,
+            attention_loops.forward, cut(self.target_ptr, 0, len(out), self.heads * channels), *self.edges,
             self.value_row, self.queries, self.keys, *self.score, self._scores_singles(), *self.scopes,
             *self.edge_mask, self.aggregated, self.values, self.share, self.width, as_array(x),
             as_array(attention), as_array(weights), as_matrix(out), as_array(sums),
@@ -130,7 +123,7 @@ class EdgeLoops:
             grad_attention = grad.new_empty(0, 0)
         dlogits = torch.empty_like(attention)
         run(
-            attention_backward_loops.backward_by_target,
+            attention_loops.backward_by_target,
             cut(self.target_ptr, 0, len(grad), grad.shape[1] * grad.shape[2]), *self.edges,
             self.value_row, self.queries, self.keys, *self.score[1:], *self.scopes, *self.edge_mask, self.aggregated,
             self.values, self.share, self.width, as_array(x), as_array(attention), as_array(self.signed),

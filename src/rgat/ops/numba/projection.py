@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rgat.ops.numba import convolution_loops, folding_loops, projection_loops
+from rgat.ops.numba import convolution_loops, projection_loops
 from rgat.ops.numba.arrays import (
     NO_INDEX,
     NO_MARKS,
@@ -153,7 +153,7 @@ def fold(kernels: Tensor, attention: Tensor) -> tuple[Tensor, Tensor]:
     weight = kernels.new_empty(relations, 1, inputs, heads * (channels + width))
     query = kernels.new_empty(relations, 1, inputs, heads * width)
     arrays = (as_array(t) for t in (kernels, attention, weight[:, 0], query[:, 0]))
-    run(folding_loops.fold, even(0, relations, heads * inputs * channels), *arrays)
+    run(projection_loops.fold, even(0, relations, heads * inputs * channels), *arrays)
     return weight, query
 
 
@@ -161,5 +161,5 @@ def fold_backward(dweight: Tensor, dquery: Tensor, kernels: Tensor, attention: T
     """Return the gradients of kernels and attention kernels."""
     dkernels, dattention = torch.empty_like(kernels), torch.empty_like(attention)
     arrays = (as_array(t) for t in (dweight[:, 0], dquery[:, 0], kernels, attention, dkernels, dattention))
-    run(folding_loops.fold_backward, even(0, len(kernels), kernels[0].numel() if len(kernels) else 0), *arrays)
+    run(projection_loops.fold_backward, even(0, len(kernels), kernels[0].numel() if len(kernels) else 0), *arrays)
     return dkernels, dattention

@@ -14,45 +14,42 @@ With ``a`` the attention and ``m`` the scaled dropout masks, backward is per edg
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from rgat.ops.backend import Call
 from rgat.ops.cache import cached
 from rgat.ops.triton.dropout_kernels import MASK_INTEGERS, Dropout, drop_edges, drop_features
 from rgat.ops.triton.launch import LARGE, launch, num_blocks, sum_dtype
 from rgat.ops.triton.segment_kernels import Segments, head_columns, segment_sum, tile_heads
 from rgat.ops.triton.softmax_kernels import constant_attention, softmax
+from rgat.structure import Structure
 
 _MAX_FUSED_EDGES = 2 * LARGE  # up to so many edges one launch sums values and keys by source row
 
 
-class Edges(NamedTuple):
-    """The tensors of a prepared graph that attention reads; edges are sorted by (target, relation, source)."""
+def _by_group(s: Structure) -> Segments:
+    """Return the edges of each (target, relation)."""
+    return Segments(s.group_ptr, s.group)
 
-    target: Tensor  # [E]
-    group: Tensor  # [E], the (target, relation) group of each edge
-    source_row: Tensor  # [E]
-    target_ptr: Tensor  # [N + 1]
-    group_ptr: Tensor  # [V + 1]
-    group_row: Tensor  # [V], the target row of each group
-    by_source: Tensor  # [E], the edges in the order of their source row
-    source_ptr: Tensor  # [U + 1]
-    row_id: Tensor  # [U] int64, relation * N + node
 
-    @property
-    def by_group(self) -> Segments:
-        """The edges of each (target, relation)."""
-        return Segments(self.group_ptr, self.group)
+def _by_target(s: Structure) -> Segments:
+    """Return the edges of each target."""
+    return Segments(s.target_ptr, s.target)
 
-    @property
-    def by_target(self) -> Segments:
-        """The edges of each target."""
-        return Segments(self.target_ptr, self.target)
+
+def _row_ids(call: Call) -> Tensor:
+    """Return ``relation * N + node`` of the source rows, which the masks of feature dropout depend on."""
+    s = call.structure
+    if not call.attention.feature_dropout:
+        return s.source_ptr  # kernels take some tensor, and do not read it
+    num_nodes = s.target_ptr.shape[0] - 1
+    row_ids: Tensor | None = cached(s.sources.node, ("keys", num_nodes), lambda: s.sources.keys(num_nodes))
+    return s.sources.keys(num_nodes) if row_ids is None else row_ids
 
 
 @triton.jit(do_not_specialize=["size"])
@@ -119,77 +116,88 @@ def _attention_grad_kernel(
 
 
 def _attention(
-    queries: Tensor | None, keys: Tensor | None, edge_logits: Tensor | None, edges: Edges, across: Sequence[bool],
-    slope: float | None, dtype: torch.dtype,
-) -> Tensor:  # fmt: skip
+    queries: Tensor | None, keys: Tensor | None, edge_logits: Tensor | None, call: Call, dtype: torch.dtype
+) -> Tensor:
     """Return the attention of the sorted edges ``[E, H]``."""
+    s, (across, slope, *_) = call.structure, call.attention
     if queries is None or keys is None:
-        return constant_attention(edges.by_group, edges.by_target, across, dtype)
-    num_edges, num_heads = edges.target.shape[0], len(across)
-    attention = edges.target.new_empty(num_edges, num_heads, dtype=dtype)
+        return constant_attention(_by_group(s), _by_target(s), across, dtype)
+    num_edges, num_heads = s.target.shape[0], len(across)
+    attention = s.target.new_empty(num_edges, num_heads, dtype=dtype)
     heads, padded, rows = tile_heads(num_heads, queries.shape[2])
     rows = min(rows, 128)
     launch(
         _logits_kernel, (num_blocks(num_edges, rows), num_blocks(num_heads, heads), 1),
-        (attention, queries, keys, edge_logits, edges.group, edges.group_row, edges.source_row), (num_edges,),
+        (attention, queries, keys, edge_logits, s.group, s.targets.by_node, s.source_row), (num_edges,),
         SLOPE=slope, H=num_heads, A=queries.shape[2], BE=rows, HP=heads, AP=padded, ACC=sum_dtype(dtype)[1],
     )  # fmt: skip
-    softmax(attention, None, edges.by_group, edges.by_target, across, slope)
+    softmax(attention, None, _by_group(s), _by_target(s), across, slope)
     return attention
 
 
 def attend(
-    values: Tensor, queries: Tensor | None, keys: Tensor | None, edge_logits: Tensor | None, edges: Edges,
-    state: Tensor | None, across: Sequence[bool], negative_slope: float | None, feature_dropout: float,
-    edge_dropout: float, bias: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    values: Tensor,
+    queries: Tensor | None,
+    keys: Tensor | None,
+    edge_logits: Tensor | None,
+    call: Call,
+    bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
     """Return the output ``[N, H, D]`` and, before dropout, the attention of the sorted edges ``[E, H]``.
 
     With the additive score the attention has the sign of the logit, which backward needs for LeakyReLU's derivative
     and no cast loses. Take the absolute value before returning it to a user.
     """
-    num_edges, num_nodes, (_, num_heads, channels) = edges.target.shape[0], edges.target_ptr.shape[0] - 1, values.shape
+    s, settings = call.structure, call.attention
+    num_edges, num_nodes, (_, num_heads, channels) = s.target.shape[0], s.target_ptr.shape[0] - 1, values.shape
     dtype, _ = sum_dtype(values.dtype)
     out = values.new_empty(num_nodes, num_heads, channels)
     if out.numel() == 0 or num_edges == 0:
         out = out.zero_() if bias is None else out.copy_(bias.view(num_heads, channels))
         return out, values.new_zeros(num_edges, num_heads, dtype=dtype)
-    attention = _attention(queries, keys, edge_logits, edges, across, negative_slope, dtype)
+    attention = _attention(queries, keys, edge_logits, call, dtype)
     segment_sum(
-        out, values, edges.by_target, index=edges.source_row, weight=attention, absolute=True, bias=bias,
-        row_id=edges.row_id, on_values=Dropout.of(state, feature_dropout),
-        on_edges=Dropout.of(state, edge_dropout),
+        out, values, _by_target(s), index=s.source_row, weight=attention, absolute=True, bias=bias,
+        row_id=_row_ids(call), on_values=Dropout.of(call.state, settings.feature_dropout),
+        on_edges=Dropout.of(call.state, settings.edge_dropout),
     )  # fmt: skip
     return out, attention
 
 
-def _by_source(like: Tensor, make: Callable[[], Tensor], edges: Edges) -> tuple[Tensor, bool]:
+def _by_source(like: Tensor, make: Callable[[], Tensor], s: Structure) -> tuple[Tensor, bool]:
     """Return the per-edge tensor ``make()`` in the order of ``by_source``, and True; not cached yet: as it is, False.
 
     The order of ``by_source`` saves backward a gather per edge. ``like`` is the tensor whose memory keeps the cache.
     """
-    ordered = cached(like, ("by source",), lambda: make().index_select(0, edges.by_source))
+    ordered = cached(like, ("by source",), lambda: make().index_select(0, s.by_source))
     return (make(), False) if ordered is None else (ordered, True)
 
 
 def attend_backward(
-    grad: Tensor, grad_attention: Tensor | None, attention: Tensor, values: Tensor, queries: Tensor | None,
-    keys: Tensor | None, edge_logits: Tensor | None, edges: Edges, state: Tensor | None, across: Sequence[bool],
-    negative_slope: float | None, feature_dropout: float, edge_dropout: float,
-) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
+    grad: Tensor,
+    grad_attention: Tensor | None,
+    attention: Tensor,
+    values: Tensor,
+    queries: Tensor | None,
+    keys: Tensor | None,
+    edge_logits: Tensor | None,
+    call: Call,
+) -> tuple[Tensor | None, ...]:
     """Return the gradients of values, queries, keys and edge logits; None where there is no such input."""
-    on_features, on_edges = Dropout.of(state, feature_dropout), Dropout.of(state, edge_dropout)
-    by_source = Segments(edges.source_ptr, edges.source_row, edges.by_source)
+    s, (across, negative_slope, feature_dropout, edge_dropout, _) = call.structure, call.attention
+    on_features, on_edges = Dropout.of(call.state, feature_dropout), Dropout.of(call.state, edge_dropout)
+    row_id = _row_ids(call)
+    by_source = Segments(s.source_ptr, s.source_row, s.by_source)
     dvalues = torch.empty_like(values)
-    if edges.target.shape[0] == 0 or dvalues.numel() == 0 or grad.numel() == 0:
+    if s.target.shape[0] == 0 or dvalues.numel() == 0 or grad.numel() == 0:
         zeros = [None if queries is None or t is None else torch.zeros_like(t) for t in (queries, keys, edge_logits)]
         return dvalues.zero_(), zeros[0], zeros[1], zeros[2]
-    target, sorted_target = _by_source(edges.target, lambda: edges.target, edges)
+    target, sorted_target = _by_source(s.target, lambda: s.target, s)
 
     def sum_by_source(edge_values: Tensor | None, edge_out: Tensor | None) -> None:
         segment_sum(
             dvalues, grad, by_source, index=target, by_position=sorted_target, weight=attention, absolute=True,
-            edge_values=edge_values, edge_out=edge_out, row_id=edges.row_id, on_rows=on_features, on_edges=on_edges,
+            edge_values=edge_values, edge_out=edge_out, row_id=row_id, on_rows=on_features, on_edges=on_edges,
         )  # fmt: skip
 
     if queries is None or keys is None:
@@ -202,23 +210,23 @@ def attend_backward(
     dlogits = torch.empty_like(attention)
     launch(
         _attention_grad_kernel, (num_blocks(num_edges, rows), num_blocks(num_heads, heads), 1),
-        (dlogits, grad, values, None if grad_attention is None else attention, grad_attention, edges.target,
-         edges.source_row, edges.row_id, on_features.state, on_edges.state),
+        (dlogits, grad, values, None if grad_attention is None else attention, grad_attention, s.target,
+         s.source_row, row_id, on_features.state, on_edges.state),
         (num_edges, *on_features[1:3], *on_edges[1:3]), H=num_heads, D=channels,
         MEMBERS=max(on_features.members, on_edges.members), BE=rows, HP=heads, DP=padded,
         ACC=sum_dtype(dlogits.dtype)[1],
     )  # fmt: skip
-    softmax(dlogits, attention, edges.by_group, edges.by_target, across, negative_slope)
+    softmax(dlogits, attention, _by_group(s), _by_target(s), across, negative_slope)
 
     dqueries, dkeys = torch.empty_like(queries), torch.empty_like(keys)
     fused = negative_slope is not None and num_edges <= _MAX_FUSED_EDGES  # fewer launches, but fewer programs
     sum_by_source(*((dlogits, dkeys) if fused else (None, None)))
     if negative_slope is None:
-        row, sorted_row = _by_source(edges.group, lambda: edges.group_row.index_select(0, edges.group), edges)
-        segment_sum(dqueries, keys, edges.by_group, index=edges.source_row, weight=dlogits, out_row=edges.group_row)
+        row, sorted_row = _by_source(s.group, lambda: s.targets.by_node.index_select(0, s.group), s)
+        segment_sum(dqueries, keys, _by_group(s), index=s.source_row, weight=dlogits, out_row=s.targets.by_node)
         segment_sum(dkeys, queries, by_source, index=row, by_position=sorted_row, weight=dlogits)
     else:
-        segment_sum(dqueries, dlogits.unsqueeze(-1), edges.by_group, index=None, out_row=edges.group_row)
+        segment_sum(dqueries, dlogits.unsqueeze(-1), _by_group(s), index=None, out_row=s.targets.by_node)
         if not fused:
             segment_sum(dkeys, dlogits.unsqueeze(-1), by_source, index=None)
     return dvalues, dqueries, dkeys, None if edge_logits is None else dlogits.to(edge_logits.dtype)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from rgat.ops.backend import Call, Operands, Saved
-from rgat.ops.cache import cached
 from rgat.ops.torch.backend import gather_back
-from rgat.ops.triton import attention_kernels, node_sum_kernels, projection_kernels, weight_grad_kernels
+from rgat.ops.triton import node_sum_kernels, projection_kernels, weight_grad_kernels
+from rgat.ops.triton.attention_kernels import attend, attend_backward
 from rgat.ops.triton.basis_kernels import collect, pair, spread
 from rgat.ops.triton.folding_kernels import fold, fold_backward
 from rgat.ops.triton.node_sum_kernels import column_sum as sum_rows
@@ -39,18 +39,6 @@ def why_not() -> str | None:
     return None
 
 
-def _edges(call: Call) -> attention_kernels.Edges:
-    """Return the edges as the kernels read them."""
-    s = call.structure
-    row_id = s.source_ptr  # rows have ids only for the masks of feature dropout
-    if call.attention.feature_dropout:
-        num_nodes = s.target_ptr.shape[0] - 1
-        kept = cached(s.sources.node, ("keys", num_nodes), lambda: s.sources.keys(num_nodes))
-        row_id = s.sources.keys(num_nodes) if kept is None else kept
-    fields = (s.target, s.group, s.source_row, s.target_ptr, s.group_ptr, s.targets.by_node, s.by_source, s.source_ptr)
-    return attention_kernels.Edges(*fields, row_id)
-
-
 def project(x: Tensor, weight: Tensor, rows: Rows, node: Tensor | None) -> Tensor:
     """Multiply the rows ``x[node]`` (or ``x`` itself) by the kernels of their relations."""
     return projection_kernels.project(x, weight, node, rows.relation_ptr)[0]
@@ -69,34 +57,6 @@ def project_input_grad(grad: Tensor, weight: Tensor, rows: Rows, node: Tensor | 
 def project_weight_grad(grad: Tensor, x: Tensor, rows: Rows, node: Tensor | None) -> Tensor:
     """Return the gradient of ``weight``."""
     return weight_grad_kernels.weight_grad([grad], x, node, rows.relation_ptr)
-
-
-def attend(
-    values: Tensor,
-    queries: Tensor | None,
-    keys: Tensor | None,
-    edge_logits: Tensor | None,
-    call: Call,
-    bias: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Return the outputs ``[N, H, D]`` and the attention ``[E, H]`` of the sorted edges."""
-    inputs = (values, queries, keys, edge_logits, _edges(call), call.state)
-    return attention_kernels.attend(*inputs, *call.attention[:4], bias)
-
-
-def attend_backward(
-    grad: Tensor,
-    grad_attention: Tensor | None,
-    attention: Tensor,
-    values: Tensor,
-    queries: Tensor | None,
-    keys: Tensor | None,
-    edge_logits: Tensor | None,
-    call: Call,
-) -> tuple[Tensor | None, ...]:
-    """Return the gradients of values, queries, keys and edge logits; None for those that are not given."""
-    inputs = (grad, grad_attention, attention, values, queries, keys, edge_logits)
-    return attention_kernels.attend_backward(*inputs, _edges(call), call.state, *call.attention[:4])
 
 
 def _per_head(rows: Tensor, heads: int) -> Tensor:

@@ -1,4 +1,7 @@
-"""Recompute dropout masks inside Triton kernels; see ``ops/dropout.py``."""
+"""Recompute dropout masks inside Triton kernels; see ``ops/dropout.py`` for the layout of the state.
+
+``segment_kernels`` applies them in weighted sums, ``attention_kernels`` in the gradient of the attention.
+"""
 
 # ruff: noqa: N803
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"

@@ -1,4 +1,4 @@
-"""Sum over segments of edges in Triton, without atomics.
+"""Sum over segments of edges in Triton, without atomics; edges and features are dropped on the way.
 
 A segment is a range of consecutive positions in some order of the edges, such as all edges of a target. One program
 sums several short segments side by side. Segments longer than a chunk are summed in parts: the positions are cut into

@@ -1,0 +1,493 @@
+"""Attend in compiled loops on the CPU (Numba): logits, softmax, weighted sums, and their gradients by target.
+
+Threads take ranges of target nodes. No two threads write to the same memory, so there are no atomics, and results do
+not depend on the number of threads. Per target node ``i``::
+
+    logit[e, h]  = score(query[i's group], key[source row of e])          for the edges e of i
+    a[e, h]      = softmax of the logits over the group, or over all edges of i
+    out[i, h]   += a[e, h] * value[source row of e, h]                    relations that are projected first
+    sum[v, h]   += a[e, h] * x[source node of e]                          relations that are aggregated first
+                                                                          (then out[i, h] += sum[v, h] W[r, h])
+
+Backward, per edge ``e`` of target ``i``, with source row ``u``::
+
+    da           = dout[i, h] . value[u, h]   or   (dout[i, h] W[r, h]') . x[source node]
+    dlogit[e, h] = a * (da - sum of a * da over the softmax group)        dquery[i's group] += dlogit
+
+``source_grad_loops`` then computes the gradients of values and keys.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numba
+import numpy as np
+
+from rgat.ops.numba.compile import FAST, compiled
+from rgat.ops.numba.dropout_loops import drop_edges, is_kept
+from rgat.ops.numba.row_loops import AHEAD, LONG, add_double, add_row, is_aggregated, move_to_double, prefetch_row
+
+
+def _exponentials(numbers):
+    """Replace numbers that are not positive by their exponentials."""
+
+
+@numba.extending.overload(_exponentials, jit_options={"fastmath": FAST, "error_model": "numpy"})
+def _(numbers):
+    if numbers.dtype != numba.types.float32:
+
+        def plain(numbers):
+            for n in range(numbers.shape[0]):
+                numbers[n] = math.exp(numbers[n])
+
+        return plain
+
+    log2e, high, low = np.float32(1.44269504), np.float32(0.693359375), np.float32(-2.12194440e-4)
+    c2, c3, c4, c5, c6, c7 = (np.float32(1 / math.factorial(n)) for n in range(2, 8))
+    zero, half, one, least = np.float32(0), np.float32(0.5), np.float32(1), np.float32(-87)
+
+    def vectorised(numbers):
+        # exp(x) = 2^n exp(x - n log 2): a Taylor polynomial on +-log(2)/2, and n written into the exponent's bits.
+        powers = np.empty(numbers.shape[0], np.int32)
+        for n in range(numbers.shape[0]):
+            x = numbers[n]
+            bounded = x if x > least else least  # also for NaN, which has no whole part
+            whole = np.int32(bounded * log2e - half)
+            scale = np.float32(whole)
+            r = bounded - scale * high - scale * low
+            y = one + r + r * r * (c2 + r * (c3 + r * (c4 + r * (c5 + r * (c6 + r * c7)))))
+            numbers[n] = y if x > least else zero if x <= least else x
+            powers[n] = (whole + np.int32(127)) << np.int32(23)
+        scales = powers.view(np.float32)
+        for n in range(numbers.shape[0]):
+            numbers[n] *= scales[n]
+
+    return vectorised
+
+
+@compiled
+def exponentials_of(numbers):
+    """Replace numbers that are not positive by their exponentials."""
+    _exponentials(numbers)
+
+
+@compiled
+def largest(numbers):
+    """Return the largest absolute value, or infinity where there is NaN."""
+    zero = numbers.dtype.type(0)
+    top = total = zero
+    for n in range(numbers.shape[0]):
+        top = max(top, abs(numbers[n]))
+        total += numbers[n] * zero  # NaN, where a number is infinite or NaN
+    return np.float64(top) if total == zero else np.inf
+
+
+@compiled
+def list_groups(start, end, group_ptr, node_ptr, singles, group, owner):
+    """List the groups of the targets ``start:end``, without ``singles`` only those of several edges; return how many.
+
+    The only edge of a softmax group has attention one, whatever its finite score. On knowledge graphs most groups are
+    such, and a test at each of them in each loop costs more than the work on the others.
+    """
+    number = np.uint64(0)
+    for i in range(start, end):
+        for v in range(node_ptr[i], node_ptr[i + 1]):
+            group[number], owner[number] = v, i
+            number += np.uint64(
+                singles or group_ptr[v + 1] - group_ptr[v] > 1
+            )  # no branch, which would often be mispredicted
+    return number
+
+
+@compiled
+def constant_attention(lo, hi, ptr, heads, attention):
+    """Fill ``attention`` with one over the size of each segment, for some heads."""
+    for s in range(lo, hi):
+        weight = attention.dtype.type(1) / attention.dtype.type(ptr[s + 1] - ptr[s])
+        for e in range(ptr[s], ptr[s + 1]):
+            for h in heads:
+                attention[e, h] = weight
+
+
+@compiled
+def subtract_maximum(segments, ptr, heads, logits):
+    """Subtract the maximum of each segment ``ptr[s]:ptr[s + 1]`` of edges from its logits, for some heads."""
+    for s in segments:
+        start, end = ptr[s], ptr[s + 1]
+        for h in heads:
+            if end - start == 1:
+                logits[start, h] -= logits[start, h]  # zero, but NaN stays
+                continue
+            maximum = logits.dtype.type(-np.inf)
+            for e in range(start, end):
+                maximum = max(maximum, logits[e, h])
+            for e in range(start, end):
+                logits[e, h] -= maximum
+
+
+@compiled
+def divide_by_sum(segments, ptr, heads, weights):
+    """Divide the weights of each segment by their sum, for some heads."""
+    for s in segments:
+        start, end = ptr[s], ptr[s + 1]
+        if end - start <= 1:
+            continue  # the exponential of zero, or NaN
+        for h in heads:
+            total = 0.0
+            for e in range(start, end):
+                total += weights[e, h]
+            factor = weights.dtype.type(1 / total)
+            for e in range(start, end):
+                weights[e, h] *= factor
+
+
+@compiled
+def subtract_share_of_sum(segments, ptr, heads, attention, dlogits):
+    """Turn ``a * da`` into the gradient of the logits, for some segments and heads."""
+    for s in segments:
+        start, end = ptr[s], ptr[s + 1]
+        for h in heads:
+            if end - start == 1:
+                dlogits[start, h] = 0  # the attention of the only edge of a group is one
+                continue
+            total = 0.0
+            for e in range(start, end):
+                total += dlogits[e, h]
+            rounded = dlogits.dtype.type(total)
+            for e in range(start, end):
+                dlogits[e, h] -= attention[e, h] * rounded
+
+
+TARGETS_PER_BLOCK = 128  # whose attention and sums are computed together, while they are in the cache
+
+
+@compiled
+def _scores(groups, group_ptr, group_row, source_row, queries, keys, edge_logits, additive, out):
+    """Fill ``out`` with the logits of the edges of some groups, before LeakyReLU."""
+    num_heads, channels = out.shape[1], queries.shape[2]
+    zero = out.dtype.type(0)
+    for v in groups:
+        row = group_row[v]
+        for e in range(group_ptr[v], group_ptr[v + 1]):
+            u = source_row[e]
+            if additive:
+                for h in range(num_heads):
+                    out[e, h] = queries[row, h, 0] + keys[u, h, 0]
+            elif channels == 1:
+                for h in range(num_heads):
+                    out[e, h] = queries[row, h, 0] * keys[u, h, 0]
+            else:
+                for h in range(num_heads):
+                    score = zero
+                    for a in range(channels):
+                        score += queries[row, h, a] * keys[u, h, a]
+                    out[e, h] = score
+            if edge_logits.shape[0]:
+                for h in range(num_heads):
+                    out[e, h] += edge_logits[e, h]
+
+
+@compiled
+def _sum_rows(lo, hi, target_ptr, source_row, weights, values, out):
+    """Fill ``out[i, h]`` with ``sum over edges e of i: weights[e, h] * values[source row of e, h]``."""
+    channels = np.uint64(out.shape[1] // weights.shape[1])
+    total = np.zeros(out.shape[1])
+    base, row_bytes = np.uint64(values.ctypes.data), np.uint64(values.shape[1] * values.itemsize)
+    final, ahead = np.uint64(max(target_ptr[hi], 1) - 1), np.uint64(AHEAD)
+    for i in range(np.uint64(lo), np.uint64(hi)):
+        for c in range(np.uint64(out.shape[1])):
+            out[i, c] = 0
+        begin, end = np.uint64(target_ptr[i]), np.uint64(target_ptr[i + np.uint64(1)])
+        for start in range(begin, end, np.uint64(LONG)):
+            for e in range(start, min(start + np.uint64(LONG), end)):
+                prefetch_row(base, row_bytes, source_row[min(e + ahead, final)])
+                add_row(out, i, weights, e, values, source_row[e], channels)
+            if end - begin > LONG:
+                move_to_double(total, out, i)
+        if end - begin > LONG:
+            add_double(total, out, i)
+
+
+@compiled
+def _sum_values(
+    lo, hi, group_ptr, node_ptr, group_row, group_relation, source_row, aggregated, weights, values, share, width, out
+):
+    """Do the same where some relations are aggregated first, or heads are shared out among a batch.
+
+    Values of ``share`` heads are ``width`` columns apart.
+    """
+    num_heads = weights.shape[1]
+    # Divide here: a division takes longer than an edge, and no compiler moves it out of a loop that may not run.
+    channels, batch = out.shape[1] // num_heads, num_heads // share
+    total = np.zeros(out.shape[1])
+    base, row_bytes = np.uint64(values.ctypes.data), np.uint64(values.shape[1] * values.itemsize)
+    final = group_ptr[node_ptr[hi]] - 1
+    for i in range(lo, hi):
+        for c in range(out.shape[1]):
+            out[i, c] = 0
+        for v in range(node_ptr[i], node_ptr[i + 1]):
+            if is_aggregated(aggregated, group_relation[group_row[v]]):
+                continue
+            for start in range(group_ptr[v], group_ptr[v + 1], LONG):
+                for e in range(start, min(start + LONG, group_ptr[v + 1])):
+                    u = source_row[e]
+                    prefetch_row(base, row_bytes, source_row[min(e + AHEAD, final)])
+                    for p in range(batch):
+                        for q in range(share):
+                            weight, at = weights[e, p * share + q], np.uint64(p * width + q * channels)
+                            to = np.uint64((p * share + q) * channels)
+                            for d in range(channels):
+                                out[i, to + np.uint64(d)] += weight * values[u, at + np.uint64(d)]
+                if group_ptr[v + 1] - group_ptr[v] > LONG:
+                    move_to_double(total, out, i)
+            if group_ptr[v + 1] - group_ptr[v] > LONG:
+                add_double(total, out, i)
+
+
+@compiled
+def _sum_inputs(
+    lo, hi, group_ptr, node_ptr, group_row, group_relation, source_row, source_node, aggregated, weights, x, sums
+):
+    """Fill ``sums[target row, h]`` with ``sum over edges e: weights[e, h] * x[source node of e]``."""
+    num_heads, inputs = sums.shape[1], sums.shape[2]
+    total = np.zeros(num_heads * inputs)
+    for v in range(node_ptr[lo], node_ptr[hi]):
+        row = group_row[v]
+        if not is_aggregated(aggregated, group_relation[row]):
+            continue
+        for h in range(num_heads):
+            for f in range(inputs):
+                sums[row, h, f] = 0
+        for start in range(group_ptr[v], group_ptr[v + 1], LONG):
+            for e in range(start, min(start + LONG, group_ptr[v + 1])):
+                j = source_node[source_row[e]]
+                for h in range(num_heads):
+                    weight = weights[e, h]
+                    for f in range(inputs):
+                        sums[row, h, f] += weight * x[j, f]
+            if group_ptr[v + 1] - group_ptr[v] > LONG:
+                move_to_double(total, sums, row)
+        if group_ptr[v + 1] - group_ptr[v] > LONG:
+            add_double(total, sums, row)
+
+
+@compiled
+def forward(
+    lo, hi, target_ptr, group_ptr, node_ptr, group_row, group_relation, source_row, source_node, value_row,
+    queries, keys, edge_logits, additive, slope, singles, within, across,
+    stream, below, scale, aggregated, values, share, width, x,
+    attention, weights, out, sums,
+):  # fmt: skip
+    """Fill the attention of the edges of the targets ``lo:hi``, their outputs, and sums of inputs per target row.
+
+    Without ``singles`` groups of one edge are not scored; none of their scores may be NaN. With the additive score the
+    attention has the sign of the logit, which backward needs and no cast loses.
+    """
+    is_positive = np.empty(0, np.bool_)
+    group, owner = np.empty(0, np.int64), np.empty(0, np.int64)
+    for start in range(lo, hi, TARGETS_PER_BLOCK):
+        end = min(start + TARGETS_PER_BLOCK, hi)
+        if queries.shape[0]:
+            most = node_ptr[end] - node_ptr[start]
+            if group.shape[0] < most:
+                group, owner = np.empty(2 * most, np.int64), np.empty(2 * most, np.int64)
+            groups = group[: list_groups(start, end, group_ptr, node_ptr, singles, group, owner)]
+            targets = np.arange(start, end)
+            flat = attention[target_ptr[start] : target_ptr[end]].reshape(-1)
+            for n in range(flat.shape[0]):
+                flat[n] = 0
+            _scores(groups, group_ptr, group_row, source_row, queries, keys, edge_logits, additive, attention)
+            if additive:
+                if is_positive.shape[0] < flat.shape[0]:
+                    is_positive = np.empty(2 * flat.shape[0], np.bool_)
+                for n in range(flat.shape[0]):
+                    is_positive[n] = flat[n] > 0
+                    flat[n] = flat[n] if flat[n] > 0 else flat[n] * slope
+            subtract_maximum(groups, group_ptr, within, attention)
+            subtract_maximum(targets, target_ptr, across, attention)
+            exponentials_of(flat)
+            divide_by_sum(groups, group_ptr, within, attention)
+            divide_by_sum(targets, target_ptr, across, attention)
+        else:
+            constant_attention(np.int64(node_ptr[start]), np.int64(node_ptr[end]), group_ptr, within, attention)
+            constant_attention(np.int64(start), np.int64(end), target_ptr, across, attention)
+        if below.shape[0]:
+            first, last = group_ptr[node_ptr[start]], group_ptr[node_ptr[end]]
+            drop_edges(first, last, stream, below, scale, attention, weights)
+        if aggregated.shape[0] == 0 and share == weights.shape[1]:
+            _sum_rows(start, end, target_ptr, value_row, weights, values, out)
+        else:
+            _sum_values(
+                start, end, group_ptr, node_ptr, group_row, group_relation, value_row, aggregated, weights, values,
+                share, width, out,
+            )  # fmt: skip
+        if aggregated.shape[0]:
+            _sum_inputs(
+                start, end, group_ptr, node_ptr, group_row, group_relation, source_row, source_node,
+                aggregated, weights, x, sums,
+            )  # fmt: skip
+        if additive and queries.shape[0]:
+            flat = attention[target_ptr[start] : target_ptr[end]].reshape(-1)
+            for n in range(flat.shape[0]):
+                flat[n] = flat[n] if is_positive[n] else -flat[n]
+
+
+@compiled
+def _dot_values(
+    groups, owner, group_ptr, group_row, group_relation, source_row, aggregated, values, share, width, grad, dots
+):
+    """Fill ``dots[e, h]`` with ``grad[target, h] . values[source row, h]`` for the edges of some groups.
+
+    ``owner`` is the target of each group. Skip relations that are aggregated first.
+    """
+    num_heads = dots.shape[1]
+    channels, batch = grad.shape[1] // num_heads, num_heads // share
+    zero = grad.dtype.type(0)
+    base, row_bytes = np.uint64(values.ctypes.data), np.uint64(values.shape[1] * values.itemsize)
+    final = group_ptr[groups[-1] + 1] - 1 if len(groups) else 0
+    for n in range(groups.shape[0]):
+        v, i = groups[n], owner[n]
+        if is_aggregated(aggregated, group_relation[group_row[v]]):
+            continue
+        for e in range(group_ptr[v], group_ptr[v + 1]):
+            u = source_row[e]
+            prefetch_row(base, row_bytes, source_row[min(e + AHEAD, final)])
+            if batch == 1:
+                for h in range(np.uint64(num_heads)):
+                    dot = zero
+                    for c in range(h * np.uint64(channels), (h + np.uint64(1)) * np.uint64(channels)):
+                        dot += grad[np.uint64(i), c] * values[np.uint64(u), c]
+                    dots[e, h] = dot
+                continue
+            for p in range(batch):
+                for q in range(share):
+                    dot, at = zero, np.uint64(p * width + q * channels)
+                    to = np.uint64((p * share + q) * channels)
+                    for d in range(channels):
+                        dot += grad[i, to + np.uint64(d)] * values[u, at + np.uint64(d)]
+                    dots[e, p * share + q] = dot
+
+
+@compiled
+def _dot_inputs(groups, group_ptr, group_row, group_relation, source_row, source_node, aggregated, x, grad_sums, dots):
+    """Fill ``dots[e, h]`` with ``grad_sums[target row, h] . x[source node]`` for relations aggregated first."""
+    num_heads, inputs = grad_sums.shape[1], grad_sums.shape[2]
+    zero = x.dtype.type(0)
+    for v in groups:
+        row = group_row[v]
+        if not is_aggregated(aggregated, group_relation[row]):
+            continue
+        for e in range(group_ptr[v], group_ptr[v + 1]):
+            j = source_node[source_row[e]]
+            for h in range(num_heads):
+                dot = zero
+                for f in range(inputs):
+                    dot += grad_sums[row, h, f] * x[j, f]
+                dots[e, h] = dot
+
+
+@compiled
+def _additive_query_grads(groups, group_ptr, group_row, slope, signed, dlogits, dqueries):
+    """Multiply ``dlogits`` by LeakyReLU's derivative, and add the sum over each group to ``dqueries``."""
+    one = dlogits.dtype.type(1)
+    num_heads = dlogits.shape[1]
+    total = np.zeros(num_heads)
+    for v in groups:
+        row = group_row[v]
+        for first in range(group_ptr[v], group_ptr[v + 1], LONG):
+            for e in range(first, min(first + LONG, group_ptr[v + 1])):
+                for h in range(num_heads):
+                    gradient = dlogits[e, h] * (one if signed[e, h] > 0 else slope)
+                    dlogits[e, h] = gradient
+                    dqueries[row, h, 0] += gradient
+            if group_ptr[v + 1] - group_ptr[v] > LONG:
+                move_to_double(total, dqueries, row)
+        if group_ptr[v + 1] - group_ptr[v] > LONG:
+            add_double(total, dqueries, row)
+
+
+@compiled
+def _query_grads(groups, group_ptr, group_row, source_row, keys, dlogits, dqueries):
+    """Add the sum of ``dlogits * key`` over each group to ``dqueries`` (multiplicative score)."""
+    num_heads, channels = dlogits.shape[1], keys.shape[2]
+    total = np.zeros(num_heads * channels)
+    for v in groups:
+        row = group_row[v]
+        for first in range(group_ptr[v], group_ptr[v + 1], LONG):
+            for e in range(first, min(first + LONG, group_ptr[v + 1])):
+                u = source_row[e]
+                if channels == 1:
+                    for h in range(num_heads):
+                        dqueries[row, h, 0] += dlogits[e, h] * keys[u, h, 0]
+                else:
+                    for h in range(num_heads):
+                        gradient = dlogits[e, h]
+                        for a in range(channels):
+                            dqueries[row, h, a] += gradient * keys[u, h, a]
+            if group_ptr[v + 1] - group_ptr[v] > LONG:
+                move_to_double(total, dqueries, row)
+        if group_ptr[v + 1] - group_ptr[v] > LONG:
+            add_double(total, dqueries, row)
+
+
+@compiled
+def _times_attention(start, end, stream, below, scale, attention, grad_attention, dlogits):
+    """Turn dot products into ``a * da`` for the edges ``start:end``."""
+    if below.shape[0] == 0 and grad_attention.shape[0] == 0:
+        flat, weights = dlogits[start:end].reshape(-1), attention[start:end].reshape(-1)
+        for n in range(flat.shape[0]):
+            flat[n] *= weights[n]
+        return
+    members = max(stream.shape[0], 1)
+    zero, per_member = dlogits.dtype.type(0), dlogits.shape[1] // members
+    for e in range(start, end):
+        for m in range(members):
+            for q in range(per_member):
+                h = m * per_member + q
+                dot = dlogits[e, h]
+                if below.shape[0]:
+                    dot *= scale[m] if is_kept(stream[m], e, q, below[m]) else zero
+                if grad_attention.shape[0]:
+                    dot += grad_attention[e, h]
+                dlogits[e, h] = attention[e, h] * dot
+
+
+@compiled
+def backward_by_target(
+    lo, hi, target_ptr, group_ptr, node_ptr, group_row, group_relation, source_row, source_node, value_row,
+    queries, keys, additive, slope, within, across,
+    stream, below, scale, aggregated, values, share, width, x,
+    attention, signed, grad, grad_sums, grad_attention, dlogits, dqueries,
+):  # fmt: skip
+    """Fill the gradients of the logits of the targets ``lo:hi``, and add those of their queries to zeros."""
+    # The only edge of its group has no gradient, unless the softmax is across relations or attention has one itself.
+    singles = across.shape[0] > 0 or grad_attention.shape[0] > 0
+    group, owner = np.empty(0, np.int64), np.empty(0, np.int64)
+    for start in range(lo, hi, TARGETS_PER_BLOCK):
+        end = min(start + TARGETS_PER_BLOCK, hi)
+        most = node_ptr[end] - node_ptr[start]
+        if group.shape[0] < most:
+            group, owner = np.empty(2 * most, np.int64), np.empty(2 * most, np.int64)
+        groups = group[: list_groups(start, end, group_ptr, node_ptr, singles, group, owner)]
+        targets = np.arange(start, end)
+        flat = dlogits[target_ptr[start] : target_ptr[end]].reshape(-1)
+        for n in range(flat.shape[0]):
+            flat[n] = 0
+        _dot_values(
+            groups, owner, group_ptr, group_row, group_relation, value_row, aggregated,
+            values, share, width, grad, dlogits,
+        )  # fmt: skip
+        if aggregated.shape[0]:
+            _dot_inputs(
+                groups, group_ptr, group_row, group_relation, source_row, source_node, aggregated,
+                x, grad_sums, dlogits,
+            )  # fmt: skip
+        first, last = target_ptr[start], target_ptr[end]
+        _times_attention(first, last, stream, below, scale, attention, grad_attention, dlogits)
+        subtract_share_of_sum(groups, group_ptr, within, attention, dlogits)
+        subtract_share_of_sum(targets, target_ptr, across, attention, dlogits)
+        if additive:
+            _additive_query_grads(groups, group_ptr, group_row, slope, signed, dlogits, dqueries)
+        else:
+            _query_grads(groups, group_ptr, group_row, source_row, keys, dlogits, dqueries)
