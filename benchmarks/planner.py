@@ -1,6 +1,6 @@
-"""Every alternative of the planner against its estimate, on graphs of many shapes.
+"""Time every alternative of the planner on graphs of many shapes, and compare its choice with the fastest.
 
-    python benchmarks/planner.py --out benchmarks/results/planner.json    # measure; about 10 minutes
+    python benchmarks/planner.py --out benchmarks/results/planner.json    # measure; about 5 minutes
     python benchmarks/planner.py --fit benchmarks/results/planner.json    # the rates that fit these measurements best
 
 Each cell is a graph (sources, targets, relations, edges) and a layer (F, D, H, bases). The table shows the CPU
@@ -63,7 +63,7 @@ def measure(side, layer, num_relations, calls):
         for name, plan in plans.items():
             step(plan)
             samples[name] += [step(plan), step(plan)]
-    counts, sizes = planner._counts(graph), conv.plan(graph) and next(iter(graph.plans))[0]
+    sizes = next(iter(graph.plans))[0]
     return {
         "side": side,
         "layer": layer,
@@ -71,7 +71,7 @@ def measure(side, layer, num_relations, calls):
         "choice": chosen.alternative,
         "milliseconds": {name: statistics.median(times) for name, times in samples.items()},
         "estimates": chosen.costs,
-        "work": planner.work(counts, sizes),
+        "work": {name: [3 * unit for unit in work] for name, work in planner.total_work(graph, sizes).items()},
     }
 
 
@@ -85,6 +85,7 @@ def show(records):
     good, winners = 0, {}
     for record in records:
         times, choice = record["milliseconds"], record["choice"]
+        times = {name: time for name, time in times.items() if name in names}  # files of earlier versions have more
         best = min(times, key=times.get)
         winners[best] = winners.get(best, 0) + 1
         loss = times[choice] / times[best] - 1
@@ -115,7 +116,7 @@ def fit(records):
             ones.append(1.0)
     scale = [max(column) or 1.0 for column in zip(*rows, strict=True)]
     rates, error = nnls([[value / s for value, s in zip(row, scale, strict=True)] for row in rows], ones)
-    print("fixed cost per step is part of `operation`; residual", round(error / len(rows) ** 0.5, 3))
+    print("residual", round(error / len(rows) ** 0.5, 3))
     for name, rate, s in zip(planner.Work._fields, rates, scale, strict=True):
         print(f"  {name:14s} {rate / s:.4g}")
 

@@ -86,14 +86,13 @@ def make_plan(graph: RelationalGraph, sizes: Sizes, backend: str, alternative: s
 
 
 def _make_plan(graph: RelationalGraph, sizes: Sizes, backend: str, alternative: str | None) -> Plan:
-    works = relation_works(graph, sizes)
     passes = 3 if sizes.backward else 1
-    totals = [sum((pair[order] for pair in works), Work()) for order in (0, 1)]
-    costs = {"project": (totals[0] + _queries(graph, sizes)).cost(passes)}
+    costs = {name: work.cost(passes) for name, work in total_work(graph, sizes).items()}
     sides: tuple[bool, ...] = ()
-    if backend == "numba" and sizes.can_aggregate:
-        costs["aggregate"] = (totals[1] + _queries(graph, sizes)).cost(passes)
-        gains = [project.cost(passes) - aggregate.cost(passes) for project, aggregate in works]
+    if backend != "numba" or not sizes.can_aggregate:
+        del costs["aggregate"]
+    else:
+        gains = [project.cost(passes) - aggregate.cost(passes) for project, aggregate in relation_work(graph, sizes)]
         sides, gain = tuple(gain > 0 for gain in gains), sum(gain for gain in gains if gain > 0)
         # A mixture takes a fifth to a quarter more than the sum of its parts: it must promise more than that.
         if any(sides) and not all(sides) and gain > 0.25 * costs["project"]:
@@ -112,13 +111,15 @@ def _make_plan(graph: RelationalGraph, sizes: Sizes, backend: str, alternative: 
     return Plan(chosen, aggregated, costs, reason, backend)
 
 
-def _queries(graph: RelationalGraph, sizes: Sizes) -> Work:
-    """Count the work of the queries, which is the same in both orders."""
+def total_work(graph: RelationalGraph, sizes: Sizes) -> dict[str, Work]:
+    """Count the work of a forward pass in either order, for all relations."""
     F, _, H, A = sizes[:4]
-    return _products(graph.structure.targets.node.shape[0], F, H * A, graph.num_relations) if A else Work()
+    queries = _products(graph.structure.targets.node.shape[0], F, H * A, graph.num_relations) if A else Work()
+    works = relation_work(graph, sizes)
+    return {name: sum((pair[order] for pair in works), queries) for order, name in enumerate(("project", "aggregate"))}
 
 
-def relation_works(graph: RelationalGraph, sizes: Sizes) -> list[tuple[Work, Work]]:
+def relation_work(graph: RelationalGraph, sizes: Sizes) -> list[tuple[Work, Work]]:
     """Count for each relation the work of projecting first and of aggregating first, without the queries."""
     s = graph.structure
     pointers = (s.sources.relation_ptr, s.targets.relation_ptr, s.source_ptr[s.sources.relation_ptr.long()])
