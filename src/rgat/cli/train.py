@@ -20,20 +20,30 @@ if TYPE_CHECKING:
 class GraphFiles:
     """A person's own knowledge graph; the fields are named after those of `rgat.predictor.files.read`."""
 
-    rdf: Annotated[list[Path] | None, typer.Option(help="Your graph: an RDF file; repeat for several.")] = None
-    labels: Annotated[Path | None, typer.Option(help="TSV or CSV of nodes and their classes.")] = None
-    test_labels: Annotated[
-        Path | None, typer.Option(help="The same for the test part; without it a fifth of --labels.")
+    rdf: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="RDF file of your graph; repeat for several.")
     ] = None
-    node_column: Annotated[str | None, typer.Option(help="Column of the nodes; default: the first.")] = None
-    label_column: Annotated[str | None, typer.Option(help="Column of the classes; default: the last.")] = None
+    labels: Annotated[Path | None, typer.Option(metavar="FILE", help="TSV or CSV of nodes and their classes.")] = None
+    test_labels: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Labels of the test part.  [default: a fifth of --labels]")
+    ] = None
+    node_column: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Column of the nodes.  [default: the first]")
+    ] = None
+    label_column: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Column of the classes.  [default: the last]")
+    ] = None
     label_predicate: Annotated[
-        str | None, typer.Option(help="Instead of --labels: the IRI that says the class; its triples leave the graph.")
+        str | None,
+        typer.Option(metavar="IRI", help="Predicate that gives the classes, instead of --labels; it leaves the graph."),
     ] = None
     drop_predicates: Annotated[
-        list[str] | None, typer.Option("--drop", help="IRI of a predicate to leave out; repeat for several.")
+        list[str] | None, typer.Option("--drop", metavar="IRI", help="Predicate to leave out; repeat for several.")
     ] = None
-    features: Annotated[str | None, typer.Option(help="Of types,degrees,literals: for nodes added later.")] = None
+    features: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help="Node features: types, degrees, literals, or several of them with commas."),
+    ] = None
     skip_unknown: Annotated[bool, typer.Option("--skip-unknown", help="Drop labels of unknown nodes.")] = False
 
 
@@ -41,13 +51,16 @@ class GraphFiles:
 class MoleculeFile:
     """A person's own molecules; the fields are named after those of `rgat.predictor.files.read`."""
 
-    smiles: Annotated[Path | None, typer.Option(help="Your molecules: CSV of SMILES and 0/1 columns.")] = None
+    smiles: Annotated[Path | None, typer.Option(metavar="FILE", help="CSV of SMILES and columns of 0 and 1.")] = None
     smiles_column: SmilesColumn = None
-    tasks: Annotated[list[str] | None, typer.Option(help="Columns to learn; default: all of 0, 1.")] = None
-    thresholds: Annotated[
-        list[str] | None, typer.Option("--threshold", help="COLUMN=VALUE: numbers from VALUE on count as positive.")
+    tasks: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Column to learn; repeat.  [default: all of 0 and 1]")
     ] = None
-    split: Annotated[str, typer.Option(help="Of molecules: random or scaffold.")] = "random"
+    thresholds: Annotated[
+        list[str] | None,
+        typer.Option("--threshold", metavar="COLUMN=VALUE", help="Count numbers from VALUE on as positive."),
+    ] = None
+    split: Annotated[str, typer.Option(metavar="KIND", help="Split of the molecules: random or scaffold.")] = "random"
     skip_invalid: Annotated[bool, typer.Option("--skip-invalid", help="Drop rows with invalid SMILES.")] = False
     relaxed: Annotated[bool, typer.Option("--relaxed", help="Accept unusual valences.")] = False
 
@@ -56,55 +69,69 @@ class MoleculeFile:
 class FitOptions:
     """Options of `rgat.fit` that are neither of the model nor of its training."""
 
-    search: Annotated[int, typer.Option(min=0, help="Configurations to try first, on validation data.")] = 0
-    ensemble: Annotated[int, typer.Option(min=1, help="Models to train and average.")] = 1
+    search: Annotated[int, typer.Option(min=0, metavar="N", help="Trials of a search on validation data.")] = 0
+    ensemble: Annotated[int, typer.Option(min=1, metavar="N", help="Models to train and average.")] = 1
     comparison: Annotated[bool, typer.Option(help="Also train simpler systems on the same split.")] = True
-    seed: Annotated[int, typer.Option(help="Seed of parameters, dropout, batches and splits.")] = 0
+    seed: Annotated[int, typer.Option(metavar="N", help="Random seed of parameters, dropout, batches and splits.")] = 0
 
 
 @dataclass(frozen=True)
 class ModelOptions:
     """Options of the model and its training, named as in a configuration; None where an option is not given."""
 
-    model: Annotated[str | None, typer.Option(help="RGCN, or additive or multiplicative WIRGAT or ARGAT.")] = None
-    max_epochs: Annotated[int | None, typer.Option("--epochs", min=1, help="Largest number of epochs.")] = None
-    patience: Annotated[int | None, typer.Option(min=1, help="Epochs without improvement before stopping.")] = None
-    learning_rate: Annotated[float | None, typer.Option(help="Learning rate of Adam.")] = None
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Graphs per step, over all processes.")] = None
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="RGCN, or additive or multiplicative WIRGAT or ARGAT.")
+    ] = None
+    max_epochs: Annotated[
+        int | None, typer.Option("--epochs", min=1, metavar="N", help="Largest number of epochs.")
+    ] = None
+    patience: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Stop after N epochs without improvement.")
+    ] = None
+    learning_rate: Annotated[float | None, typer.Option(metavar="RATE", help="Learning rate of Adam.")] = None
+    batch_size: Annotated[int | None, typer.Option(min=1, metavar="N", help="Graphs per step, over all processes.")] = (
+        None
+    )
     hidden_channels: Annotated[
-        int | None, typer.Option("--hidden", min=1, help="Units of a relational layer, over all heads.")
+        int | None, typer.Option("--hidden", min=1, metavar="N", help="Units of a relational layer, over all heads.")
     ] = None
-    heads: Annotated[int | None, typer.Option(min=1, help="Attention heads.")] = None
+    heads: Annotated[int | None, typer.Option(min=1, metavar="N", help="Attention heads.")] = None
     num_bases: Annotated[
-        int | None, typer.Option("--bases", min=1, help="Bases of the kernels; default: full kernels.")
+        int | None, typer.Option("--bases", min=1, metavar="N", help="Bases of the kernels.  [default: full kernels]")
     ] = None
-    batch_norm: Annotated[bool | None, typer.Option(help="Normalise the relational layers.")] = None
-    feature_dropout: Annotated[float | None, typer.Option(help="Rate of feature dropout.")] = None
-    edge_dropout: Annotated[float | None, typer.Option(help="Rate of edge dropout.")] = None
-    kernel_l2: Annotated[float | None, typer.Option("--l2", help="Coefficient of the squared kernels.")] = None
+    batch_norm: Annotated[bool | None, typer.Option(help="Apply batch normalisation to relational layers.")] = None
+    feature_dropout: Annotated[float | None, typer.Option(metavar="RATE", help="Rate of feature dropout.")] = None
+    edge_dropout: Annotated[float | None, typer.Option(metavar="RATE", help="Rate of edge dropout.")] = None
+    kernel_l2: Annotated[
+        float | None, typer.Option("--l2", metavar="RATE", help="Coefficient of the squared kernels.")
+    ] = None
 
 
 @grouped
 def train(
-    out: Annotated[Path, typer.Option(help="Folder for the model.")],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the model.")],
     graph: GraphFiles,
     molecules: MoleculeFile,
     fitting: FitOptions,
     options: ModelOptions,
     data: OptionalDataName = None,
-    config: Annotated[Path | None, typer.Option(help="TOML file with model and settings.")] = None,
-    option: Annotated[list[str] | None, typer.Option(help="NAME=VALUE of model or training; repeat.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the training in the folder.")] = False,
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="TOML file with model and settings.")] = None,
+    option: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Any option of model or training; repeat.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the training that was interrupted in the folder.")
+    ] = False,
 ) -> None:
-    """Train a model on your own files, or on a data set by name, and keep it.
+    """Train a model on your own files, or on a data set by name.
 
     \b
     Examples:
-      rgat train --rdf dump.nt.gz --labels labels.tsv --node-column person --label-column group --out model
-      rgat train --rdf dump.ttl --label-predicate http://example.org/group --features types,literals --out model
-      rgat train --smiles assays.csv --threshold IC50=10 --ensemble 3 --out model
+      rgat train --rdf dump.nt.gz --labels labels.tsv --out model
+      rgat train --rdf dump.ttl --label-predicate http://x.org/group --out model
+      rgat train --smiles assays.csv --threshold IC50=10 --out model
       rgat train aifb --out runs/aifb --hidden 16 --l2 0.0005 --resume
-      torchrun --nproc-per-node 2 -m rgat train tox21 --out runs/tox21 --heads 4
+      torchrun --nproc-per-node 2 -m rgat train tox21 --out runs/tox21
     """
     from rgat.predictor import files as own_data
     from rgat.training.distributed import joined_processes, processes
