@@ -22,12 +22,12 @@ all nodes times all relations.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from rgat.ops.backend import Call, KernelSet, Operands, Saved
+from rgat.ops.backend import Call, KernelSet, Operands, Saved, TableKernels
 from rgat.ops.dispatch import kernel_set
 from rgat.ops.projection import fold_kernels, fold_kernels_backward
 from rgat.ops.registration import fake_grads, like_inputs, operator, wide, widen, without_autocast
@@ -145,10 +145,8 @@ def _attend_table(
     call: Call,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Attend to rows of a table; gather them first where the backend cannot read them where they are."""
-    read = getattr(backend, "attend_table", None)
-    if read is not None:
-        found: tuple[Tensor, Tensor, Tensor, Tensor] = read(table, query_kernel, key_kernel, edge_logits, places, call)
-        return found
+    if backend.READS_TABLES:
+        return cast(TableKernels, backend).attend_table(table, query_kernel, key_kernel, edge_logits, places, call)
     s, queries, keys = call.structure, None, None
     values = table.index_select(0, places[0])
     if query_kernel is not None and key_kernel is not None:
@@ -169,13 +167,12 @@ def _attend_table_backward(
     call: Call,
 ) -> tuple[Tensor | None, ...]:
     """Return the gradients of the table, both kernels and the edge logits."""
-    read = getattr(backend, "attend_table_backward", None)
-    if read is not None:
-        found: tuple[Tensor | None, ...] = read(*grads, tuple(saved), tuple(inputs), places, call)
-        return found
-    (attention, queries, keys), (table, query_kernel, key_kernel, edge_logits), s = saved, inputs, call.structure
-    values = table.index_select(0, places[0])
     grad, grad_attention = grads
+    (attention, queries, keys), (table, query_kernel, key_kernel, edge_logits), s = saved, inputs, call.structure
+    if backend.READS_TABLES:
+        made, given = (attention, queries, keys), (table, query_kernel, key_kernel, edge_logits)
+        return cast(TableKernels, backend).attend_table_backward(grad, grad_attention, made, given, places, call)
+    values = table.index_select(0, places[0])
     made_queries, made_keys = (None, None) if query_kernel is None else (queries, keys)
     tensors = (grad, grad_attention, attention, values, made_queries, made_keys, edge_logits)
     dvalues, dqueries, dkeys, dlogits = backend.attend_backward(*tensors, call)

@@ -115,6 +115,7 @@ class KernelSet(Protocol):
 
     TAKES_HALF: bool  # accepts half precision, and accumulates in single precision
     KEYS_BEHIND_VALUES: bool  # `Saved.values` has the keys' columns as padding
+    READS_TABLES: bool  # also implements `TableKernels`
 
     def why_not(self) -> str | None:
         """Say why these kernels cannot be used on this machine; None if they can."""

@@ -51,6 +51,7 @@ __all__ = [
 
 TAKES_HALF = False
 KEYS_BEHIND_VALUES = True
+READS_TABLES = True
 
 
 def why_not() -> str | None:

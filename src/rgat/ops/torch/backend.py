@@ -16,6 +16,7 @@ from rgat.structure import Rows, Structure
 
 TAKES_HALF = False
 KEYS_BEHIND_VALUES = False
+READS_TABLES = False
 
 
 def why_not() -> str | None:

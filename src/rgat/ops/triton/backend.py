@@ -32,6 +32,7 @@ __all__ = [
 
 TAKES_HALF = True
 KEYS_BEHIND_VALUES = False
+READS_TABLES = False
 
 
 def why_not() -> str | None:
