@@ -428,3 +428,16 @@ def test_batch_norm_and_edge_dropout_make_nodes_depend_on_more_than_their_recept
             assert not model.depends_on_edges_alone
             assert model.eval().depends_on_edges_alone
     assert stack([NodeClassifier(6, 3, 4)]).model.depends_on_edges_alone
+
+
+def test_a_stack_runs_no_hooks_of_a_member_and_draws_no_parameters():
+    graph, calls = random_graph(9, 60, 4), []
+    models = [NodeClassifier(5, 2, 4) for _ in range(2)]
+    models[0].conv1.register_forward_hook(lambda *_: calls.append(1))
+    together = stack(models)
+    together(torch.randn(9, 5), graph)
+    assert calls == []
+    with pytest.raises(RuntimeError, match="a stack cannot draw new parameters"):
+        together.model.conv1.reset_parameters()
+    assert together.model.conv1.plan(graph).alternative == "project"
+    assert repr(together.model.conv1).startswith("StackedRGATConv(\n  members=2, 5, 16")

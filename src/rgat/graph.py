@@ -144,8 +144,8 @@ class RelationalGraph:
 
     def to(self, device: torch.device | str) -> RelationalGraph:
         """Return the graph on another device; a prepared graph stays prepared."""
-        target = torch.device(device)
-        return self._map(lambda tensor: tensor.to(target))
+        with outside():
+            return self._map(lambda tensor: tensor.to(torch.device(device)))
 
     def with_inverses(self) -> RelationalGraph:
         """Add for every edge the reverse edge, under relation ``r + R``; the result has ``2 R`` relations."""

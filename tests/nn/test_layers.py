@@ -450,3 +450,44 @@ def test_gather_gradients():
     graph = random_graph(6, 5, 2, batch=torch.tensor([0, 2, 0, 2, 2, 0]))
     x = torch.randn(6, 3, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda x: GraphGather()(x, graph), (x,))
+
+
+def test_combining_values_with_a_given_attention_counts_no_call(graph, x):
+    conv = RGATConv(F, D, R, feature_dropout=0.5, edge_dropout=0.5).double().train()
+    attention = torch.rand(graph.num_edges, 1, dtype=torch.float64)
+    before = torch.get_rng_state()
+    assert torch.equal(conv.combine(x, graph, attention), conv.eval().combine(x, graph, attention))
+    assert conv.dropout_state[1] == 0
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("merge", ["concat", "mean", "projection"])
+def test_returned_attention_keeps_its_precision_under_autocast(graph, merge):
+    conv = RGATConv(N, D, R, heads=2, head_merge=merge)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        _, (_, attention) = conv(None, graph, return_attention_weights=True)
+    assert attention.dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("score", ["additive", "dynamic"])
+def test_a_compact_layer_trains_in_half_precision(graph, dtype, score):
+    conv = RGATConv(N, D, R, score=score, graph=graph).to(dtype)
+    conv(None, graph).float().square().sum().backward()
+    assert all(p.grad.isfinite().all() and p.grad.dtype == dtype for p in conv.parameters())
+    assert conv.kernel.weight.grad.abs().max() > 0
+
+
+def test_a_graph_moved_in_inference_mode_can_be_trained_on(graph, x):
+    with torch.inference_mode():
+        moved = graph.prepare().to("cpu")
+    conv = RGATConv(F, D, R).double()
+    conv(x, moved).sum().backward()
+    assert conv.kernel.weight.grad.abs().max() > 0
+
+
+def test_a_plan_of_another_backend_is_refused(graph, x):
+    conv = RGATConv(F, D, R).double()
+    plan = conv.plan(graph, "aggregate")
+    with ops.backend("torch"), pytest.raises(ValueError, match='"aggregate" must not be used with this backend'):
+        conv(x, graph, plan=plan)

@@ -78,3 +78,27 @@ def test_attending_to_rows_in_place_equals_attending_to_copies(threads, score, s
         assert (fast is None) == (plain is None)
         if fast is not None:
             torch.testing.assert_close(fast, plain)
+
+
+def test_rows_of_several_layers_are_found_once_and_forgotten_with_their_layer(monkeypatch):
+    from rgat.nn import kernels
+    from rgat.ops import cache
+
+    graph = random_graph(9, 60, 4)
+    layers = [RGATConv(9, 3, 4, graph=graph) for _ in range(3)]
+    for _ in range(3):
+        for conv in layers:
+            conv(None, graph)
+    known = cache.kept_with(graph.structure.sources.node)["places"]
+    assert len(known) == 3
+    monkeypatch.setattr(kernels, "_find_rows", None)
+    for conv in layers:
+        conv(None, graph)  # nothing is looked up again
+    monkeypatch.undo()
+    del layers, conv
+    last = RGATConv(9, 3, 4, graph=graph)
+    last(None, graph)
+    assert len(known) == 1
+    last.rows.add_(0)  # changed in place: looked up again
+    last(None, graph)
+    assert len(known) == 1

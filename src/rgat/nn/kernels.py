@@ -7,6 +7,8 @@ have the heads of all members side by side, ``S * H`` of them.
 from __future__ import annotations
 
 import math
+import weakref
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +16,7 @@ from torch import Tensor, nn
 from rgat import ops
 from rgat.graph import RelationalGraph
 from rgat.ops import cache
-from rgat.structure import Rows
+from rgat.structure import Rows, outside
 
 
 def glorot_uniform_(parameter: Tensor, fan: int) -> None:
@@ -149,7 +151,7 @@ class RowsOfGraph:
         else:
             kept = cache.kept_with(sources.place)
             if "of edges" not in kept:
-                with torch.inference_mode(False):
+                with outside():
                     kept["of edges"] = sources.place.index_select(0, s.source_row)
             of_edges = kept["of edges"]
         return join_members(self.kernel.weight, 3), [*sources, *targets, of_edges]
@@ -159,12 +161,15 @@ def find_rows(held: Tensor, rows: Rows, graph: RelationalGraph) -> ops.Places:
     """Return where rows of the graph stand among those that a compact layer holds; an error if one is missing."""
     if torch.compiler.is_compiling():
         return ops.Places(*_find_rows(held, rows.keys(graph.num_nodes)))
-    kept = cache.kept_with(rows.node)
-    layer, places = kept.get("places", (None, None))
-    if layer is not held:
-        with torch.inference_mode(False):  # a graph first used in inference may be trained on later
+    known: dict[int, tuple[Any, ...]] = cache.kept_with(rows.node).setdefault("places", {})  # by layer
+    version = -1 if held.is_inference() else held._version
+    layer, seen, places = known.get(id(held), (lambda: None, None, None))
+    if layer() is not held or seen != version:
+        with outside():
             places = ops.Places(*_find_rows(held, rows.keys(graph.num_nodes)))
-        kept["places"] = (held, places)
+        for number in [number for number, (other, _, _) in known.items() if other() is None]:
+            known.pop(number, None)
+        known[id(held)] = (weakref.ref(held), version, places)
     found: ops.Places = places
     return found
 

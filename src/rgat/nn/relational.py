@@ -104,11 +104,7 @@ class RelationalConv(nn.Module):
         drops = self.training and self.feature_dropout > 0
         can_aggregate = not drops and not (self._is_dynamic and attention_width)
         channels = (self.in_channels, self.out_channels, self.heads, attention_width)
-        sizes = ops.Sizes(*channels, can_aggregate, torch.is_grad_enabled())
-        if torch.compiler.is_compiling():  # plans are made in eager mode
-            plan = graph.plans.get((sizes, alternative)) or ops.Plan()
-            return plan if ops.requested_backend() in ("auto", plan.backend) else ops.Plan()
-        return ops.make_plan(graph, sizes, ops.active_backend(graph.device), alternative)
+        return ops.make_plan(graph, ops.Sizes(*channels, can_aggregate, torch.is_grad_enabled()), alternative)
 
     def _check_plan(self, plan: ops.Plan, graph: RelationalGraph, attends: bool) -> None:
         """Refuse a plan that was made for another graph or another kind of call."""
@@ -118,7 +114,9 @@ class RelationalConv(nn.Module):
                 f"{len(plan.aggregated)}; ask `conv.plan(graph)`"
             )
         reason = None
-        if self.training and self.feature_dropout > 0:
+        if not ops.can_aggregate(graph.device):
+            reason = "this backend"
+        elif self.training and self.feature_dropout > 0:
             reason = "feature dropout, which is on"
         elif self._is_dynamic and attends:
             reason = "the dynamic score"
@@ -130,37 +128,34 @@ class RelationalConv(nn.Module):
     def _compute(
         self, inputs: ops.Inputs, scores: ops.Scores | None, graph: RelationalGraph, plan: ops.Plan | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return the merged outputs, bias included, and the attention of the sorted edges ``[E, S * H]``."""
+        """Return the outputs ``[N, S * H, D]`` and the attention of the sorted edges ``[E, S * H]``.
+
+        The bias is added where heads are concatenated; otherwise `_merge` adds it.
+        """
         aggregated: tuple[bool, ...] = ()
         if inputs.x is not None and self.members is None:
             plan = plan or self._plan(graph, self._attention_width if scores is not None else 0)
             self._check_plan(plan, graph, scores is not None)
             aggregated = plan.aggregated
         bias = self.bias if self.head_merge == "concat" else None
-        call = self._call(inputs, scores, graph, None if bias is None else bias.flatten(), aggregated)
-        out, attention = ops.compute_layer(call)
-        return self._merge(out), attention
+        call = self._call(inputs, scores, graph)._replace(
+            state=self._next_dropout_state(), bias=None if bias is None else bias.flatten(), aggregated=aggregated
+        )
+        return ops.compute_layer(call)
 
-    def _call(
-        self,
-        inputs: ops.Inputs,
-        scores: ops.Scores | None,
-        graph: RelationalGraph,
-        bias: Tensor | None = None,
-        aggregated: tuple[bool, ...] = (),
-    ) -> ops.LayerCall:
+    def _call(self, inputs: ops.Inputs, scores: ops.Scores | None, graph: RelationalGraph) -> ops.LayerCall:
+        """Describe a call without dropout, bias and plan."""
         kernel: Any = self.kernel
         if isinstance(kernel, RowKernel):
             assert self.rows is not None
             kernel = RowsOfGraph(kernel, self.rows, graph, self.row_ends)
-        state = self._next_dropout_state()
-        return ops.LayerCall(inputs, kernel, scores, graph, self._attention(scores), state, bias, aggregated)
+        return ops.LayerCall(inputs, kernel, scores, graph, self._attention(scores))
 
     def _attention(self, scores: ops.Scores | None) -> ops.Attention:
         across = [word == "across" for word in self.scope] * (self.members or 1)
         additive = scores is not None and scores.score_kernels is None
         slope = scores.negative_slope if scores is not None and additive else None
-        return ops.Attention(across, slope, *self._dropout_rates, ops.requested_backend())
+        return ops.Attention(across, slope, *self._dropout_rates)
 
     @property
     def _dropout_rates(self) -> tuple[float, float]:

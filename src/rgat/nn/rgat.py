@@ -178,10 +178,10 @@ class RGATConv(RelationalConv):
         scores = None if constant_attention else self._scores(edge_attr)
         out, attention = self._compute(self._check_input(x, graph), scores, graph, plan)
         if not return_attention_weights:
-            return out
+            return self._merge(out)
         order = graph.structure.order.long()
         attention = torch.zeros_like(attention).index_copy(0, order, attention.abs()).to(out.dtype)
-        return out, (graph.edge_index, attention)
+        return self._merge(out), (graph.edge_index, attention)
 
     def _scores(self, edge_attr: Tensor | None) -> ops.Scores:
         """Return what logits are made of; the heads of a stack's members side by side."""

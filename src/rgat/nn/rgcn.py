@@ -64,7 +64,8 @@ class RGCNConv(RelationalConv):
     ) -> Tensor:
         """Return the output ``[N, D]`` for the inputs that :class:`RGATConv` takes; attention is constant anyway."""
         graph = self._check_graph(x, edge_index, edge_type, None)
-        return self._compute(self._check_input(x, graph), None, graph, plan)[0]
+        out, _ = self._compute(self._check_input(x, graph), None, graph, plan)
+        return self._merge(out)
 
     def extra_repr(self) -> str:
         return f"{self.in_channels}, {self.out_channels}, num_relations={self.num_relations}{self._shown_dropout}"

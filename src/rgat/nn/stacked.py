@@ -73,6 +73,17 @@ class _StackedConv(Stacked, RelationalConv):
     rates: Tensor  # [S, 4], see ops.member_rates
     counted: Tensor  # [S], 1 where a member has any dropout
 
+    def reset_parameters(self) -> None:
+        """Refuse: each member keeps the parameters and the dropout seed that it came with."""
+        raise RuntimeError("a stack cannot draw new parameters; reset the models, then stack them")
+
+    def plan(self, graph: RelationalGraph, alternative: str | None = None) -> ops.Plan:
+        """Return the one plan of a stack: inputs are projected first."""
+        return ops.Plan()
+
+    def extra_repr(self) -> str:
+        return f"members={self.members}, {super().extra_repr()}"
+
     def select(self, members: list[int]) -> None:
         super().select(members)
         self.dropout = [self.dropout[member] for member in members]
@@ -99,6 +110,9 @@ class StackedRGCNConv(_StackedConv, RGCNConv):
 
 def _stack_convs(layers: Sequence[RGATConv | RGCNConv]) -> StackedRGATConv | StackedRGCNConv:
     stack = copy.deepcopy(layers[0])
+    for module in stack.modules():  # hooks stay with the member
+        for hooks in (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks):
+            hooks.clear()
     stack.__class__ = StackedRGATConv if isinstance(stack, RGATConv) else StackedRGCNConv
     assert isinstance(stack, _StackedConv)
     stack.members, stack.dropout = len(layers), [(layer.feature_dropout, layer.edge_dropout) for layer in layers]

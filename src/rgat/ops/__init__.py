@@ -6,7 +6,7 @@ from rgat.ops.bases import spread
 from rgat.ops.dispatch import active_backend, backend, requested_backend, why_not
 from rgat.ops.dropout import count_call, member_rates
 from rgat.ops.layer import compute_layer, row_values
-from rgat.ops.planner import Plan, Sizes, make_plan
+from rgat.ops.planner import Plan, Sizes, can_aggregate, make_plan
 from rgat.ops.projection import Places, look_up, project
 from rgat.ops.reference import relational_attention
 
@@ -22,6 +22,7 @@ __all__ = [
     "active_backend",
     "attend",
     "backend",
+    "can_aggregate",
     "compute_layer",
     "convolve",
     "count_call",

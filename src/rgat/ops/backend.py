@@ -21,7 +21,7 @@ class Attention(NamedTuple):
     negative_slope: float | None  # of the additive score; None: multiplicative, or dynamic (see `rgat.ops.layer`)
     feature_dropout: float = 0.0
     edge_dropout: float = 0.0
-    backend: str = "auto"  # backward runs on the backend of forward: saved tensors have that backend's layout
+    backend: str = "auto"  # set by `compute_layer`; backward runs on the backend of forward
 
 
 class Call(NamedTuple):
@@ -45,11 +45,11 @@ class Operands(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """What the forward pass of a convolution keeps for the backward pass; the same on every backend."""
+    """What the forward pass of a convolution keeps for the backward pass, which runs on the same backend."""
 
-    attention: Tensor  # [E, H]; the sign bit of additive attention is the sign of the score
+    attention: Tensor  # [E, H]; on a compiled backend the sign bit of additive attention is the sign of the score
     queries: Tensor  # [V, H, A]
-    values: Tensor  # [U, P, at least H * D / P]; columns beyond the values are padding
+    values: Tensor  # [U, P, at least H * D / P]; columns beyond the values are padding; Numba's are after dropout
     keys: Tensor  # [U, P, H * A / P]
     sums: Tensor  # [V, H, F] where inputs are aggregated first, else empty
 
@@ -95,8 +95,8 @@ class LayerCall(NamedTuple):
     scores: Scores | None  # None: constant attention
     graph: RelationalGraph
     attention: Attention
-    state: Tensor | None
-    bias: Tensor | None  # [H * D]
+    state: Tensor | None = None  # see `Call`
+    bias: Tensor | None = None  # [H * D]
     aggregated: tuple[bool, ...] = ()  # see `Call`; empty: none
 
 

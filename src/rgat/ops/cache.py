@@ -1,8 +1,8 @@
 """Keep what follows from a tensor for as long as the tensor lives.
 
-This is the one rule for everything that operators keep between calls: an entry belongs to a tensor object and is
-dropped with it. Entries of `derived` are dropped earlier, when the tensor is changed in place or its memory moves (as
-it does when it is shared with another process).
+This is the one rule for what operators keep between calls, but for recorded launches: an entry belongs to a tensor
+object and is dropped with it. Entries of `derived` are dropped earlier, when the tensor is changed in place or its
+memory moves (as it does when it is shared with another process).
 """
 
 from __future__ import annotations
@@ -16,14 +16,18 @@ from torch import Tensor
 
 _CALLS_BEFORE_CACHING = 12  # a layer asks for the same table up to three times in a step, a few layers share a batch
 
-_entries: dict[int, tuple[weakref.ref[Tensor], dict[Any, Any], list[Any]]] = {}
+_Entry = tuple[weakref.ref[Tensor], dict[Any, Any], list[Any]]  # what is kept with it, and what was derived
+_entries: dict[int, _Entry] = {}
 
 
-def _find(tensor: Tensor) -> tuple[weakref.ref[Tensor], dict[Any, Any], list[Any]]:
+def _find(tensor: Tensor) -> _Entry:
     number, entries = id(tensor), _entries  # a local name lives on while the interpreter shuts down
     entry = entries.get(number)
     if entry is None or entry[0]() is not tensor:
-        entry = entries[number] = (weakref.ref(tensor, lambda _: entries.pop(number, None)), {}, [None, {}])
+        fresh: _Entry = (weakref.ref(tensor, lambda _: entries.pop(number, None)), {}, [None, {}])
+        if entry is not None:
+            entries.pop(number, None)
+        entry = entries.setdefault(number, fresh)  # another thread may have been first
     return entry
 
 
@@ -35,7 +39,7 @@ def kept_with(tensor: Tensor) -> dict[Any, Any]:
 def derived(tensor: Tensor) -> dict[Any, Any]:
     """Return the values that were derived from the tensor's contents, by key; empty once these have changed."""
     current = _find(tensor)[2]
-    state = (tensor.data_ptr(), -1 if tensor.is_inference() else tensor._version)
+    state = (tensor.data_ptr(), tensor.shape, -1 if tensor.is_inference() else tensor._version)
     if current[0] != state:
         current[:] = state, {}
     values: dict[Any, Any] = current[1]

@@ -21,13 +21,13 @@ class _Fused:
         s, scores, x = call.graph.structure, call.scores, call.inputs.x
         shared = Call(s, call.attention, call.state, list(call.aggregated) or [False])
         edge_logits = None if scores is None else project_edges(scores.edge_attr, scores.edge_kernels, s)
-        if scores is not None and scores.score_kernels is not None:  # dynamic: not linear in queries and keys
-            out, attention = _attend_to_values(call, shared, scores, edge_logits)
-        elif x is not None:
-            kernels = None if scores is None else scores.kernels
-            bias = None if call.bias is None else call.bias.to(as_autocast(x).dtype)
-            return convolve(as_autocast(x), call.kernel.compose(), kernels, edge_logits, shared, bias)
-        elif (held := call.kernel.held_rows(scores is not None)) is not None:
+        is_dynamic = scores is not None and scores.score_kernels is not None  # not linear in queries and keys
+        if x is not None and not is_dynamic:
+            x, kernels = as_autocast(x), None if scores is None else scores.kernels
+            bias = None if call.bias is None else call.bias.to(x.dtype)
+            return convolve(x, call.kernel.compose(), kernels, edge_logits, shared, bias)
+        held = None if is_dynamic else call.kernel.held_rows(scores is not None)
+        if held is not None:
             query_kernel, key_kernel = (None, None) if scores is None else scores.kernels.chunk(2, dim=2)
             out, attention = attend(held[0], query_kernel, key_kernel, edge_logits, shared, held[1])
         else:
@@ -83,5 +83,6 @@ _REFERENCE: Backend = reference
 
 def compute_layer(call: LayerCall) -> tuple[Tensor, Tensor]:
     """Return the outputs ``[N, H, D]``, bias included, and the attention of the sorted edges ``[E, H]``."""
-    out, attention = (_REFERENCE if requested_backend() == "reference" else _FUSED).compute(call)
-    return out, attention
+    word = requested_backend()
+    call = call._replace(attention=call.attention._replace(backend=word))
+    return (_REFERENCE if word == "reference" else _FUSED).compute(call)

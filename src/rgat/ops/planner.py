@@ -15,8 +15,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import torch
+
 from rgat.checks import check_word
 from rgat.graph import RelationalGraph
+from rgat.ops.dispatch import active_backend, requested_backend
 from rgat.structure import outside
 
 ALTERNATIVES = ("project", "aggregate", "per relation")
@@ -75,14 +78,23 @@ class Work(NamedTuple):
 NANOSECONDS = Work(0.02, 0.7, 40.0, 0.47, 40.0, 1_000.0, 30_000.0)
 
 
-def make_plan(graph: RelationalGraph, sizes: Sizes, backend: str, alternative: str | None = None) -> Plan:
-    """Return the cheapest plan, or the one that is asked for."""
+def make_plan(graph: RelationalGraph, sizes: Sizes, alternative: str | None = None) -> Plan:
+    """Return the cheapest plan, or the one that is asked for; in compiled code one made before, or the default."""
     key = (sizes, alternative)
+    if torch.compiler.is_compiling():
+        known: Plan = graph.plans.get(key) or Plan()
+        return known if requested_backend() in ("auto", known.backend) else Plan()
+    backend = active_backend(graph.device)
     if key not in graph.plans or graph.plans[key].backend != backend:
         with outside():
             graph.plans[key] = _make_plan(graph, sizes, backend, alternative)
     plan: Plan = graph.plans[key]
     return plan
+
+
+def can_aggregate(device: torch.device) -> bool:
+    """Whether the backend for tensors on a device can sum inputs first; the reference takes any plan."""
+    return torch.compiler.is_compiling() or active_backend(device) in ("numba", "reference")
 
 
 def _make_plan(graph: RelationalGraph, sizes: Sizes, backend: str, alternative: str | None) -> Plan:

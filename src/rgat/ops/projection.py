@@ -127,10 +127,10 @@ def _(table: Tensor, places: list[Tensor]) -> tuple[Tensor, Tensor]:
 def _look_up_grad(
     first: Tensor, second: Tensor | None, table: Tensor, places: list[Tensor], needs: list[bool]
 ) -> Tensor:
-    grads = [first]
+    backend, grads = kernel_set(first.device), [first]
     if len(places) > 2:
-        grads.append(table.new_zeros(len(places[2]), *table.shape[1:]) if second is None else second.contiguous())
-    return kernel_set(first.device).gather_back(grads, places[1::2])
+        grads.append(first.new_zeros(len(places[2]), *table.shape[1:]) if second is None else second)
+    return backend.gather_back(widen(tuple(grads), backend), places[1::2]).to(table.dtype)
 
 
 @_look_up_grad.register_fake

@@ -141,7 +141,7 @@ class Operator:
         is needed. It returns one tensor for each of these, empty where no gradient is needed.
         """
         num_inputs = len(self._signature.flat.parameters)
-        rest = num_inputs - differentiable + 1
+        rest = num_inputs - differentiable + 1  # the last argument of `apply` is the function
 
         # Not a `setup_context` of its own: PyTorch would inspect the signature in each call.
         def forward(ctx: Any, *arguments: Any) -> Any:
@@ -182,8 +182,7 @@ class Operator:
             found = found if isinstance(found, tuple) else (found,)
             return *(one if need else None for one, need in zip(found, needs, strict=True)), *[None] * rest
 
-        members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-        self._differentiable = type("Differentiable", (torch.autograd.Function,), members)
+        self._set_autograd(forward, backward)
         gradient.refuse_backward()
 
     def refuse_backward(self) -> None:
@@ -192,8 +191,11 @@ class Operator:
         def forward(ctx: Any, *arguments: Any) -> Any:
             return arguments[-1](*arguments[:-1])
 
-        members = {"forward": staticmethod(forward), "backward": staticmethod(_no_double_backward)}
-        self._differentiable = type("Differentiable", (torch.autograd.Function,), members)
+        self._set_autograd(forward, _no_double_backward)
+
+    def _set_autograd(self, forward: Callable[..., Any], backward: Callable[..., Any]) -> None:
+        members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+        self._differentiable = type(self.name.replace("::", "_"), (torch.autograd.Function,), members)
 
     def __call__(self, *arguments: Any) -> Any:
         return self.call_flat(*self._signature.flatten(arguments))
