@@ -30,7 +30,7 @@ from torch import Tensor
 from rgat.ops.backend import Call, KernelSet, Operands, Saved, TableKernels
 from rgat.ops.dispatch import kernel_set
 from rgat.ops.projection import fold_kernels, fold_kernels_backward
-from rgat.ops.registration import fake_grads, like_inputs, operator, wide, widen, without_autocast
+from rgat.ops.registration import like_inputs, operator, wide, widen, without_autocast
 
 
 def _backend(tensor: Tensor, call: Call) -> KernelSet:
@@ -110,25 +110,6 @@ def _attend_backward(
             tensors: tuple[Any, Any, Any, Any, Any, Any, Any] = (*grads, saved[0], *operands)
             found = backend.attend_backward(*tensors, call)
     dvalues, dqueries, dkeys, dlogits = like_inputs(found, inputs, needs, grad)
-    return dvalues, dqueries, dkeys, dlogits
-
-
-@_attend_backward.register_fake
-def _(
-    grad: Tensor,
-    grad_attention: Tensor | None,
-    attention: Tensor,
-    made_queries: Tensor,
-    made_keys: Tensor,
-    values: Tensor,
-    queries: Tensor | None,
-    keys: Tensor | None,
-    edge_logits: Tensor | None,
-    places: list[Tensor],
-    call: Call,
-    needs: list[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    dvalues, dqueries, dkeys, dlogits = fake_grads((values, queries, keys, edge_logits), needs, grad)
     return dvalues, dqueries, dkeys, dlogits
 
 
@@ -303,27 +284,6 @@ def _convolve_backward(
     grads = (None if dx is None else dx.view(x.shape), dkernels, dattention, dlogits, dbias)
     inputs = (x, kernels, attention_kernels, edge_logits, bias)
     dx, dkernels, dattention, dlogits, dbias = like_inputs(grads, inputs, needs, grad)
-    return dx, dkernels, dattention, dlogits, dbias
-
-
-@_convolve_backward.register_fake
-def _(
-    grad: Tensor,
-    grad_attention: Tensor | None,
-    saved: Saved,
-    weight: Tensor,
-    query_weight: Tensor,
-    x: Tensor,
-    kernels: Tensor,
-    attention_kernels: Tensor | None,
-    edge_logits: Tensor | None,
-    bias: Tensor | None,
-    call: Call,
-    needs: list[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    dx, dkernels, dattention, dlogits, dbias = fake_grads(
-        (x, kernels, attention_kernels, edge_logits, bias), needs, grad
-    )
     return dx, dkernels, dattention, dlogits, dbias
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from rgat.ops.dispatch import kernel_set
-from rgat.ops.registration import fake_grads, like_inputs, operator, widen, without_autocast
+from rgat.ops.registration import like_inputs, operator, widen, without_autocast
 from rgat.structure import Rows
 
 
@@ -43,14 +43,6 @@ def _spread_backward(
         dtable = backend.collect(wide_grad, wide_coefficients, rows, node, table.shape[0], table.shape[1])
         dcoefficients = backend.pair(wide_table, wide_grad, rows, node)
     dtable, dcoefficients = like_inputs((dtable, dcoefficients), (table, coefficients), needs, grad)
-    return dtable, dcoefficients
-
-
-@_spread_backward.register_fake
-def _(
-    grad: Tensor, table: Tensor, coefficients: Tensor, rows: Rows, index: Tensor | None, needs: list[bool]
-) -> tuple[Tensor, Tensor]:
-    dtable, dcoefficients = fake_grads((table, coefficients), needs, grad)
     return dtable, dcoefficients
 
 

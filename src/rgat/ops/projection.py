@@ -29,7 +29,7 @@ from torch import Tensor
 
 from rgat.ops.backend import KernelSet
 from rgat.ops.dispatch import kernel_set
-from rgat.ops.registration import fake_grads, like_inputs, operator, widen, without_autocast
+from rgat.ops.registration import like_inputs, operator, widen, without_autocast
 from rgat.ops.torch.backend import fold_heads, unfold_heads
 from rgat.structure import Rows, Structure
 
@@ -64,14 +64,6 @@ def _project_backward(
         if needs[1]:
             dweight = backend.project_weight_grad(wide_grad, wide_x, rows, node)
     dx, dweight = like_inputs((dx, dweight), (x, weight), needs, grad)
-    return dx, dweight
-
-
-@_project_backward.register_fake
-def _(
-    grad: Tensor, x: Tensor, weight: Tensor, rows: Rows, index: Tensor | None, one_to_one: bool, needs: list[bool]
-) -> tuple[Tensor, Tensor]:
-    dx, dweight = fake_grads((x, weight), needs, grad)
     return dx, dweight
 
 
@@ -131,11 +123,6 @@ def _look_up_grad(
     if len(places) > 2:
         grads.append(first.new_zeros(len(places[2]), *table.shape[1:]) if second is None else second)
     return backend.gather_back(widen(tuple(grads), backend), places[1::2]).to(table.dtype)
-
-
-@_look_up_grad.register_fake
-def _(first: Tensor, second: Tensor | None, table: Tensor, places: list[Tensor], needs: list[bool]) -> Tensor:
-    return table.new_empty(table.shape)
 
 
 _look_up.register_backward(_look_up_grad, differentiable=1, grads=2)

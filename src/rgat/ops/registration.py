@@ -182,7 +182,12 @@ class Operator:
             found = found if isinstance(found, tuple) else (found,)
             return *(one if need else None for one, need in zip(found, needs, strict=True)), *[None] * rest
 
+        def fake(*flat: Any) -> Any:
+            grads = _fake_grads(flat[-num_inputs - 1 : -1][:differentiable], flat[-1], flat[0])
+            return tuple(grads) if differentiable > 1 else grads[0]
+
         self._set_autograd(forward, backward)
+        torch.library.register_fake(gradient.name, fake)
         gradient.refuse_backward()
 
     def refuse_backward(self) -> None:
@@ -286,7 +291,7 @@ def like_inputs(
     ]
 
 
-def fake_grads(inputs: Sequence[Tensor | None], needs: Sequence[bool], like: Tensor) -> list[Tensor]:
+def _fake_grads(inputs: Sequence[Tensor | None], needs: Sequence[bool], like: Tensor) -> list[Tensor]:
     """Return what `like_inputs` does, without values."""
     return [
         like.new_empty(0) if t is None or not need else t.new_empty(t.shape)
