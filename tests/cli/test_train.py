@@ -9,7 +9,7 @@ def test_train_keeps_a_model_and_goes_on_from_its_checkpoint(rgat, tmp_path):
     assert "Best epoch by validation: 2 of 2;" in done.stdout
     done = rgat(*line, "3")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "resume it, or choose another folder" in done.stderr
+    assert "continue it with --resume, or choose another folder" in done.stderr
     done = rgat(*line, "3", "--resume")
     assert "of 3;" in done.stdout
     for wrong in (["--heads", "3"], ["--model", "RGCN", "--heads", "2"], ["--feature-dropout", "1"]):

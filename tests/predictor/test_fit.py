@@ -218,7 +218,7 @@ def crash_at(step, share):
 
 
 @pytest.mark.parametrize(
-    ("step", "kept"), [("the model", ["checkpoint.json", "folds.json"]), ("an RGCN to compare with", None)]
+    ("step", "kept"), [("the model", ["checkpoint.json", "fit.json", "folds.json"]), ("an RGCN to compare with", None)]
 )
 def test_a_fit_that_was_interrupted_resumes_to_the_same_predictor(tmp_path, node_data, monkeypatch, step, kept):
     monkeypatch.setattr(many, "fit", functools.partial(many.fit, checkpoint_seconds=0.0))
@@ -234,7 +234,8 @@ def test_a_fit_that_was_interrupted_resumes_to_the_same_predictor(tmp_path, node
     assert torch.equal(resumed.logits, whole.logits)
     assert torch.equal(resumed.calibration.slope, whole.calibration.slope)
     assert resumed.report == whole.report
-    assert [path.name for path in tmp_path.glob("*.json")] == ["checkpoint.json"], "the folds are needed no more"
+    names = sorted(path.name for path in tmp_path.glob("*.json"))
+    assert names == ["checkpoint.json", "fit.json"], "the folds are needed no more"
 
 
 def test_a_search_that_was_interrupted_repeats_no_trial(tmp_path, node_data):
@@ -252,9 +253,16 @@ def test_a_search_that_was_interrupted_repeats_no_trial(tmp_path, node_data):
 def test_a_checkpoint_of_another_fit_is_refused_and_its_folds_are_not_used(tmp_path, node_data):
     options = {"max_epochs": 2, "hidden_channels": 8, "comparison": False, "checkpoint": tmp_path}
     rgat.fit(node_data, **options)
-    with pytest.raises(ValueError, match=r"the checkpoint in .* must be of this run, but its `model` is"):
-        rgat.fit(node_data, **options | {"hidden_channels": 4})
-    assert (tmp_path / "folds.json").exists()
+    for other, message in (
+        ({"hidden_channels": 4}, "its `hidden_channels` is 8, not 4"),
+        ({"patience": 3}, "its `patience` is 30, not 3"),
+        ({"seed": 1}, "its `seed` is 0, not 1"),
+        ({"ensemble": 2}, "its `ensemble` is 1, not 2"),
+    ):
+        with pytest.raises(ValueError, match=rf"must be resumed with the same data and options, but {message}; use"):
+            rgat.fit(node_data, **options | other)
+    with pytest.raises(ValueError, match="but it has other data"):
+        rgat.fit(dataclasses.replace(node_data, train=node_data.train[1:]), **options)
     trained = []
     longer = rgat.fit(node_data, progress=lambda name, done: trained.append(name), **options | {"max_epochs": 3})
     assert trained[0] == "cross-validation of the model"
@@ -263,11 +271,25 @@ def test_a_checkpoint_of_another_fit_is_refused_and_its_folds_are_not_used(tmp_p
 
 def test_a_folder_in_which_a_model_was_trained_is_refused_unless_it_is_resumed(tmp_path, node_data):
     own_data.train(node_data, tmp_path, max_epochs=1, comparison=False)
-    message = "must not hold a checkpoint, but does; resume it, or choose another folder"
+    message = "must not hold a model or an unfinished training, but does; continue it with --resume, or choose"
     with pytest.raises(ValueError, match=message), own_data.held_folder(tmp_path):
         pass
     with own_data.held_folder(tmp_path, resume=True):
         assert rgat.predictor.load(tmp_path).config["max_epochs"] == 1
+
+
+def test_a_fit_that_diverged_leaves_a_folder_that_can_be_used_again(tmp_path):
+    graph_data = rgat.data.load("molecules")
+    options = {"max_epochs": 2, "comparison": False, "checkpoint": tmp_path}
+    with pytest.raises(ValueError, match="diverged; lower `learning_rate`"):
+        rgat.fit(graph_data, learning_rate=1e30, **options)
+    assert rgat.fit(graph_data, **options).config["max_epochs"] == 2
+
+
+def test_a_damaged_description_of_a_fit_is_refused(tmp_path, node_data):
+    (tmp_path / "fit.json").write_text("[1]")
+    with pytest.raises(ValueError, match=r"fit\.json must describe a fit, but is damaged"):
+        rgat.fit(node_data, max_epochs=1, comparison=False, checkpoint=tmp_path)
 
 
 def test_a_bare_model_of_an_earlier_version_is_refused_with_what_to_do(tmp_path):

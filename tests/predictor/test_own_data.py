@@ -55,7 +55,8 @@ def test_a_knowledge_graph_from_files_to_predictions_and_reasons(tmp_path, files
         "95 % interval",
     ):
         assert words in out
-    assert sorted(path.suffix for path in model.iterdir()) == [".json", ".safetensors"]
+    names = sorted(path.name.partition("-")[0] for path in model.iterdir())
+    assert names == ["fit.json", "fitted", "fitted.json"]
     assert set(json.loads((model / "fitted.json").read_text())["provenance"]["sha256"]) == {graph.name, labels.name}
     done = rgat("predict", model, "--out", tmp_path / "p.csv")
     assert done.returncode == 0, done.stderr
@@ -330,7 +331,9 @@ def test_a_training_on_files_of_ones_own_resumes_on_request_alone(tmp_path, file
     assert "Best epoch by cross-validation: 1 of 1; alone" in unwrapped(done.stdout)
     done = rgat(*line, 2)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "must not hold a checkpoint, but does; resume it, or choose another folder" in unwrapped(done.stderr)
+    assert "must not hold a model or an unfinished training, but does; continue it with --resume" in unwrapped(
+        done.stderr
+    )
     assert rgat(*line, 2, "--resume").returncode == 0
     assert own_data.load(tmp_path / "m").config["max_epochs"] == 2
 

@@ -84,7 +84,7 @@ def test_the_command_line_trains_in_two_processes_and_one_speaks(tmp_path, free_
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("constant attention") == 1
     names = sorted(path.name.partition("-")[0] for path in (tmp_path / "run").iterdir())
-    assert names == [f"{kind}{end}" for kind in ("checkpoint", "fitted") for end in ("", ".json")]
+    assert names == ["checkpoint", "checkpoint.json", "fit.json", "fitted", "fitted.json"]
 
 
 def test_nodes_of_one_graph_are_not_shared_out(monkeypatch):

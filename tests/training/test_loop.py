@@ -201,9 +201,9 @@ def test_training_on_the_edges_that_the_labelled_nodes_need_changes_nothing(opti
             [torch.tensor([[point.train_loss, point.valid_loss] for point in result.curve]), *model.parameters()]
         )
 
-    whole = RelationalGraph.fields
+    whole = RelationalGraph.receptive_fields
     monkeypatch.setattr(
-        RelationalGraph, "fields", lambda graph, nodes: fields.append(len(nodes)) or whole(graph, nodes)
+        RelationalGraph, "receptive_fields", lambda graph, nodes: fields.append(len(nodes)) or whole(graph, nodes)
     )
     run(2.0)  # always
     assert len(fields) == (1 if options else 2)  # validation, and training unless it needs the whole graph

@@ -35,7 +35,7 @@ class GraphFiles:
     ] = None
     label_predicate: Annotated[
         str | None,
-        typer.Option(metavar="IRI", help="Predicate that gives the classes, instead of --labels; it leaves the graph."),
+        typer.Option(metavar="IRI", help="Predicate of the classes, instead of --labels; its triples are removed."),
     ] = None
     drop_predicates: Annotated[
         list[str] | None, typer.Option("--drop", metavar="IRI", help="Predicate to leave out; repeat for several.")
@@ -54,11 +54,11 @@ class MoleculeFile:
     smiles: Annotated[Path | None, typer.Option(metavar="FILE", help="CSV of SMILES and columns of 0 and 1.")] = None
     smiles_column: SmilesColumn = None
     tasks: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Column to learn; repeat.  [default: all of 0 and 1]")
+        list[str] | None, typer.Option(metavar="NAME", help="Column to learn; repeat.  [default: all 0/1 columns]")
     ] = None
     thresholds: Annotated[
         list[str] | None,
-        typer.Option("--threshold", metavar="COLUMN=VALUE", help="Count numbers from VALUE on as positive."),
+        typer.Option("--threshold", metavar="COLUMN=VALUE", help="Count values of at least VALUE as positive."),
     ] = None
     split: Annotated[str, typer.Option(metavar="KIND", help="Split of the molecules: random or scaffold.")] = "random"
     skip_invalid: Annotated[bool, typer.Option("--skip-invalid", help="Drop rows with invalid SMILES.")] = False
@@ -133,6 +133,7 @@ def train(
       rgat train aifb --out runs/aifb --hidden 16 --l2 0.0005 --resume
       torchrun --nproc-per-node 2 -m rgat train tox21 --out runs/tox21
     """
+    from rgat.data import NodeData
     from rgat.predictor import files as own_data
     from rgat.training.distributed import joined_processes, processes
 
@@ -145,11 +146,12 @@ def train(
     files["thresholds"] = own_data.read_thresholds(molecules.thresholds or ())
     own_data.check_options(configuration, "node" if graph.rdf else "graph" if molecules.smiles else None)
     if graph.rdf and not molecules.smiles:
-        batch_size = {"--batch-size": configuration.get("batch_size")}
-        own_data.refuse(batch_size, "molecules; a graph is trained on as a whole")
+        own_data.refuse_batch_size(configuration)  # before files are read
     with own_data.held_folder(out, resume), joined_processes() as device:
         printing.console.quiet = processes().rank > 0  # all processes run the same fit, and one prints
         read = own_data.read(data, seed=fitting.seed, **files)
+        if isinstance(read, NodeData):
+            own_data.refuse_batch_size(configuration)
         for line in own_data.describe(read):
             print_line(line)
         asked = asdict(fitting) | {"device": device} | configuration

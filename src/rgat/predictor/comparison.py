@@ -69,7 +69,7 @@ def _rgcn(data: NodeData | GraphData, config: Config, train: Callable[[Config, s
     scores = {part: _score(model, data, ids) for part, ids in parts.items() if len(ids)}
     note = ""
     if scores["train"] >= MEMORISED:
-        note = "it memorises the training part without attention: attention is unlikely to help on these data"
+        note = "it fits the training part without attention, so attention is unlikely to help on these data"
     return _row("RGCN", scores, note)
 
 

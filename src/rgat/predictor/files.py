@@ -20,7 +20,9 @@ from rgat.predictor.explain_molecule import MoleculeExplanation
 from rgat.predictor.explain_node import ORDERS, NodeExplanation, RelationImportance
 from rgat.predictor.explorer import write_explorer
 from rgat.predictor.fitting import fit
+from rgat.predictor.fold_results import FIT
 from rgat.predictor.fold_results import NAME as FOLDS
+from rgat.predictor.folder import NAME as PREDICTOR
 from rgat.predictor.forecast import forecast
 from rgat.predictor.inspection import describe as describe_data
 from rgat.predictor.inspection import find_leaks
@@ -73,8 +75,14 @@ def held_folder(folder: Path, resume: bool = False) -> Iterator[None]:
     is_new = not folder.exists()
     try:
         with locked(folder / ".lock", str(folder)):
-            if not resume and any(has_checkpoint(folder, name) for name in (CHECKPOINT, FOLDS)):
-                raise ValueError(f"{folder} must not hold a checkpoint, but does; resume it, or choose another folder")
+            names = (CHECKPOINT, FOLDS, PREDICTOR)
+            if not resume and any(has_checkpoint(folder, name) for name in names):
+                raise ValueError(
+                    f"{folder} must not hold a model or an unfinished training, but does; "
+                    "continue it with --resume, or choose another folder"
+                )
+            if not resume:
+                (folder / FIT).unlink(missing_ok=True)  # of a training that was killed before it had a result
             yield
     finally:
         if is_new:
@@ -181,6 +189,11 @@ def refuse_foreign(kind: str, given: Mapping[str, Any]) -> None:
                 f"--{option.replace('_', '-')} must come with --{other}, got "
                 f"{'the name of a data set' if kind == 'name' else f'--{kind}'}; leave it out"
             )
+
+
+def refuse_batch_size(options: Mapping[str, Any]) -> None:
+    """Raise if a batch size is given for nodes, which are trained on together."""
+    refuse({"--batch-size": options.get("batch_size")}, "molecules; a graph is trained on as a whole")
 
 
 def describe(data: NodeData | GraphData) -> list[str]:

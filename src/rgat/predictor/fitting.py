@@ -29,7 +29,7 @@ from rgat.predictor.calibration import Calibration, calibrate_graphs, calibrate_
 from rgat.predictor.comparison import compare
 from rgat.predictor.ensemble import Ensemble
 from rgat.predictor.evaluation import evaluate
-from rgat.predictor.fold_results import FoldResults
+from rgat.predictor.fold_results import FoldResults, check_same_fit, forget_fit
 from rgat.predictor.inspection import check
 from rgat.predictor.predictor import Predictor, make_predictor
 from rgat.training import (
@@ -79,8 +79,9 @@ def fit(
             leave this out.
         device: where to train.
         progress: called with the current step and its finished share, from 0 to 1.
-        checkpoint: a folder where an interrupted fit resumes. It keeps the results of cross-validation until the fit is
-            complete and, of a single model, the checkpoints of its training; a checkpoint of another run is refused.
+        checkpoint: a folder where an interrupted fit resumes. It keeps what the fit was asked for, the results of
+            cross-validation until the fit is complete and, of a single model, the checkpoints of its training; a fit
+            of other data or options is refused.
         keep: called with the predictor before the comparison, so that it can be saved whatever happens there.
         **options: ``model`` (a name in the paper's tables), options of the model, settings of training; see
             :mod:`rgat.training.configuration`.
@@ -92,7 +93,10 @@ def fit(
     check_count("search", search, least=0)
     check(data)
     config = configure(task_of(data), options)
-    trainer = _Trainer(data, torch.device(device), seed, progress, None if checkpoint is None else Path(checkpoint))
+    folder = None if checkpoint is None else Path(checkpoint)
+    if folder is not None:
+        check_same_fit(folder, data, config | {"seed": seed, "ensemble": ensemble, "search": search})
+    trainer = _Trainer(data, torch.device(device), seed, progress, folder)
     if search:
         config = _search(trainer, config, options, search)
     trained = trainer.train(config, ensemble, checkpoint=trainer.folder if ensemble == 1 else None)
@@ -160,6 +164,8 @@ class _Trainer:
         results = fit_many(models, list(datas), settings, order, on_epoch, checkpoint=checkpoint)
         self.progress(step, (before + len(models)) / count)
         if any(result.best_epoch == 0 for result in results):
+            if checkpoint is not None:
+                forget_fit(checkpoint)
             raise ValueError(
                 f"training must keep finite numbers, but {step} diverged; lower `learning_rate` "
                 f"(now {settings.learning_rate})"

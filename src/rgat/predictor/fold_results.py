@@ -1,7 +1,8 @@
-"""Results of cross-validation, kept in a folder so that an interrupted fit repeats no fold that it has finished."""
+"""What a folder keeps of a fit, so that it resumes: which fit it is, and the folds that are finished."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,49 @@ from typing import Any
 from torch import Tensor
 
 from rgat.data import GraphData, NodeData
+from rgat.data.files import read_whole, write_atomically
+from rgat.training.checkpoint import NAME as CHECKPOINT
 from rgat.training.checkpoint import has_checkpoint, load_checkpoint, remove_checkpoint, save_checkpoint
 from rgat.training.distributed import processes
 from rgat.training.identity import digest, digest_data
 from rgat.training.run import Epoch, curve_from_json, curve_to_json
 
 NAME = "folds"
+FIT = "fit.json"
+_LARGEST = 1 << 20  # bytes of it
+
+
+def check_same_fit(folder: Path, data: NodeData | GraphData, options: Mapping[str, Any]) -> None:
+    """Note the data and options of the fit in the folder; raise if the folder has another one.
+
+    Only ``max_epochs`` may differ.
+    """
+    ours: dict[str, Any] = json.loads(json.dumps({**options, "data": digest(digest_data(data))}))
+    if (folder / FIT).exists():
+        try:
+            theirs: dict[str, Any] = json.loads(read_whole(folder / FIT, _LARGEST))
+            names = [name for name in {**theirs, **ours} if name != "max_epochs" and theirs.get(name) != ours.get(name)]
+        except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
+            raise ValueError(f"{folder / FIT} must describe a fit, but is damaged; choose another folder") from error
+        if names:
+            name = names[0]
+            difference = f"its `{name}` is {theirs.get(name)!r}, not {ours.get(name)!r}"
+            difference = "it has other data" if name == "data" else difference
+            raise ValueError(
+                f"the fit in {folder} must be resumed with the same data and options, but {difference}; "
+                "use those of the first call, or choose another folder"
+            )
+    if processes().rank == 0:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / FIT, json.dumps(ours, indent=1).encode())
+
+
+def forget_fit(folder: Path) -> None:
+    """Remove what a fit that failed has left in the folder, so that it can be started again with other options."""
+    if processes().rank == 0:
+        (folder / FIT).unlink(missing_ok=True)
+        for name in (NAME, CHECKPOINT):
+            remove_checkpoint(folder, name)
 
 
 class FoldResults:

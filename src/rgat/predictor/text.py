@@ -61,7 +61,7 @@ def comparison_rows(predictor: Predictor) -> tuple[list[Row], list[str]]:
     score = report["scores"].get("test")
     better = [s["name"] for s in systems[1:] if score is not None and (s["scores"].get("test") or 0) >= score]
     if better:
-        notes.append(f"not better on the test part than {' and '.join(better)}: prefer the simpler one, or more labels")
+        notes.append(f"not better on the test part than {' and '.join(better)}: prefer the simpler one, or add labels")
     return rows, notes
 
 

@@ -123,7 +123,9 @@ def configure(task: str, given: Mapping[str, Any]) -> Config:
 
 def check_options(given: Mapping[str, Any], task: str | None = None) -> None:
     """Raise unless every option exists for the task (None: for either), has the right type and suits the model."""
-    known = [name for each in ("node", "graph") if task in (None, each) for name in known_options(each)]
+    known = list(
+        dict.fromkeys(name for each in ("node", "graph") if task in (None, each) for name in known_options(each))
+    )
     check_kinds(priors_of("node", "additive WIRGAT") | priors_of("graph", "additive WIRGAT"), given)
     for name, value in given.items():
         check_word("option", name, known)
