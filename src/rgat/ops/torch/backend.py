@@ -220,12 +220,13 @@ def convolve(operands: Operands, bias: Tensor | None, call: Call) -> tuple[Tenso
         queries = _per_head(project(x, query_weight, s.targets, s.targets.node), heads)
     table = project(x, weight, s.sources, s.sources.node)
     width = 0 if query_weight is None else query_weight.shape[3]
-    values, keys = table[..., : table.shape[2] - width], table[..., table.shape[2] - width :]
+    first_key = table.shape[2] - width
+    values, keys = table[..., :first_key].contiguous(), table[..., first_key:].clone()
     query_rows, key_rows = (None, None) if query_weight is None else (queries, _per_head(keys, heads))
     out, attention = attend(_per_head(values, heads), query_rows, key_rows, edge_logits, call)
     if bias is not None:
         out += bias.view(out.shape[1:])
-    return out, Saved(attention, queries, values.contiguous(), keys.clone(), x.new_empty(0, heads, x.shape[2]))
+    return out, Saved(attention, queries, values, keys, x.new_empty(0, heads, x.shape[2]))
 
 
 def convolve_backward(
