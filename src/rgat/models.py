@@ -118,7 +118,7 @@ class NodeClassifier(nn.Module):
 
 
 def _dropout_rates(conv: nn.Module) -> list[tuple[float, float]]:
-    """Of features and edges, for each member of a stack."""
+    """Return the rates of features and edges, for each member of a stack."""
     rates: list[tuple[float, float]] = getattr(conv, "dropout", [(conv.feature_dropout, conv.edge_dropout)])
     return rates
 
@@ -226,7 +226,7 @@ class Stack(nn.Module):
                 layer.select(list(members))
 
     def unstack(self) -> list[Model]:
-        """The members as ordinary models, new and independent."""
+        """Return the members as ordinary models, new and independent."""
         device, models = next(self.parameters()).device, []
         for member, tensors in enumerate(member_tensors(self.model)):
             model = copy.deepcopy(self._like[0]).to(next(self.parameters()).dtype).to_empty(device=device)

@@ -108,7 +108,9 @@ class RelationalConv(nn.Module):
 
     def _check_plan(self, plan: ops.Plan, graph: RelationalGraph, attends: bool) -> None:
         """Refuse a plan that was made for another graph or another kind of call."""
-        if plan.aggregated and len(plan.aggregated) != graph.num_relations:
+        if not plan.aggregated:
+            return
+        if len(plan.aggregated) != graph.num_relations:
             raise ValueError(
                 f"a plan must be made for a graph of {graph.num_relations} relations, got one for "
                 f"{len(plan.aggregated)}; ask `conv.plan(graph)`"

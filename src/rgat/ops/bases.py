@@ -50,6 +50,9 @@ _spread.register_backward(_spread_backward, differentiable=2)
 
 
 def spread(table: Tensor, coefficients: Tensor, rows: Rows, index: Tensor | None = None) -> Tensor:
-    """From ``[N, G, B, D]`` and ``[R, H, B]`` to ``[U, H, D]``; row ``u`` reads ``rows.node[u]`` or ``index[u]``."""
+    """Combine bases ``[N, G, B, D]`` by coefficients ``[R, H, B]`` to values ``[U, H, D]``.
+
+    Row ``u`` reads the bases of ``rows.node[u]``, or of ``index[u]`` where an index is given.
+    """
     out: Tensor = _spread(table, coefficients, rows, index)
     return out

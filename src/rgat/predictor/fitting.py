@@ -29,7 +29,7 @@ from rgat.predictor.calibration import Calibration, calibrate_graphs, calibrate_
 from rgat.predictor.comparison import compare
 from rgat.predictor.ensemble import Ensemble
 from rgat.predictor.evaluation import evaluate
-from rgat.predictor.fold_results import FoldResults, check_same_fit, forget_fit
+from rgat.predictor.fold_results import FoldResults
 from rgat.predictor.inspection import check
 from rgat.predictor.predictor import Predictor, make_predictor
 from rgat.training import (
@@ -93,10 +93,8 @@ def fit(
     check_count("search", search, least=0)
     check(data)
     config = configure(task_of(data), options)
-    folder = None if checkpoint is None else Path(checkpoint)
-    if folder is not None:
-        check_same_fit(folder, data, config | {"seed": seed, "ensemble": ensemble, "search": search})
-    trainer = _Trainer(data, torch.device(device), seed, progress, folder)
+    trainer = _Trainer(data, torch.device(device), seed, progress, None if checkpoint is None else Path(checkpoint))
+    trainer.fold_results.check_same_fit(config | {"seed": seed, "ensemble": ensemble, "search": search})
     if search:
         config = _search(trainer, config, options, search)
     trained = trainer.train(config, ensemble, checkpoint=trainer.folder if ensemble == 1 else None)
@@ -165,7 +163,7 @@ class _Trainer:
         self.progress(step, (before + len(models)) / count)
         if any(result.best_epoch == 0 for result in results):
             if checkpoint is not None:
-                forget_fit(checkpoint)
+                self.fold_results.forget_fit()
             raise ValueError(
                 f"training must keep finite numbers, but {step} diverged; lower `learning_rate` "
                 f"(now {settings.learning_rate})"

@@ -22,39 +22,6 @@ FIT = "fit.json"
 _LARGEST = 1 << 20  # bytes of it
 
 
-def check_same_fit(folder: Path, data: NodeData | GraphData, options: Mapping[str, Any]) -> None:
-    """Note the data and options of the fit in the folder; raise if the folder has another one.
-
-    Only ``max_epochs`` may differ.
-    """
-    ours: dict[str, Any] = json.loads(json.dumps({**options, "data": digest(digest_data(data))}))
-    if (folder / FIT).exists():
-        try:
-            theirs: dict[str, Any] = json.loads(read_whole(folder / FIT, _LARGEST))
-            names = [name for name in {**theirs, **ours} if name != "max_epochs" and theirs.get(name) != ours.get(name)]
-        except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
-            raise ValueError(f"{folder / FIT} must describe a fit, but is damaged; choose another folder") from error
-        if names:
-            name = names[0]
-            difference = f"its `{name}` is {theirs.get(name)!r}, not {ours.get(name)!r}"
-            difference = "it has other data" if name == "data" else difference
-            raise ValueError(
-                f"the fit in {folder} must be resumed with the same data and options, but {difference}; "
-                "use those of the first call, or choose another folder"
-            )
-    if processes().rank == 0:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / FIT, json.dumps(ours, indent=1).encode())
-
-
-def forget_fit(folder: Path) -> None:
-    """Remove what a fit that failed has left in the folder, so that it can be started again with other options."""
-    if processes().rank == 0:
-        (folder / FIT).unlink(missing_ok=True)
-        for name in (NAME, CHECKPOINT):
-            remove_checkpoint(folder, name)
-
-
 class FoldResults:
     """The best epoch of each fold's model and its held-out logits, by configuration and fold.
 
@@ -70,6 +37,41 @@ class FoldResults:
         if folder is not None and has_checkpoint(folder, NAME):
             self.logits, record = load_checkpoint(folder, NAME)
             self.points = record["points"]
+
+    def check_same_fit(self, options: Mapping[str, Any]) -> None:
+        """Note the data and options of the fit in the folder; raise if the folder has those of another one.
+
+        Only ``max_epochs`` may differ.
+        """
+        if self.folder is None:
+            return
+        path = self.folder / FIT
+        ours: dict[str, Any] = json.loads(json.dumps({**options, "data": digest(self.data)}))
+        if path.exists():
+            try:
+                theirs: dict[str, Any] = json.loads(read_whole(path, _LARGEST))
+                other = [name for name in {**theirs, **ours} if theirs.get(name) != ours.get(name)]
+            except (OSError, ValueError, AttributeError, TypeError) as error:
+                raise ValueError(f"{path} must describe a fit, but is damaged; choose another folder") from error
+            for name in other:
+                if name == "max_epochs":
+                    continue
+                difference = f"its `{name}` is {theirs.get(name)!r}, not {ours.get(name)!r}"
+                raise ValueError(
+                    f"the fit in {self.folder} must be resumed with the same data and options, but "
+                    f"{'it has other data' if name == 'data' else difference}; "
+                    "use those of the first call, or choose another folder"
+                )
+        if processes().rank == 0:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, json.dumps(ours, indent=1).encode())
+
+    def forget_fit(self) -> None:
+        """Remove what a fit that failed has left, so that it can be started again with other options."""
+        if self.folder is not None and processes().rank == 0:
+            (self.folder / FIT).unlink(missing_ok=True)
+            remove_checkpoint(self.folder, CHECKPOINT)
+        self.remove()
 
     def _key(self, config: Mapping[str, Any], fold: int) -> str:
         return digest([self.data, self.seed, sorted(config.items()), fold])

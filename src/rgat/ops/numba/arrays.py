@@ -28,7 +28,7 @@ def as_array(tensor: Tensor) -> Array:
 
 
 def as_matrix(tensor: Tensor) -> Array:
-    """As a matrix, all axes behind the first as one."""
+    """Return the tensor as a matrix, with all axes behind the first as one."""
     array = as_array(tensor)
     return array.reshape(array.shape[0], math.prod(array.shape[1:]))
 

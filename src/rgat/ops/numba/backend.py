@@ -215,7 +215,7 @@ def spread(table: Tensor, coefficients: Tensor, rows: Rows, node: Tensor) -> Ten
 
 
 def collect(values: Tensor, coefficients: Tensor, rows: Rows, node: Tensor, num_nodes: int, groups: int) -> Tensor:
-    """The transpose of ``spread``: from rows ``[U, H, D]`` to nodes and bases ``[N, G, B, D]``."""
+    """Apply the transpose of ``spread``: from rows ``[U, H, D]`` to nodes and bases ``[N, G, B, D]``."""
     (_, heads, channels), bases = values.shape, coefficients.shape[2]
     if node is rows.node:
         by_node, node_ptr = rows.by_node, rows.node_ptr
@@ -228,7 +228,7 @@ def collect(values: Tensor, coefficients: Tensor, rows: Rows, node: Tensor, num_
 
 
 def pair(table: Tensor, values: Tensor, rows: Rows, node: Tensor) -> Tensor:
-    """The gradient of the coefficients of ``spread`` and ``collect``, ``[R, H, B]``."""
+    """Return the gradient of the coefficients of ``spread``, ``[R, H, B]``."""
     (_, _, bases, channels), heads = table.shape, values.shape[1]
     out = values.new_empty(len(rows.relation_ptr) - 1, heads, bases)
     arrays = (as_array(t) for t in (node, rows.relation_ptr, table, values, out))

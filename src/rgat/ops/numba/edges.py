@@ -132,7 +132,7 @@ class EdgeLoops:
         return dlogits, dqueries
 
     def dropped(self, attention: Tensor) -> Tensor:
-        """The attention after edge dropout."""
+        """Return the attention after edge dropout."""
         if len(self.edge_mask[1]) == 0:
             return attention
         weights = torch.empty_like(attention)
@@ -197,7 +197,7 @@ class EdgeLoops:
     def table_backward(
         self, x: Tensor, weight: Tensor, attention: Tensor, grad: Tensor, dlogits: Tensor, dsums: Tensor, with_x: bool
     ) -> tuple[NodeSums, Tensor]:
-        """The gradients of the inputs, to which more can be added, and of the kernels of source rows."""
+        """Return the gradients of the inputs, to which more can be added, and of the kernels of source rows."""
         _, batch, inputs, columns = weight.shape
         dweight, rows, weights = weight.new_zeros(weight.shape), self.s.sources, self.dropped(attention)
 
@@ -222,7 +222,7 @@ class EdgeLoops:
 
 
 def _mask(state: Tensor | None, kind: int, rate: float, number: Any) -> tuple[Array, Array, Array]:
-    """Of each member the stream of its mask, the number below which an element is dropped, the scale; none: empty."""
+    """Return each member's mask stream, drop threshold and scale; empty without dropout."""
     if state is None or rate == 0:
         return np.empty(0, np.uint64), np.empty(0, np.uint32), np.empty(0, number)
     stream = as_array(mask_stream(state, kind)).reshape(-1).view(np.uint64)
@@ -234,6 +234,6 @@ def _mask(state: Tensor | None, kind: int, rate: float, number: Any) -> tuple[Ar
 
 @functools.lru_cache(1024)
 def _heads_by_scope(across: tuple[bool, ...]) -> tuple[Array, Array]:
-    """The heads whose groups are those within relations, and those whose groups go across."""
+    """Return the heads with scope "within", and those with scope "across"."""
     wide = np.array(across, dtype=np.bool_)
     return np.flatnonzero(~wide), np.flatnonzero(wide)

@@ -48,7 +48,7 @@ def project(
 
 
 def project_input_grad(grad: Tensor, weight: Tensor, rows: Rows, node: Tensor | None, num_nodes: int) -> Tensor:
-    """The gradient of ``x``."""
+    """Return the gradient of ``x``."""
     ranges = 1 if node is None else len(row_bounds(rows, weight.shape[1:])) - 1
     dx = NodeSums(grad, num_nodes, weight.shape[1] * weight.shape[2], ranges)
     project_backward(grad, None, weight, rows, node, dx)
@@ -56,7 +56,7 @@ def project_input_grad(grad: Tensor, weight: Tensor, rows: Rows, node: Tensor | 
 
 
 def project_weight_grad(grad: Tensor, x: Tensor, rows: Rows, node: Tensor | None) -> Tensor:
-    """The gradient of ``weight``."""
+    """Return the gradient of ``weight``."""
     return project_backward(grad, x, None, rows, node, NodeSums(x, 0, 0, 0))
 
 
@@ -88,12 +88,12 @@ def project_backward(
 
 
 def row_bounds(rows: Rows, shape: Sequence[int]) -> list[int]:
-    """The rows that each thread multiplies by kernels of some shape."""
+    """Return the rows that each thread multiplies by kernels of some shape."""
     return even(0, rows.relation.shape[0], math.prod(shape))
 
 
 def shared_grads(dweight: Tensor, bounds: list[int]) -> Tensor:
-    """For each range one more gradient of a kernel, of the relation that it begins in the midst of."""
+    """Return one more kernel gradient per range of rows: that of a relation which the range before it also has."""
     ranges = len(bounds) - 1
     return dweight.new_zeros(0 if ranges == 1 and bounds[0] == 0 else ranges, *dweight.shape[1:])
 
@@ -119,7 +119,7 @@ def scores_backward(x: Tensor, weight: Tensor, dscores: Tensor, rows: Rows, plac
 
 
 def project_sums(sums: Tensor, weight: Tensor, aggregated: Array, s: Structure, heads: int, channels: int) -> Tensor:
-    """The sums of inputs times the kernels of values, summed by target."""
+    """Multiply the sums of inputs by the kernels of values, and add them up by target."""
 
     def divide(lo: int, hi: int) -> list[int]:
         return even(lo, hi, sums.shape[2] * heads * channels)

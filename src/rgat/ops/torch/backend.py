@@ -60,7 +60,7 @@ def project(x: Tensor, weight: Tensor, rows: Rows, node: Tensor | None) -> Tenso
 
 
 def project_input_grad(grad: Tensor, weight: Tensor, rows: Rows, node: Tensor | None, num_nodes: int) -> Tensor:
-    """The gradient of ``x``."""
+    """Return the gradient of ``x``."""
     out = grad.new_zeros(num_nodes, weight.shape[1], weight.shape[2])
     for r, part in _relation_slices(rows.relation_ptr):
         back = _batched_mm(grad[part], weight[r].transpose(1, 2))
@@ -72,7 +72,7 @@ def project_input_grad(grad: Tensor, weight: Tensor, rows: Rows, node: Tensor | 
 
 
 def project_weight_grad(grad: Tensor, x: Tensor, rows: Rows, node: Tensor | None) -> Tensor:
-    """The gradient of ``weight``."""
+    """Return the gradient of ``weight``."""
     out = grad.new_zeros(rows.relation_ptr.shape[0] - 1, x.shape[1], x.shape[2], grad.shape[2])
     for r, part in _relation_slices(rows.relation_ptr):
         left = _gather(x, node, part)
@@ -98,7 +98,7 @@ def _sum_by_target_row(per_edge: Tensor, s: Structure) -> Tensor:
 
 
 def _per_scope(across: list[bool], s: Structure) -> list[tuple[list[int], Tensor, Tensor]]:
-    """For each scope in use: its heads, the pointers of its softmax groups, and the group of each edge."""
+    """Return for each scope in use its heads, the pointers of its softmax groups, and the group of each edge."""
     scopes = ((False, s.group_ptr, s.group), (True, s.target_ptr, s.target))
     heads = [([h for h, flag in enumerate(across) if flag is wide], ptr, of) for wide, ptr, of in scopes]
     return [entry for entry in heads if entry[0]]
@@ -107,7 +107,7 @@ def _per_scope(across: list[bool], s: Structure) -> list[tuple[list[int], Tensor
 def _scores(
     queries: Tensor, keys: Tensor, edge_logits: Tensor | None, s: Structure, negative_slope: float | None
 ) -> Tensor:
-    """The logits ``[E, H]``, before LeakyReLU for the additive score."""
+    """Return the logits ``[E, H]``, before LeakyReLU for the additive score."""
     q = queries.index_select(0, s.targets.by_node).index_select(0, s.group)
     k = keys.index_select(0, s.source_row)
     scores = (q * k).sum(-1) if negative_slope is None else (q + k).squeeze(-1)
@@ -266,12 +266,12 @@ def spread(table: Tensor, coefficients: Tensor, rows: Rows, node: Tensor) -> Ten
 
 
 def _bases(table: Tensor, node: Tensor, heads: int) -> Tensor:
-    """The bases ``[u, H, B, D]`` of some nodes."""
+    """Return the bases ``[u, H, B, D]`` of some nodes."""
     return table.index_select(0, node).expand(-1, heads, -1, -1)
 
 
 def collect(values: Tensor, coefficients: Tensor, rows: Rows, node: Tensor, num_nodes: int, groups: int) -> Tensor:
-    """The transpose of ``spread``: from rows ``[U, H, D]`` to nodes and bases ``[N, G, B, D]``."""
+    """Apply the transpose of ``spread``: from rows ``[U, H, D]`` to nodes and bases ``[N, G, B, D]``."""
     heads, bases = coefficients.shape[1:]
     out = values.new_zeros(num_nodes, groups, bases, values.shape[2])
     for r, part in _relation_slices(rows.relation_ptr):
@@ -281,7 +281,7 @@ def collect(values: Tensor, coefficients: Tensor, rows: Rows, node: Tensor, num_
 
 
 def pair(table: Tensor, values: Tensor, rows: Rows, node: Tensor) -> Tensor:
-    """The gradient of the coefficients of ``spread`` and ``collect``, ``[R, H, B]``."""
+    """Return the gradient of the coefficients of ``spread``, ``[R, H, B]``."""
     out = values.new_zeros(rows.relation_ptr.shape[0] - 1, values.shape[1], table.shape[2])
     for r, part in _relation_slices(rows.relation_ptr):
         out[r] = torch.einsum("uhbd,uhd->hb", _bases(table, node[part], values.shape[1]), values[part])
