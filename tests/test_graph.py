@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 from rgat import RelationalGraph, ops
 from rgat.nn import RGCNConv
+from rgat.structure import Structure
 
 
 def make(edges, num_nodes=4, num_relations=3, **options):
@@ -56,7 +57,7 @@ def test_the_structure_matches_its_definition(graph):
             assert (side.relation[side.relation_ptr[r] : side.relation_ptr[r + 1]] == r).all()
         assert side.relation_ptr[-1] == len(side.node)
     assert (len(s.target_ptr), len(s.sources.relation_ptr)) == (graph.num_nodes + 1, graph.num_relations + 1)
-    assert all(t.dtype == torch.int32 for t in pytree.tree_leaves(s)[:-1])
+    assert all(t.dtype == torch.int32 for t in s.leaves()[:-1])
 
 
 def test_the_structure_does_not_depend_on_the_order_of_the_edges():
@@ -69,12 +70,8 @@ def test_the_structure_does_not_depend_on_the_order_of_the_edges():
         num_relations=3,
         edge_attr=graph.edge_attr[order],
     )
-    for name, value in graph.structure._asdict().items():
-        if name != "order":
-            for a, b in zip(
-                pytree.tree_leaves(value), pytree.tree_leaves(getattr(shuffled.structure, name)), strict=True
-            ):
-                assert torch.equal(a, b), name
+    leaves = [each.structure._replace(order=graph.structure.order).leaves() for each in (graph, shuffled)]
+    assert all(torch.equal(a, b) for a, b in zip(*leaves, strict=True))
     # Parallel edges are ordered by their features.
     sorted_features = graph.edge_attr[graph.structure.order.long()]
     assert torch.equal(sorted_features, shuffled.edge_attr[shuffled.structure.order.long()])
@@ -300,7 +297,7 @@ def forge(graph, **changes):
 
 def test_a_stored_structure_is_never_trusted():
     graph = random_graph()
-    false = pytree.tree_map(lambda leaf: torch.full_like(leaf, 10**8), graph.structure)
+    false = Structure.from_leaves([torch.full_like(leaf, 10**8) for leaf in graph.structure.leaves()])
     legacy = {"_structure": false, "_complete": false, "_num_nodes": 9, "_num_relations": 4, "_num_graphs": 1}
     for changes in ({}, legacy):
         loaded = forge(graph, **changes)

@@ -19,10 +19,12 @@ CHAIN = [
     "locks",
     "structure",
     "graph",
+    "incoming",
     "ops",
     "nn",
     "models",
     "data",
+    "sampling",
     "training",
     "baselines",
     "experiments",
@@ -36,7 +38,7 @@ CHAIN = [
 FORBIDDEN = {("data", "ops"), ("data", "nn"), ("data", "models"), ("predictor", "experiments")}
 # Imports of computed names: module and expression, then all modules that it can import.
 COMPUTED = {
-    ("rgat", "f'rgat.{name}'"): ("rgat.data", "rgat.training"),
+    ("rgat", "f'rgat.{name}'"): ("rgat.data", "rgat.sampling", "rgat.training"),
     ("rgat.ops.dispatch", "f'rgat.ops.{name}.backend'"): (
         "rgat.ops.numba.backend",
         "rgat.ops.torch.backend",

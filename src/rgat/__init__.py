@@ -9,12 +9,12 @@ from rgat import models, nn, ops
 from rgat.graph import RelationalGraph
 from rgat.version import __version__
 
-__all__ = ["RelationalGraph", "__version__", "data", "fit", "load", "models", "nn", "ops", "training"]
+__all__ = ["RelationalGraph", "__version__", "data", "fit", "load", "models", "nn", "ops", "sampling", "training"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import data sets, training and fitting when they are first asked for."""
-    if name in ("data", "training"):
+    """Import data sets, sampling, training and fitting when they are first asked for."""
+    if name in ("data", "sampling", "training"):
         return importlib.import_module(f"rgat.{name}")
     if name in ("fit", "load"):
         return getattr(importlib.import_module("rgat.predictor"), name)

@@ -27,6 +27,8 @@ class RelationalGraph:
         edge_attr: optional ``[E, edge_dim]`` edge features.
         batch: optional ``[N]`` graph id of each node, for several graphs in one.
         num_graphs: number of graphs of the batch; by default up to the last one that has a node.
+        num_targets: edges end in the first ``num_targets`` nodes, and layers return outputs of these alone; by default
+            all nodes. Samples of a larger graph are such graphs (`rgat.sampling`).
         validate: check ids here, and features for NaN here and in every eager call of a layer (on a GPU the first one
             with these features).
 
@@ -35,6 +37,7 @@ class RelationalGraph:
 
     Attributes:
         counted: in a padded batch, 1 for each of its nodes and 0 for padding, which batch statistics leave out.
+        node_ids: in a sample of a larger graph, the id of each node there.
         plans: how layers of some sizes are best computed on this graph, as eager calls found out.
     """
 
@@ -48,9 +51,12 @@ class RelationalGraph:
         edge_attr: Tensor | None = None,
         batch: Tensor | None = None,
         num_graphs: int | None = None,
+        num_targets: int | None = None,
         validate: bool = True,
     ) -> None:
         _check_shapes(edge_index, edge_type, num_nodes, num_relations, edge_attr, batch, num_graphs)
+        if num_targets is not None and not 0 <= num_targets <= num_nodes:
+            raise ValueError(f"`num_targets` must lie between 0 and `num_nodes` = {num_nodes}, got {num_targets}")
         with outside():
             self.edge_index = edge_index.to(torch.int64, copy=True)
             self.edge_type = edge_type.to(torch.int64, copy=True)
@@ -59,9 +65,11 @@ class RelationalGraph:
         self.validate = validate
         self._structure: Structure | None = None
         self.counted: Tensor | None = None
+        self.node_ids: Tensor | None = None
         self.plans: dict[Any, Any] = {}
         self._num_nodes = num_nodes
         self._num_relations = num_relations
+        self._num_targets = num_nodes if num_targets is None else num_targets
         if num_graphs is None:
             num_graphs = 1 if batch is None else int(batch.max()) + 1 if len(batch) else 0
         self._num_graphs = num_graphs
@@ -73,6 +81,7 @@ class RelationalGraph:
 
     def _check_all_ids(self) -> None:
         check_ids("edge_index", self.edge_index, self._num_nodes, "num_nodes")
+        check_ids("edge_index[1]", self.edge_index[1], self._num_targets, "num_targets")
         check_ids("edge_type", self.edge_type, self._num_relations, "num_relations")
         check_ids("batch", self.graph_ids(), self._num_graphs, "num_graphs")
 
@@ -98,7 +107,11 @@ class RelationalGraph:
     @property
     def num_nodes(self) -> int:
         # Once prepared, sizes come from shapes, so that an exported program is not pinned to one graph.
-        return self._num_nodes if self._structure is None else self._structure.target_ptr.shape[0] - 1
+        return self._num_nodes if self._structure is None else self._structure.num_nodes
+
+    @property
+    def num_targets(self) -> int:
+        return self._num_targets if self._structure is None else self._structure.num_targets
 
     @property
     def num_edges(self) -> int:
@@ -130,10 +143,8 @@ class RelationalGraph:
                     "a graph must be prepared before it enters compiled code; call `graph.prepare()` first"
                 )
             with outside():
-                sizes, graph_sizes = (
-                    (self.num_nodes, self.num_relations),
-                    self.graph_ids().bincount(minlength=self.num_graphs),
-                )
+                sizes = (self.num_nodes, self.num_relations, self.num_targets)
+                graph_sizes = self.graph_ids().bincount(minlength=self.num_graphs)
                 self._structure = derive(self.edge_index, self.edge_type, self.edge_attr, sizes, graph_sizes)
         return self._structure
 
@@ -160,10 +171,10 @@ class RelationalGraph:
 
     def with_self_loops(self) -> RelationalGraph:
         """Add one edge from every node to itself, under a new relation ``R``, with zero edge features."""
-        loop = torch.arange(self.num_nodes, device=self.device)
+        loop = torch.arange(self.num_targets, device=self.device)
         edge_attr = self.edge_attr
         if edge_attr is not None:
-            edge_attr = torch.cat([edge_attr, edge_attr.new_zeros(self.num_nodes, edge_attr.shape[1])])
+            edge_attr = torch.cat([edge_attr, edge_attr.new_zeros(self.num_targets, edge_attr.shape[1])])
         return RelationalGraph(
             torch.cat([self.edge_index, loop.expand(2, -1)], dim=1),
             torch.cat([self.edge_type, torch.full_like(loop, self.num_relations)]),
@@ -202,6 +213,16 @@ class RelationalGraph:
         )
         new.validate, new.counted = self.validate, self.counted
         return new
+
+    @staticmethod
+    def from_structure(
+        edge_index: Tensor, edge_type: Tensor, structure: Structure, edge_attr: Tensor | None, node_ids: Tensor | None
+    ) -> RelationalGraph:
+        """Return a prepared graph of sorted edges whose structure is known; nothing is checked."""
+        graph = _unflatten([edge_index, edge_type, *structure.leaves()], ())
+        graph.edge_attr, graph.node_ids = edge_attr, node_ids
+        graph._seal()
+        return graph
 
     @staticmethod
     def collate(graphs: Sequence[RelationalGraph]) -> RelationalGraph:
@@ -248,23 +269,29 @@ class RelationalGraph:
     def __getstate__(self) -> dict[str, Any]:
         self.check_unchanged()
         own = {name: value for name, value in self.__dict__.items() if name not in _INTERNAL}  # set by the caller
-        return own | {name: getattr(self, name) for name in _STATE} | {"prepared": self.is_prepared}
+        state = own | {name: getattr(self, name) for name in _STATE} | {"prepared": self.is_prepared}
+        if self._structure is not None and self._structure.row_id is not None:
+            state |= {"row_id": self._structure.row_id, "edge_id": self._structure.edge_id}
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # A file may say anything, so ids are checked and the structure is derived again, never taken from it.
         # Earlier versions stored `_num_nodes` and the like.
         stored: dict[str, Any] = {name: state.get(name, state.get(f"_{name}")) for name in _STATE}
-        counted, validate = stored.pop("counted"), bool(stored.pop("validate"))
+        counted, node_ids, validate = (stored.pop(name) for name in ("counted", "node_ids", "validate"))
         if not all(isinstance(stored[name], Tensor) for name in _FIXED):
             raise ValueError("a stored graph must have the tensors `edge_index` and `edge_type`; build the graph again")
-        RelationalGraph.__init__(self, **stored, validate=validate)
+        RelationalGraph.__init__(self, **stored, validate=bool(validate))
         self._check_all_ids()
         self.__dict__ |= {name: state[name] for name in state.keys() - _INTERNAL if not hasattr(RelationalGraph, name)}
-        if counted is not None and (not isinstance(counted, Tensor) or counted.shape != (self.num_nodes,)):
-            raise ValueError(f"`counted` of a stored graph must have shape [{self.num_nodes}]; build the graph again")
-        self.counted = counted
+        self.counted = _stored(counted, "counted", self.num_targets)
+        self.node_ids = _stored(node_ids, "node_ids", self.num_nodes)
         if state.get("prepared") or state.get("_structure") is not None:
-            self.prepare()
+            rows = self.structure.sources.node.shape[0]
+            row_id, edge_id = _stored(state.get("row_id"), "row_id", rows), state.get("edge_id")
+            if row_id is not None:
+                edge_id = _stored(edge_id, "edge_id", self.num_edges)
+                self._structure = self.structure._replace(row_id=row_id, edge_id=edge_id)
 
     def __repr__(self) -> str:
         parts = [f"num_{name}={getattr(self, f'num_{name}'):,}" for name in ("nodes", "edges", "relations")]
@@ -284,7 +311,8 @@ class RelationalGraph:
 
     def _shared(self) -> dict[str, Any]:
         self.check_unchanged()
-        return {"batch": self.batch, "num_graphs": self.num_graphs, "validate": self.validate}
+        graphs = {"batch": self.batch, "num_graphs": self.num_graphs}
+        return graphs | {"num_targets": self.num_targets, "validate": self.validate}
 
     def _map(self, function: Any) -> RelationalGraph:
         self.check_unchanged()
@@ -295,10 +323,13 @@ class RelationalGraph:
         new.batch = None if self.batch is None else function(self.batch)
         new.validate = self.validate
         new._num_nodes, new._num_relations = self.num_nodes, self.num_relations
-        new._num_graphs = self.num_graphs
+        new._num_graphs, new._num_targets = self.num_graphs, self.num_targets
         new.counted = None if self.counted is None else function(self.counted)
+        new.node_ids = None if self.node_ids is None else function(self.node_ids)
         new.plans = {}
-        new._structure = None if self._structure is None else pytree.tree_map(function, self._structure)
+        new._structure = None
+        if self._structure is not None:
+            new._structure = Structure.from_leaves([function(leaf) for leaf in self._structure.leaves()])
         new._seal()
         return new
 
@@ -341,6 +372,12 @@ def _check_shapes(
         raise ValueError(f"`num_nodes * num_relations` must be below 2^63, got {num_nodes} * {num_relations}")
 
 
+def _stored(tensor: Any, name: str, size: int) -> Tensor | None:
+    if tensor is not None and (not isinstance(tensor, Tensor) or tensor.shape != (size,)):
+        raise ValueError(f"`{name}` of a stored graph must have shape [{size}]; build the graph again")
+    return tensor
+
+
 def check_ids(name: str, ids: Tensor, size: int, size_name: str) -> None:
     """Raise unless all ``ids`` lie between 0 and ``size - 1``."""
     if ids.numel() == 0:
@@ -352,10 +389,12 @@ def check_ids(name: str, ids: Tensor, size: int, size_name: str) -> None:
 
 
 _FIXED = ("edge_index", "edge_type")
-_OPTIONAL = ("edge_attr", "batch")
-_STATE = (*_FIXED, *_OPTIONAL, "num_nodes", "num_relations", "num_graphs", "counted", "validate")  # what a file holds
+_OPTIONAL = ("edge_attr", "batch", "node_ids")
+_SIZES = ("num_nodes", "num_relations", "num_graphs", "num_targets")
+_STATE = (*_FIXED, *_OPTIONAL, *_SIZES, "counted", "validate")  # what a file holds
 _INTERNAL = {
-    *_STATE, "prepared", "plans", "_num_nodes", "_num_relations", "_num_graphs", "_structure", "_complete", "_sealed",
+    *_STATE, *(f"_{size}" for size in _SIZES), "row_id", "edge_id", "prepared", "plans", "_structure", "_complete",
+    "_sealed",
 }  # fmt: skip
 
 
@@ -374,12 +413,12 @@ def _flatten_with_keys(graph: RelationalGraph) -> tuple[list[tuple[Any, Any]], t
 def _unflatten(leaves: Any, present: tuple[str, ...]) -> RelationalGraph:
     leaves = list(leaves)
     graph: RelationalGraph = object.__new__(RelationalGraph)
-    graph.edge_attr = graph.batch = graph.counted = None
+    graph.edge_attr = graph.batch = graph.node_ids = graph.counted = None
     for name in (*_FIXED, *present):
         setattr(graph, name, leaves.pop(0))
     graph._structure = Structure.from_leaves(leaves)
     graph.plans = {}
-    graph._num_nodes = graph._num_relations = graph._num_graphs = -1  # unused: sizes come from shapes
+    graph._num_nodes = graph._num_relations = graph._num_graphs = graph._num_targets = -1  # sizes come from shapes
     graph.validate, graph._sealed = False, None
     return graph
 

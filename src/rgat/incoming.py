@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from rgat.structure import sorted_edges
+
 if TYPE_CHECKING:
     from rgat.graph import RelationalGraph
 
@@ -21,7 +23,9 @@ class IncomingEdges(NamedTuple):
     group_ptr: Tensor  # [V + 1] int64; the edges of group v are group_ptr[v]:group_ptr[v + 1]
     group_relation: Tensor  # [V] int32
     source: Tensor  # [E] int32
-    edge_id: Tensor | None = None  # [E] int32; the caller's position of each edge, where the caller gave a list of edges
+    edge_id: Tensor | None = (
+        None  # [E] int32; the caller's position of each edge, where the caller gave a list of edges
+    )
 
     @property
     def num_nodes(self) -> int:
@@ -45,10 +49,8 @@ def incoming_edges(graph: RelationalGraph) -> IncomingEdges:
         )
     graph.check_unchanged()
     (source, target), relation = graph.edge_index, graph.edge_type
-    order = source.argsort(stable=True)
-    group_of_edge = target * graph.num_relations + relation
-    order = order[group_of_edge[order].argsort(stable=True)]
-    key, sizes = torch.unique_consecutive(group_of_edge[order], return_counts=True)
+    order = sorted_edges(source, target, relation, graph.num_relations, graph.edge_attr)
+    key, sizes = torch.unique_consecutive((target * graph.num_relations + relation)[order], return_counts=True)
     node = torch.div(key, max(graph.num_relations, 1), rounding_mode="floor")
     return IncomingEdges(
         node_ptr=_pointers(node.bincount(minlength=graph.num_nodes)),

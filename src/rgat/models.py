@@ -16,7 +16,7 @@ from rgat.nn.normalisation import normalise
 from rgat.nn.stacked import SHARED, Stacked, member_tensors, stack_layers
 
 LAYERS = ("rgat", "rgcn")
-Graphs = RelationalGraph | tuple[RelationalGraph, RelationalGraph]  # of both layers, or one for each
+Graphs = RelationalGraph | Sequence[RelationalGraph]  # of all layers, or one for each
 RGCN_OPTIONS = ("num_bases", "feature_dropout", "edge_dropout", "bias", "graph")
 
 
@@ -54,25 +54,28 @@ def _normalisation(channels: int, batch_norm: bool) -> nn.Module:
 
 
 class NodeClassifier(nn.Module):
-    r"""Two relational layers that classify nodes (figure 3a).
+    r"""Relational layers that classify nodes; by default two (figure 3a).
 
     .. math::
         H^{(1)} = \mathrm{ReLU}(\mathrm{RGAT}_{\text{concat}}(X)), \qquad
         \text{logits} = \mathrm{RGAT}_{\text{mean}}(H^{(1)}) \in \mathbb{R}^{N \times \text{classes}}.
 
-    Both layers have ``heads`` heads. The first has ``hidden_channels / heads`` units per head, so that the total stays
-    what was asked; the second one unit per class and head. Batch normalisation, if on, stands before the ReLU.
+    All layers have ``heads`` heads. All but the last have ``hidden_channels / heads`` units per head, so that the total
+    stays what was asked; the last has one unit per class and head. Batch normalisation, if on, stands before each ReLU.
 
     Args:
         in_channels: number of node features; for featureless input the number of nodes.
         num_classes: number of classes.
         num_relations: number of relations.
         layer: "rgat" or "rgcn".
-        hidden_channels: units of the first layer, over all heads.
-        heads: number of heads of both layers.
-        batch_norm: normalise the first layer's output.
+        hidden_channels: units of each layer but the last, over all heads.
+        heads: number of heads of all layers.
+        batch_norm: normalise the output of each layer but the last.
         graph: for featureless input, let the first layer hold only the kernel rows that the edges of this graph use.
-        **options: further options of both layers, such as ``scope``, ``score`` or ``feature_dropout``.
+        num_layers: number of layers.
+        embedding_channels: for featureless input, learn an embedding of this size for each node, and give it to the
+            first layer instead of a one-hot vector. Its gradients are sparse: a step costs what its batch touches.
+        **options: further options of all layers, such as ``scope``, ``score`` or ``feature_dropout``.
     """
 
     def __init__(
@@ -85,36 +88,81 @@ class NodeClassifier(nn.Module):
         heads: int = 1,
         batch_norm: bool = False,
         graph: RelationalGraph | None = None,
+        num_layers: int = 2,
+        embedding_channels: int | None = None,
         **options: Any,
     ) -> None:
         super().__init__()
         check_count("num_classes", num_classes)
+        check_count("num_layers", num_layers)
         units = _units_per_head(hidden_channels, heads)
-        first = options if graph is None else options | {"graph": graph}
-        self.conv1 = _layer(layer, in_channels, units, num_relations, heads, "concat", first)
-        self.norm1 = _normalisation(hidden_channels, batch_norm)
-        self.conv2 = _layer(layer, hidden_channels, num_classes, num_relations, heads, "mean", options)
+        self.num_layers = num_layers
+        self.embedding: nn.Embedding | None = None
+        if embedding_channels is not None:
+            check_count("embedding_channels", embedding_channels)
+            self.embedding = nn.Embedding(in_channels, embedding_channels, sparse=True)
+            nn.init.uniform_(self.embedding.weight, -((3 / embedding_channels) ** 0.5), (3 / embedding_channels) ** 0.5)
+            in_channels = embedding_channels
+        first = options if graph is None or self.embedding is not None else options | {"graph": graph}
+        for number in range(1, num_layers):
+            conv = _layer(layer, in_channels, units, num_relations, heads, "concat", first if number == 1 else options)
+            setattr(self, f"conv{number}", conv)
+            setattr(self, f"norm{number}", _normalisation(hidden_channels, batch_norm))
+            in_channels = hidden_channels
+        last = first if num_layers == 1 else options
+        setattr(self, f"conv{num_layers}", _layer(layer, in_channels, num_classes, num_relations, heads, "mean", last))
+
+    @property
+    def convs(self) -> list[RGATConv | RGCNConv]:
+        """The relational layers, the first one first."""
+        return [getattr(self, f"conv{number}") for number in range(1, self.num_layers + 1)]
 
     def forward(self, x: Tensor | None, graph: Graphs, constant_attention: bool = False) -> Tensor:
-        """Return class logits ``[N, num_classes]``.
+        """Return class logits, ``[N, num_classes]``.
 
         Args:
             x: features, or None for featureless input.
-            graph: of both layers, or one for each: those of ``graph.receptive_fields(nodes)`` give ``nodes`` the same
-                logits with less work.
+            graph: of all layers, or one for each: those of ``graph.receptive_fields(nodes)`` give ``nodes`` the same
+                logits with less work, those of a sampled batch (`rgat.sampling`) give the logits of its seed nodes.
             constant_attention: give all edges of a softmax group the same attention.
         """
-        first, second = graph if isinstance(graph, tuple) else (graph, graph)
-        x = self.conv1(x, first, constant_attention=constant_attention)
-        x = torch.relu(normalise(self.norm1, x, first.counted))
-        logits: Tensor = self.conv2(x, second, constant_attention=constant_attention)
-        return logits
+        graphs = (graph,) * self.num_layers if isinstance(graph, RelationalGraph) else tuple(graph)
+        if len(graphs) != self.num_layers:
+            raise ValueError(
+                f"a model of {self.num_layers} layers needs one graph, or one for each layer, got {len(graphs)}; "
+                "sample with one fan-out per layer"
+            )
+        x = self.inputs(x, graphs[0])
+        for number, each in enumerate(graphs, start=1):
+            x = self.layer(number, x, each, constant_attention)
+        assert x is not None
+        return x
+
+    def inputs(self, x: Tensor | None, graph: RelationalGraph) -> Tensor | None:
+        """Return the input of the first layer: the features, or the embeddings of the nodes of its graph."""
+        if self.embedding is None:
+            return x
+        if x is not None:
+            raise ValueError("a model with `embedding_channels` is featureless and takes only `x=None`")
+        nodes = graph.node_ids
+        if nodes is None:
+            nodes = torch.arange(graph.num_nodes, device=graph.device)
+        embedded: Tensor = self.embedding(nodes)
+        return embedded
+
+    def layer(self, number: int, x: Tensor | None, graph: RelationalGraph, constant_attention: bool = False) -> Tensor:
+        """Return the output of one layer, counted from 1, with its normalisation and ReLU."""
+        out: Tensor = getattr(self, f"conv{number}")(x, graph, constant_attention=constant_attention)
+        if number == self.num_layers:
+            return out
+        return torch.relu(normalise(getattr(self, f"norm{number}"), out, graph.counted))
 
     @property
     def depends_on_edges_alone(self) -> bool:
         """Whether a node's logits now depend on others by edges alone, and not on how the edges are numbered."""
-        drops = any(rate > 0 for conv in (self.conv1, self.conv2) for _, rate in _dropout_rates(conv))
-        return not self.training or (isinstance(self.norm1, nn.Identity) and not drops)
+        drops = any(rate > 0 for conv in self.convs for _, rate in _dropout_rates(conv))
+        norms = (getattr(self, f"norm{number}") for number in range(1, self.num_layers))
+        return not self.training or (all(isinstance(norm, nn.Identity) for norm in norms) and not drops)
 
 
 def _dropout_rates(conv: nn.Module) -> list[tuple[float, float]]:
@@ -176,6 +224,11 @@ class GraphClassifier(nn.Module):
         self.dense1 = nn.Linear(2 * hidden_channels, dense_channels)
         self.dense2 = nn.Linear(dense_channels, num_tasks * num_classes)
 
+    @property
+    def convs(self) -> list[RGATConv | RGCNConv]:
+        """The relational layers."""
+        return [self.conv1, self.conv2]
+
     def forward(self, x: Tensor | None, graph: RelationalGraph, constant_attention: bool = False) -> Tensor:
         """Return class logits ``[G, num_tasks, num_classes]``."""
         h = self.conv1(x, graph, constant_attention=constant_attention)
@@ -206,7 +259,7 @@ class Stack(nn.Module):
         self.train(models[0].training)
 
     def __len__(self) -> int:
-        return len(self.model.conv1.dropout_state)
+        return len(self.model.convs[0].dropout_state)
 
     def forward(self, x: Tensor | None, graph: Graphs, constant_attention: bool = False) -> Tensor:
         """Return the logits of all members, ``[S, N, num_classes]`` or ``[S, G, num_tasks, num_classes]``.
@@ -232,9 +285,8 @@ class Stack(nn.Module):
             model = copy.deepcopy(self._like[0]).to(next(self.parameters()).dtype).to_empty(device=device)
             for name, tensor in (*model.named_parameters(), *model.named_buffers()):
                 tensor.data.copy_(tensors[name])
-            for name in ("conv1", "conv2"):
-                conv = getattr(model, name)
-                conv.feature_dropout, conv.edge_dropout = getattr(self.model, name).dropout[member]
+            for conv, stacked in zip(model.convs, self.model.convs, strict=True):
+                conv.feature_dropout, conv.edge_dropout = _dropout_rates(stacked)[member]
             models.append(model.train(self.training))
         return models
 
@@ -259,8 +311,10 @@ def difference(first: nn.Module, other: nn.Module) -> str | None:
     """How two models differ in what a stack shares, or why there is no stack of them; None: not at all."""
     if not isinstance(first, NodeClassifier | GraphClassifier):
         return f"a {type(first).__name__}, of which there are no stacks"
-    if getattr(first.conv1, "score", None) == "dynamic":
+    if getattr(first.convs[0], "score", None) == "dynamic":
         return 'the score "dynamic", of which there are no stacks'
+    if getattr(first, "embedding", None) is not None:
+        return "node embeddings, of which there are no stacks"
     if type(first) is not type(other):
         return f"a {type(first).__name__} and a {type(other).__name__}"
     states = [model.state_dict() for model in (first, other)]
@@ -270,9 +324,9 @@ def difference(first: nn.Module, other: nn.Module) -> str | None:
             return f"different `{name}`"
         if name.endswith(SHARED) and not torch.equal(states[0][name], states[1][name]):
             return f"different `{name}`: models built with different graphs"
-    for layer in ("conv1", "conv2"):
+    for layers in zip(first.convs, other.convs, strict=True):
         for option in ("heads", "scope", "score", "head_merge", "negative_slope"):
-            values = [getattr(getattr(model, layer), option, None) for model in (first, other)]
+            values = [getattr(layer, option, None) for layer in layers]
             if values[0] != values[1]:
                 return f"`{option}` {values[0]!r} and {values[1]!r}"
     return None

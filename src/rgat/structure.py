@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -45,15 +45,38 @@ class Structure(NamedTuple):
     sources: Rows
     targets: Rows
     graph_sizes: Tensor  # [G] int64; number of nodes of each graph of a batch
+    # A sample of a larger graph remembers the ids that dropout masks there depend on; None: the ids below.
+    row_id: Tensor | None = None  # [U] int64; of the source rows, ``relation * N + node``
+    edge_id: Tensor | None = None  # [E] int64; of the sorted edges, their position
+
+    @property
+    def num_nodes(self) -> int:
+        """The number of nodes, which are the rows of a layer's input."""
+        return self.sources.node_ptr.shape[0] - 1
+
+    @property
+    def num_targets(self) -> int:
+        """The number of targets, the first nodes, which are the rows of a layer's output; by default all nodes."""
+        return self.target_ptr.shape[0] - 1
+
+    def source_ids(self) -> Tensor:
+        """Return the ids of the source rows for feature dropout, [U] int64."""
+        return self.sources.keys(self.num_nodes) if self.row_id is None else self.row_id
+
+    def edge_ids(self) -> Tensor:
+        """Return the ids of the sorted edges for edge dropout, [E] int64."""
+        return torch.arange(self.target.shape[0], device=self.target.device) if self.edge_id is None else self.edge_id
 
     def leaves(self) -> list[Tensor]:
         """Return all tensors, in order; spelt out, because a generic tree walk takes longer than a small layer."""
-        return [*self[:8], *self.sources, *self.targets, self.graph_sizes]
+        leaves = [*self[:8], *self.sources, *self.targets, self.graph_sizes]
+        return leaves if self.row_id is None or self.edge_id is None else [*leaves, self.row_id, self.edge_id]
 
     @classmethod
     def from_leaves(cls, leaves: Sequence[Tensor]) -> Structure:
         """Invert `leaves`."""
-        return cls._make([*leaves[:8], Rows(*leaves[8:13]), Rows(*leaves[13:18]), leaves[18]])
+        fields: list[Any] = [*leaves[:8], Rows(*leaves[8:13]), Rows(*leaves[13:18]), *leaves[18:]]
+        return cls(*fields)
 
 
 @contextmanager
@@ -68,12 +91,12 @@ def derive(
     edge_index: Tensor,
     edge_type: Tensor,
     edge_attr: Tensor | None,
-    sizes: tuple[int, int],
+    sizes: tuple[int, int, int],
     graph_sizes: Tensor,
 ) -> Structure:
-    """Return the structure of the edges of a graph; ``sizes`` are the numbers of nodes and of relations."""
-    (num_nodes, num_relations), (source, target), relation = sizes, edge_index, edge_type
-    order = _sorted_edges(source, target, relation, num_relations, edge_attr)
+    """Return the structure of the edges of a graph; ``sizes`` are the numbers of nodes, relations and targets."""
+    (num_nodes, num_relations, num_targets), (source, target), relation = sizes, edge_index, edge_type
+    order = sorted_edges(source, target, relation, num_relations, edge_attr)
     source, target, relation = source[order], target[order], relation[order]
 
     group_key, group, group_sizes = torch.unique_consecutive(
@@ -86,7 +109,7 @@ def derive(
         target=target.int(),
         group=group.int(),
         source_row=source_row.int(),
-        target_ptr=pointers(target.bincount(minlength=num_nodes)),
+        target_ptr=pointers(target.bincount(minlength=num_targets)),
         group_ptr=pointers(group_sizes),
         by_source=source_row.argsort(stable=True).int(),
         source_ptr=pointers(source_row.bincount(minlength=len(source_key))),
@@ -96,7 +119,7 @@ def derive(
     )
 
 
-def _sorted_edges(
+def sorted_edges(
     source: Tensor, target: Tensor, relation: Tensor, num_relations: int, edge_attr: Tensor | None
 ) -> Tensor:
     """Sort by (target, relation, source); parallel edges by their features, so that no order of the caller is left."""

@@ -76,6 +76,45 @@ def _from_hetero(data: Any) -> tuple[RelationalGraph, Tensor | None]:
     return graph, _concatenate(features)
 
 
+def from_pyg_batch(batch: Any, whole: Any, num_relations: int | None = None) -> tuple[Tensor, RelationalGraph, int]:
+    """Return node ids, the graph and the number of seed nodes of a batch that a loader of PyTorch Geometric made.
+
+    Seed nodes come first. Ids are those of the nodes of ``whole``, the data that the loader samples from, as
+    `from_pyg` numbers them.
+    """
+    if not isinstance(batch, _pyg().HeteroData):
+        graph, _ = from_pyg(batch, from_pyg(whole, num_relations)[0].num_relations)
+        _check_loaded(batch)
+        return batch.n_id, graph, batch.batch_size
+    starts, types = dict[str, int](), [name for name in batch.node_types if "batch_size" in batch[name]]
+    if len(types) != 1:
+        raise ValueError(f"a batch must have seed nodes of one node type, got {len(types)} types with `batch_size`")
+    ids, before, size = [], 0, 0
+    for name in whole.node_types:
+        _check_loaded(batch[name])
+        starts[name] = size
+        ids.append(batch[name].n_id + before)
+        before, size = before + whole[name].num_nodes, size + batch[name].num_nodes
+    num_seeds, first = batch[types[0]].batch_size, starts[types[0]]
+    order = torch.arange(size)
+    order = torch.cat([order[first : first + num_seeds], order[:first], order[first + num_seeds :]])
+    graph, _ = _from_hetero(batch)
+    position = torch.empty_like(order).scatter_(0, order, torch.arange(size))
+    renumbered = RelationalGraph(
+        position[graph.edge_index],
+        graph.edge_type,
+        num_nodes=size,
+        num_relations=graph.num_relations,
+        edge_attr=graph.edge_attr,
+    )
+    return torch.cat(ids)[order], renumbered, num_seeds
+
+
+def _check_loaded(part: Any) -> None:
+    if getattr(part, "n_id", None) is None:
+        raise ValueError("a batch must have `n_id`, as the loaders of PyTorch Geometric give it, got none")
+
+
 def _concatenate(tensors: list[Tensor | None]) -> Tensor | None:
     """Return all tensors as one, or None unless all are present and have the same number of columns."""
     present = [tensor for tensor in tensors if tensor is not None and tensor.dim() == 2]

@@ -131,7 +131,7 @@ class RowsOfGraph:
         A graph with other rows at one of the ``ends`` is refused, also where a call does not read them.
         """
         self.kernel, self.keys, self.graph = kernel, keys, graph
-        self._places = {end: find_rows(keys, getattr(graph.structure, end), graph) for end in ends}
+        self._places = {end: find_rows(keys, getattr(graph.structure, end), graph, kernel.in_channels) for end in ends}
 
     def compose(self) -> Tensor:
         """Return the kernels, ``[R, H, F, D]``."""
@@ -139,7 +139,7 @@ class RowsOfGraph:
 
     def look_up(self, index: Tensor | None, *ends: Rows) -> tuple[Tensor, ...]:
         """Return the values ``[U, H, D]`` of the rows of each end of the edges."""
-        places = (find_rows(self.keys, rows, self.graph) for rows in ends)
+        places = (find_rows(self.keys, rows, self.graph, self.kernel.in_channels) for rows in ends)
         return ops.look_up(join_members(self.kernel.weight, 3), *places)
 
     def held_rows(self, with_targets: bool) -> tuple[Tensor, list[Tensor]]:
@@ -157,16 +157,24 @@ class RowsOfGraph:
         return join_members(self.kernel.weight, 3), [*sources, *targets, of_edges]
 
 
-def find_rows(held: Tensor, rows: Rows, graph: RelationalGraph) -> ops.Places:
-    """Return where rows of the graph stand among those that a compact layer holds; an error if one is missing."""
+def find_rows(held: Tensor, rows: Rows, graph: RelationalGraph, num_inputs: int) -> ops.Places:
+    """Return where rows of the graph stand among those that a compact layer holds; an error if one is missing.
+
+    ``num_inputs`` is the number of nodes of the graph, or of the whole graph that it is a sample of.
+    """
+
+    def keys() -> Tensor:
+        nodes = rows.node.long() if graph.node_ids is None else graph.node_ids.index_select(0, rows.node)
+        return rows.relation.long() * num_inputs + nodes
+
     if torch.compiler.is_compiling():
-        return ops.Places(*_find_rows(held, rows.keys(graph.num_nodes)))
+        return ops.Places(*_find_rows(held, keys()))
     known: dict[int, tuple[Any, ...]] = cache.kept_with(rows.node).setdefault("places", {})  # by layer
     version = -1 if held.is_inference() else held._version
     layer, seen, places = known.get(id(held), (lambda: None, None, None))
     if layer() is not held or seen != version:
         with outside():
-            places = ops.Places(*_find_rows(held, rows.keys(graph.num_nodes)))
+            places = ops.Places(*_find_rows(held, keys()))
         for number in [number for number, (other, _, _) in known.items() if other() is None]:
             known.pop(number, None)
         known[id(held)] = (weakref.ref(held), version, places)

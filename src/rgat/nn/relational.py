@@ -216,6 +216,8 @@ class RelationalConv(nn.Module):
         """Return dense features, or the position of the one in each node's one-hot input."""
         if self.rows is not None and x is not None:
             raise ValueError("a layer built with `graph=` is featureless and takes only `x=None`")
+        if x is None and graph.node_ids is not None:  # a sample: one-hot in the whole graph
+            return ops.Inputs(None, None if self.rows is not None else graph.node_ids)
         if x is None:
             if graph.num_nodes != self.in_channels:
                 raise ValueError(

@@ -195,7 +195,7 @@ class RGATConv(RelationalConv):
         (values,) = ops.row_values(self._call(self._check_input(x, graph), None, graph), s.sources)
         messages = values.index_select(0, s.source_row)
         messages = messages * attention.index_select(0, s.order.long()).unsqueeze(-1)
-        out = messages.new_zeros(graph.num_nodes, *messages.shape[1:]).index_add_(0, s.target, messages)
+        out = messages.new_zeros(graph.num_targets, *messages.shape[1:]).index_add_(0, s.target, messages)
         merged = self._merge(out)
         return merged if self.bias is None or self.head_merge != "concat" else merged + self.bias.to(merged.dtype)
 

@@ -114,7 +114,7 @@ def _(state: Tensor, counted: Tensor | None = None) -> Tensor:
 
 def mask_stream(state: Tensor, kind: int) -> Tensor:
     """Return the 64-bit random stream, as int64, of the masks of one kind and call; one per row of ``state``."""
-    return _mix64(_mix64(state[..., 0] + kind * _GOLDEN64) + state[..., 1] * _GOLDEN64)
+    return _mix64(_mix64(state[..., 0] + _signed(kind * _GOLDEN64 % 2**64)) + state[..., 1] * _GOLDEN64)
 
 
 def drop_below(rate: float) -> int:
@@ -132,10 +132,17 @@ def keep_mask(state: Tensor, kind: int, ids: Tensor, num_columns: int, rate: flo
 
 def _bits(state: Tensor, kind: int, ids: Tensor, num_columns: int) -> Tensor:
     """Return 32 random bits per id and column, as int64."""
-    key = _mix64(mask_stream(state, kind) ^ (ids.long() * _GOLDEN64))  # [len(ids)]
-    low, high = key & _LOW32, _shift_right(key, 32)
-    column = torch.arange(num_columns, device=ids.device) * _GOLDEN32
-    return _mix32(((low[:, None] + column) & _LOW32) ^ high[:, None])
+    return random_bits(id_keys(mask_stream(state, kind), ids)[:, None], torch.arange(num_columns, device=ids.device))
+
+
+def id_keys(stream: Tensor | int, ids: Tensor) -> Tensor:
+    """Return the 64-bit key of each id in a random stream, as int64."""
+    return _mix64((ids.long() * _GOLDEN64) ^ stream)
+
+
+def random_bits(keys: Tensor, columns: Tensor) -> Tensor:
+    """Return 32 random bits for keys and columns, as int64."""
+    return _mix32((((keys & _LOW32) + columns * _GOLDEN32) & _LOW32) ^ _shift_right(keys, 32))
 
 
 def scaled_mask(state: Tensor, kind: int, ids: Tensor, num_columns: int, rate: float, dtype: torch.dtype) -> Tensor:

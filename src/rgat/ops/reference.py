@@ -64,16 +64,15 @@ def relational_attention(
     weight, value = attention, g[relation, source]  # [E, H], [E, H, D]
     if dropout_state is not None and edge_dropout > 0:
         # Edges are numbered in the sorted order, which does not depend on the caller's.
-        number = torch.empty_like(relation).scatter_(
-            0, graph.structure.order.long(), torch.arange(graph.num_edges, device=x.device)
-        )
+        number = torch.empty_like(relation).scatter_(0, graph.structure.order.long(), graph.structure.edge_ids())
         weight = weight * scaled_mask(dropout_state, EDGES, number, num_heads, edge_dropout, weight.dtype)
     if dropout_state is not None and feature_dropout > 0:
-        row = relation * graph.num_nodes + source
+        s = graph.structure
+        row = torch.empty_like(relation).scatter_(0, s.order.long(), s.source_ids()[s.source_row.long()])
         mask = scaled_mask(dropout_state, FEATURES, row, num_heads * channels, feature_dropout, value.dtype)
         value = value * mask.view_as(value)
 
-    out = x.new_zeros(graph.num_nodes, num_heads, channels)
+    out = x.new_zeros(graph.num_targets, num_heads, channels)
     return out.index_add(0, target, weight.unsqueeze(-1) * value), attention
 
 
@@ -98,7 +97,8 @@ def compute(call: LayerCall) -> tuple[Tensor, Tensor]:
         kernels = call.kernel.compose()
         if x is None:
             x = torch.eye(kernels.shape[2], dtype=kernels.dtype, device=kernels.device)
-            x = x if call.inputs.position is None else x[call.inputs.position]
+            position = graph.node_ids if call.inputs.position is None else call.inputs.position
+            x = x if position is None else x[position]
         out, attention = relational_attention(
             x.to(kernels.dtype),
             kernels,

@@ -260,8 +260,8 @@ def layer_attention(
     attentions = []
     with torch.no_grad():
         for model in ensemble.members:
-            first, hidden = _attend(model.conv1, x, graph, constant)
-            second, _ = _attend(model.conv2, torch.relu(model.norm1(hidden)), graph, constant)
+            first, hidden = _attend(model.convs[0], x, graph, constant)
+            second, _ = _attend(model.convs[1], torch.relu(model.get_submodule("norm1")(hidden)), graph, constant)
             attentions.append((first.cpu(), second.cpu()))
     return attentions
 
@@ -287,8 +287,8 @@ def logits_at_equal_share(ensemble: Ensemble, x: Tensor | None, graph: Relationa
     logits = []
     with torch.no_grad():
         for model in ensemble.members:
-            hidden = torch.relu(model.norm1(_attend_equally(model.conv1, x, graph, edge)))
-            logits.append(_attend_equally(model.conv2, hidden, graph, edge).cpu())
+            hidden = torch.relu(model.get_submodule("norm1")(_attend_equally(model.convs[0], x, graph, edge)))
+            logits.append(_attend_equally(model.convs[1], hidden, graph, edge).cpu())
     return torch.stack(logits)
 
 

@@ -27,11 +27,22 @@ def _mix32(value):
 
 
 @inline
+def id_key(stream, number):
+    """Return the 64-bit key of an id in a random stream, as ``dropout.id_keys``."""
+    return _mix64(stream ^ (np.uint64(number) * _GOLDEN64))
+
+
+@inline
+def random_bits(key, column):
+    """Return 32 random bits for a key and a column, as ``dropout.random_bits``."""
+    low, high = np.uint32(key), np.uint32(key >> np.uint64(32))
+    return _mix32(np.uint32(low + np.uint32(np.uint32(column) * _GOLDEN32)) ^ high)
+
+
+@inline
 def is_kept(stream, number, column, below):
     """Tell whether dropout keeps one element, as ``dropout.keep_mask``."""
-    key = _mix64(stream ^ (np.uint64(number) * _GOLDEN64))
-    low, high = np.uint32(key), np.uint32(key >> np.uint64(32))
-    return _mix32(np.uint32(low + np.uint32(np.uint32(column) * _GOLDEN32)) ^ high) >= below
+    return random_bits(id_key(stream, number), column) >= below
 
 
 @compiled

@@ -52,7 +52,7 @@ class EdgeLoops:
             indices(s.targets.relation), self.value_row, indices(s.sources.node),
         )  # fmt: skip
         self.by_source = (indices(s.by_source), self.source_ptr)
-        self.row_id = as_array(s.sources.keys(len(self.target_ptr) - 1)) if len(self.feature_mask[1]) else NO_INDEX
+        self.row_id = as_array(s.source_ids()) if len(self.feature_mask[1]) else NO_INDEX
 
     def read(self, values: Tensor, keys: Tensor | None) -> None:
         """Read the values and keys of the source rows from here.

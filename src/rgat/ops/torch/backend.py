@@ -140,12 +140,10 @@ def _masks(call: Call, values: Tensor) -> tuple[Tensor | None, Tensor | None]:
         return scaled_mask(state, kind, ids, columns, rate, values.dtype)
 
     num_heads, channels = values.shape[1:]
-    row_id = s.sources.keys(s.target_ptr.shape[0] - 1)
-    features = scaled(FEATURES, row_id, num_heads * channels, settings.feature_dropout)
-    number = torch.arange(s.target.shape[0], device=values.device)
+    features = scaled(FEATURES, s.source_ids(), num_heads * channels, settings.feature_dropout)
     return (
         None if features is None else features.view(values.shape),
-        scaled(EDGES, number, num_heads, settings.edge_dropout),
+        scaled(EDGES, s.edge_ids(), num_heads, settings.edge_dropout),
     )
 
 

@@ -1,0 +1,277 @@
+"""Sample the incoming edges of nodes, one layer at a time.
+
+At most ``fanout`` edges of each (target, relation) are drawn, uniformly and without replacement, by Floyd's algorithm.
+The random numbers are those of ``ops/dropout.py``: a pure function of (seed, step, layer, relation, target, draw). So a
+sample is the same on every device and with any number of threads.
+
+New nodes are numbered in the order in which the edges first name them. On the CPU compiled loops do this and sort the
+edges in time linear in their number; without Numba, and on a GPU, PyTorch's operations do.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rgat.incoming import IncomingEdges
+from rgat.ops.dispatch import active_backend
+from rgat.ops.dropout import id_keys, mask_stream, random_bits
+from rgat.structure import Rows, Structure, pointers
+
+FIRST_STREAM = 2  # the streams before it are those of dropout masks
+
+
+class Numbering:
+    """The local ids of the nodes of a sample, and the nodes by local id.
+
+    The table has one entry per node of the graph, so that looking up a node costs one read; `clear` resets only the
+    entries that were used.
+    """
+
+    def __init__(self, num_nodes: int, device: torch.device) -> None:
+        # One entry more, for writes that PyTorch's operations must not skip.
+        self.local = torch.full((num_nodes + 1,), -1, dtype=torch.int32, device=device)
+        self.first = torch.full_like(self.local, _NEVER) if device.type != "cpu" or not _has_loops(device) else None
+        self.nodes = torch.empty(0, dtype=torch.int64, device=device)
+
+    def begin(self, nodes: Tensor) -> None:
+        """Number these nodes first."""
+        self.nodes = nodes
+        self.local[nodes] = torch.arange(len(nodes), dtype=torch.int32, device=nodes.device)
+
+    def clear(self) -> None:
+        """Forget all nodes."""
+        self.local[self.nodes] = -1
+
+
+_NEVER = 2**31 - 1
+
+
+def _has_loops(device: torch.device) -> bool:
+    return device.type == "cpu" and active_backend(device) == "numba"
+
+
+class Fanout(NamedTuple):
+    """How many edges of each (target, relation) to take."""
+
+    table: Tensor  # [R] int64; the largest number for each relation, or -1 for all
+    most: int  # the largest entry; -1 if all edges are taken
+
+
+class SampledEdges(NamedTuple):
+    """The sampled edges of one layer, sorted by (target, relation, source of the whole graph)."""
+
+    source: Tensor  # [E] int32, local
+    relation: Tensor  # [E] int32
+    edge_id: Tensor  # [E] int64, position among the edges of the whole graph
+    structure: Structure
+
+
+def stream_of(seed: int, step: int, layer: int) -> int:
+    """Return the random stream of one layer of one step, a signed 64-bit integer."""
+    return int(mask_stream(torch.tensor([seed, step]), FIRST_STREAM + layer))
+
+
+def sample_edges(incoming: IncomingEdges, fanout: Fanout, stream: int, numbering: Numbering) -> SampledEdges:
+    """Sample the edges into all nodes that are numbered, and number their sources.
+
+    Args:
+        incoming: all edges of the graph.
+        fanout: on the device of the edges.
+        stream: of the random numbers.
+        numbering: the targets; the sources are appended.
+    """
+    sample = _sample_by_loops if _has_loops(incoming.source.device) else _sample_by_operations
+    return sample(incoming, fanout, stream, numbering)
+
+
+def _sample_by_loops(incoming: IncomingEdges, fanout: Fanout, stream: int, numbering: Numbering) -> SampledEdges:
+    from rgat.ops.numba import sampling_loops as loops
+    from rgat.ops.numba.compile import announce
+
+    announce()
+    graph = [each.numpy() for each in incoming[:3]]
+    targets = numbering.nodes
+    num_targets, limits = len(targets), fanout.table.numpy()
+    num_groups, num_edges = loops.count_edges(targets.numpy(), *graph, limits)
+    ints, longs = _empty(torch.int32), _empty(torch.int64)
+    target, group, target_ptr, group_ptr = ints(num_edges), ints(num_edges), ints(num_targets + 1), ints(num_groups + 1)
+    edge_id, group_relation, node_groups = longs(num_edges), ints(num_groups), ints(num_targets + 1)
+    drawn = (target, group, edge_id, target_ptr, group_ptr, group_relation, node_groups)
+    loops.draw_edges(
+        targets.numpy(),
+        *graph,
+        limits,
+        np.uint64(stream % 2**64),
+        incoming.num_nodes,
+        *(each.numpy() for each in drawn),
+    )
+    source, nodes = ints(num_edges), longs(num_targets + num_edges)
+    nodes[:num_targets] = targets
+    arrays = (edge_id, incoming.source, numbering.local, nodes)
+    num_nodes = loops.number_sources(*(each.numpy() for each in arrays), num_targets, source.numpy())
+    numbering.nodes = nodes[:num_nodes].clone()
+    num_relations = len(fanout.table)
+    sources, source_row, by_source, source_ptr = _source_rows(source, group, group_relation, num_nodes, num_relations)
+    targets_rows = _empty_rows(num_groups, num_nodes, num_relations)
+    loops.sort_targets(
+        group_relation.numpy(), node_groups.numpy(), targets_rows.relation_ptr.numpy(), targets_rows.node_ptr.numpy(),
+        targets_rows.node.numpy(), targets_rows.relation.numpy(), targets_rows.by_node.numpy(),
+    )  # fmt: skip
+    structure = Structure(
+        order=torch.arange(num_edges, dtype=torch.int32),
+        target=target,
+        group=group,
+        source_row=source_row,
+        target_ptr=target_ptr,
+        group_ptr=group_ptr,
+        by_source=by_source,
+        source_ptr=source_ptr,
+        sources=sources,
+        targets=targets_rows,
+        graph_sizes=torch.tensor([num_nodes]),
+    )
+    return _with_ids(source, group_relation.index_select(0, group), edge_id, structure, incoming, numbering)
+
+
+def _source_rows(
+    source: Tensor, group: Tensor, group_relation: Tensor, num_nodes: int, num_relations: int
+) -> tuple[Rows, Tensor, Tensor, Tensor]:
+    """Return the source rows, each edge's row, the edges by row, and where each row's edges begin."""
+    from rgat.ops.numba import sampling_loops as loops
+
+    size, ints = len(source), _empty(torch.int32)
+    rows = _empty_rows(size, num_nodes, num_relations)
+    by_source, source_row, source_ptr = ints(size), ints(size), ints(size + 1)
+    arrays = (
+        source, group, group_relation, rows.relation_ptr, rows.node_ptr, by_source, source_row, source_ptr, rows.node,
+        rows.relation, rows.by_node, ints(size),
+    )  # fmt: skip
+    number = loops.sort_sources(*(each.numpy() for each in arrays))
+    kept = (rows.node[:number], rows.relation[:number], rows.relation_ptr, rows.by_node[:number], rows.node_ptr)
+    return Rows(*(each.contiguous() for each in kept)), source_row, by_source, source_ptr[: number + 1]
+
+
+def _empty(dtype: torch.dtype) -> Any:
+    return lambda size: torch.empty(size, dtype=dtype)
+
+
+def _empty_rows(size: int, num_nodes: int, num_relations: int) -> Rows:
+    ints = _empty(torch.int32)
+    pointers_of = [torch.zeros(number + 1, dtype=torch.int32) for number in (num_relations, num_nodes)]
+    return Rows(ints(size), ints(size), pointers_of[0], ints(size), pointers_of[1])
+
+
+def _sample_by_operations(incoming: IncomingEdges, fanout: Fanout, stream: int, numbering: Numbering) -> SampledEdges:
+    device, targets = incoming.source.device, numbering.nodes
+    first_group = incoming.node_ptr[targets]
+    groups_per_node = incoming.node_ptr[targets + 1] - first_group
+    node_groups = torch.cat([groups_per_node.new_zeros(1), groups_per_node.cumsum(0)])
+    num_groups = int(node_groups[-1])
+    target_of_group = _repeat(groups_per_node, num_groups)
+    chosen = torch.arange(num_groups, device=device) + (first_group - node_groups[:-1])[target_of_group]
+    relation = incoming.group_relation[chosen].long()
+    begin = incoming.group_ptr[chosen]
+    degree, most = incoming.group_ptr[chosen + 1] - begin, fanout.table[relation]
+    sizes = torch.where(most < 0, degree, torch.minimum(degree, most))
+    group_ptr = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+    num_edges = int(group_ptr[-1])
+    group = _repeat(sizes, num_edges)
+    edge_id = torch.arange(num_edges, device=device) + (begin - group_ptr[:-1])[group]
+    if fanout.most > 0:
+        keys = id_keys(stream, relation * incoming.num_nodes + targets[target_of_group])
+        _draw(edge_id, keys, begin, degree, sizes, group_ptr, fanout.most)
+    source = _number_sources(incoming.source[edge_id], numbering)
+    num_nodes, num_relations = len(numbering.nodes), len(fanout.table)
+    key, source_row = torch.unique(relation[group] * num_nodes + source, return_inverse=True)
+    group_key = relation * num_nodes + target_of_group
+    sorted_key, by_relation = group_key.sort()
+    by_node = torch.empty_like(by_relation).scatter_(0, by_relation, torch.arange(num_groups, device=device))
+    node_ptr = torch.cat([node_groups, node_groups[-1:].expand(num_nodes - len(targets))]).int()
+    structure = Structure(
+        order=torch.arange(num_edges, dtype=torch.int32, device=device),
+        target=target_of_group[group].int(),
+        group=group.int(),
+        source_row=source_row.int(),
+        target_ptr=group_ptr[node_groups].int(),
+        group_ptr=group_ptr.int(),
+        by_source=source_row.argsort(stable=True).int(),
+        source_ptr=pointers(source_row.bincount(minlength=len(key))),
+        sources=_rows(key, num_nodes, num_relations),
+        targets=_rows(sorted_key, num_nodes, num_relations, by_node, node_ptr),
+        graph_sizes=torch.tensor([num_nodes], device=device),
+    )
+    return _with_ids(source.int(), relation[group].int(), edge_id, structure, incoming, numbering)
+
+
+def _repeat(counts: Tensor, size: int) -> Tensor:
+    return torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts, output_size=size)
+
+
+def _rows(
+    key: Tensor, num_nodes: int, num_relations: int, by_node: Tensor | None = None, node_ptr: Tensor | None = None
+) -> Rows:
+    """Return the rows of sorted keys ``relation * num_nodes + node``."""
+    relation = torch.div(key, max(num_nodes, 1), rounding_mode="floor")
+    node = key - relation * num_nodes
+    if by_node is None or node_ptr is None:
+        by_node, node_ptr = node.argsort(stable=True), pointers(node.bincount(minlength=num_nodes))
+    relation_ptr = pointers(relation.bincount(minlength=num_relations))
+    return Rows(node.int(), relation.int(), relation_ptr, by_node.int(), node_ptr)
+
+
+def _draw(
+    edge_id: Tensor, keys: Tensor, begin: Tensor, degree: Tensor, sizes: Tensor, group_ptr: Tensor, most: int
+) -> None:
+    """Overwrite the edges of groups of which not all are taken; see `ops/numba/sampling_loops.py`."""
+    if edge_id.is_cuda and active_backend(edge_id.device) == "triton":
+        from rgat.ops.triton.sampling_kernels import MOST, draw_edges
+
+        if most <= MOST:
+            draw_edges(edge_id, keys, begin, degree, sizes, group_ptr, most)
+            return
+    some = (sizes < degree).nonzero().squeeze(1)
+    drawn = torch.full((len(some), most), 2**62, device=edge_id.device)
+    for j in range(most):
+        last = degree[some] - sizes[some] + j
+        candidate = random_bits(keys[some], torch.tensor(j, device=edge_id.device)) * (last + 1) >> 32
+        is_repeated = (drawn == candidate.unsqueeze(1)).any(1)
+        value = torch.where(is_repeated, last, candidate)
+        drawn[:, j] = torch.where(j < sizes[some], value, 2**62)
+    drawn = drawn.sort(1)[0]
+    is_drawn = drawn < 2**62
+    place = group_ptr[some].unsqueeze(1) + torch.arange(most, device=edge_id.device)
+    edge_id[place[is_drawn]] = (begin[some].unsqueeze(1) + drawn)[is_drawn]
+
+
+def _number_sources(source: Tensor, numbering: Numbering) -> Tensor:
+    """Return the local ids of sources, after numbering those that have none in the order of their first edge."""
+    local, first, device = numbering.local, numbering.first, source.device
+    assert first is not None
+    position, nobody = torch.arange(len(source), dtype=torch.int32, device=device), len(local) - 1
+    source = source.long()
+    first.scatter_reduce_(0, source, position, "amin")
+    is_new = (local[source] < 0) & (first[source] == position)
+    number = len(numbering.nodes) - 1 + is_new.cumsum(0)
+    new = source[is_new]
+    local.scatter_(0, torch.where(is_new, source, nobody), number.int())
+    first[source] = _NEVER
+    numbering.nodes = torch.cat([numbering.nodes, new])
+    return local[source].long()
+
+
+def _with_ids(
+    source: Tensor,
+    relation: Tensor,
+    edge_id: Tensor,
+    structure: Structure,
+    incoming: IncomingEdges,
+    numbering: Numbering,
+) -> SampledEdges:
+    """Give a sample the ids that dropout masks of the whole graph depend on."""
+    rows = structure.sources
+    row_id = rows.relation.long() * incoming.num_nodes + numbering.nodes[rows.node]
+    return SampledEdges(source, relation, edge_id, structure._replace(row_id=row_id, edge_id=edge_id))

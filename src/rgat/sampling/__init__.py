@@ -1,0 +1,6 @@
+"""Mini-batches of nodes: neighbour sampling for training, and exact inference in blocks of bounded memory."""
+
+from rgat.sampling.loader import NeighborLoader
+from rgat.sampling.sampler import Batch, NeighborSampler
+
+__all__ = ["Batch", "NeighborLoader", "NeighborSampler"]

@@ -1,0 +1,105 @@
+"""Iterate over mini-batches, sampled in the background while the one before is used."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+import torch
+from torch import Tensor
+
+from rgat.checks import check_count
+from rgat.graph import RelationalGraph
+from rgat.sampling.sampler import Batch, FanoutOption, HasIncomingEdges, NeighborSampler
+
+Item = Batch | BaseException | None
+
+
+class NeighborLoader:
+    """Mini-batches of seed nodes in a new order each epoch; ``for batch in loader`` is one epoch.
+
+    Epoch ``e`` shuffles by (seed, e), and its batches have the steps that follow those of epoch ``e - 1``, so that an
+    epoch is the same after a restart; `epoch` may be set.
+
+    Args:
+        graph: as `NeighborSampler` takes it.
+        nodes: ids of the seed nodes, each once.
+        fanouts: one per layer of the model, first layer first; see `NeighborSampler`.
+        batch_size: seed nodes per batch; the last batch of an epoch may be smaller.
+        shuffle: shuffle the seed nodes before each epoch.
+        seed: random seed of order and samples.
+        prefetch: the number of batches that a background thread keeps ready; 0 samples when a batch is asked for.
+    """
+
+    def __init__(
+        self,
+        graph: RelationalGraph | HasIncomingEdges,
+        nodes: Tensor,
+        fanouts: Sequence[FanoutOption],
+        batch_size: int = 1024,
+        shuffle: bool = True,
+        seed: int = 0,
+        prefetch: int = 2,
+    ) -> None:
+        check_count("batch_size", batch_size)
+        check_count("prefetch", prefetch, least=0)
+        self.sampler = NeighborSampler(graph, fanouts, seed)
+        self.nodes = self.sampler.check_seeds(nodes).cpu()
+        if len(torch.unique(self.nodes)) != len(self.nodes):
+            raise ValueError("`nodes` must name each seed node once, got one of them several times")
+        self.batch_size, self.shuffle, self.prefetch = batch_size, shuffle, prefetch
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        return -(-len(self.nodes) // self.batch_size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        epoch, self.epoch = self.epoch, self.epoch + 1
+        parts = list(torch.split(self.order(epoch), self.batch_size)) if len(self.nodes) else []
+        first_step = epoch * len(self)
+        if self.prefetch == 0:
+            for number, part in enumerate(parts):
+                yield self.sampler.sample(part, first_step + number)
+            return
+        yield from self._prefetched(parts, first_step)
+
+    def order(self, epoch: int) -> Tensor:
+        """Return the seed nodes in the order of an epoch."""
+        if not self.shuffle:
+            return self.nodes
+        generator = torch.Generator().manual_seed((self.sampler.seed * 1_000_003 + epoch) % 2**63)
+        return self.nodes[torch.randperm(len(self.nodes), generator=generator)]
+
+    def _prefetched(self, parts: Sequence[Tensor], first_step: int) -> Iterator[Batch]:
+        """Sample in a thread; the compiled loops release Python's lock."""
+        ready: queue.Queue[Item] = queue.Queue(self.prefetch)
+        is_over = threading.Event()
+
+        def put(item: Item) -> None:
+            while not is_over.is_set():
+                with suppress(queue.Full):
+                    ready.put(item, timeout=0.1)
+                    return
+
+        def work() -> None:
+            try:
+                for number, part in enumerate(parts):
+                    if is_over.is_set():
+                        return
+                    put(self.sampler.sample(part, first_step + number))
+                put(None)
+            except BaseException as error:  # raised again where the batch is asked for
+                put(error)
+
+        thread = threading.Thread(target=work, name="rgat-sampling", daemon=True)
+        thread.start()
+        try:
+            while (item := ready.get()) is not None:
+                if isinstance(item, BaseException):
+                    raise item
+                yield item
+        finally:
+            is_over.set()
+            thread.join()

@@ -1,0 +1,179 @@
+"""Sample the receptive fields of nodes: one small graph per layer, of bounded degree."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from rgat.data.pyg import from_pyg_batch
+from rgat.graph import RelationalGraph, check_ids
+from rgat.incoming import IncomingEdges, incoming_edges
+from rgat.ops.sampling import Fanout, Numbering, SampledEdges, sample_edges, stream_of
+from rgat.structure import INT32_LIMIT, outside
+
+FanoutOption = int | Mapping[int, int]
+
+
+@runtime_checkable
+class HasIncomingEdges(Protocol):
+    """A graph that is not in memory as a `RelationalGraph`, such as one in a store."""
+
+    num_relations: int
+
+    @property
+    def incoming(self) -> IncomingEdges: ...
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A mini-batch: the nodes that some seed nodes depend on, and the graph of each layer.
+
+    ``model(x[batch.nodes], batch.graphs)`` returns the outputs of the seed nodes; a model with node embeddings or
+    one-hot input takes ``model(None, batch.graphs)``.
+
+    Attributes:
+        nodes: ids of the nodes in the whole graph, ``[n]``, seed nodes first.
+        graphs: one per layer, first layer first, with nodes renumbered. Each takes features of its ``num_nodes`` nodes
+            and gives outputs to the first ``num_targets`` of them, which are the nodes of the next one.
+        num_seeds: the number of seed nodes.
+    """
+
+    nodes: Tensor
+    graphs: tuple[RelationalGraph, ...]
+    num_seeds: int
+
+    def to(self, device: torch.device | str) -> Batch:
+        """Return the batch on another device."""
+        return Batch(self.nodes.to(device), tuple(graph.to(device) for graph in self.graphs), self.num_seeds)
+
+    @staticmethod
+    def from_pyg(batch: Any, whole: Any, num_layers: int, num_relations: int | None = None) -> Batch:
+        """Return a batch that a loader of PyTorch Geometric made, of `Data` with ``edge_type`` or of `HeteroData`.
+
+        Every layer gets all edges of the batch, as in PyTorch Geometric's own models, so a model returns outputs of all
+        its nodes: take the first ``num_seeds``.
+
+        Args:
+            batch: what the loader yields.
+            whole: the data that the loader samples from; ids of nodes and relations are those of ``from_pyg(whole)``.
+            num_layers: number of layers of the model.
+            num_relations: of `Data`; by default up to the last relation that has an edge.
+        """
+        nodes, graph, num_seeds = from_pyg_batch(batch, whole, num_relations)
+        graph.node_ids = nodes
+        return Batch(nodes, (graph.prepare(),) * num_layers, num_seeds)
+
+
+class NeighborSampler:
+    """Samples mini-batches of a graph for a model of several layers.
+
+    Each layer of a node takes at most ``fanout`` of its incoming edges of each relation, drawn uniformly without
+    replacement. A sample is a pure function of (seed, step, layer, relation, node): the same on every device and with
+    any number of threads.
+
+    Args:
+        graph: in memory on the CPU or a GPU, where samples are then made, or in a store (`rgat.data.open_store`).
+        fanouts: one per layer of the model, first layer first: the largest number of edges of each (target, relation),
+            or -1 for all; or a mapping of relations to such numbers, where relations without one keep all edges.
+        seed: random seed of the samples.
+    """
+
+    def __init__(
+        self, graph: RelationalGraph | HasIncomingEdges, fanouts: Sequence[FanoutOption], seed: int = 0
+    ) -> None:
+        if isinstance(graph, RelationalGraph):
+            with outside():
+                self.incoming = incoming_edges(graph)
+            self.edge_attr = graph.edge_attr
+        elif isinstance(graph, HasIncomingEdges):
+            self.incoming, self.edge_attr = graph.incoming, None
+        else:
+            raise TypeError(
+                f"`graph` must be a RelationalGraph or a store of `rgat.data.open_store`, got {type(graph).__name__}"
+            )
+        self.num_relations = graph.num_relations
+        self.num_nodes = self.incoming.num_nodes
+        self.device = self.incoming.source.device
+        if isinstance(fanouts, int | str | Mapping) or len(fanouts) == 0:
+            raise ValueError(f"`fanouts` must be a list with one entry per layer, such as [15, 10], got {fanouts!r}")
+        self.fanouts = [_fanout(fanout, self.num_relations, self.device) for fanout in fanouts]
+        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+            raise ValueError(f"`seed` must be an integer between 0 and 2^63 - 1, got {seed!r}")
+        self.seed = seed
+        self.step = 0
+        self._numbering: Numbering | None = None  # made at the first sample: one entry per node of the graph
+        self._lock = threading.Lock()
+
+    def sample(self, nodes: Tensor, step: int | None = None) -> Batch:
+        """Return the mini-batch of some seed nodes.
+
+        Args:
+            nodes: ids of the seed nodes, each once.
+            step: number of the sample, which with the seed decides the random numbers; by default the samples made so
+                far are counted.
+        """
+        seeds = self.check_seeds(nodes)
+        with self._lock, outside():
+            number = self.step if step is None else step
+            self.step = number + 1
+            if self._numbering is None:
+                self._numbering = Numbering(self.num_nodes, self.device)
+            numbering = self._numbering
+            try:
+                numbering.begin(seeds)
+                if int(numbering.local[seeds].sum()) != len(seeds) * (len(seeds) - 1) // 2:
+                    raise ValueError("`nodes` must name each seed node once, got one of them several times")
+                sampled: list[tuple[SampledEdges, int]] = []
+                for layer in reversed(range(len(self.fanouts))):
+                    stream = stream_of(self.seed, number, layer)
+                    edges = sample_edges(self.incoming, self.fanouts[layer], stream, numbering)
+                    sampled.insert(0, (edges, len(numbering.nodes)))
+                all_nodes = numbering.nodes
+            finally:
+                numbering.clear()
+            graphs = tuple(self._graph(edges, all_nodes[:size]) for edges, size in sampled)
+        return Batch(all_nodes, graphs, len(seeds))
+
+    def check_seeds(self, nodes: Tensor) -> Tensor:
+        """Return a copy of the ids of seed nodes on the sampler's device, or raise."""
+        if not isinstance(nodes, Tensor) or nodes.dim() != 1 or nodes.dtype not in (torch.int64, torch.int32):
+            given = f"{nodes.dtype} of shape {list(nodes.shape)}" if isinstance(nodes, Tensor) else type(nodes).__name__
+            raise TypeError(f"`nodes` must be a tensor of integer node ids, shape [n], got {given}")
+        nodes = nodes.to(self.device, torch.int64, copy=True)
+        check_ids("nodes", nodes, self.num_nodes, "num_nodes")
+        return nodes
+
+    def _graph(self, edges: SampledEdges, nodes: Tensor) -> RelationalGraph:
+        s = edges.structure
+        if edges.source.shape[0] >= INT32_LIMIT:
+            raise ValueError("a batch must have fewer than 2^31 edges; lower `fanouts` or the number of seed nodes")
+        edge_attr = None
+        if self.edge_attr is not None:
+            ids = edges.edge_id if self.incoming.edge_id is None else self.incoming.edge_id[edges.edge_id]
+            edge_attr = self.edge_attr.index_select(0, ids.long())
+        return RelationalGraph.from_structure(
+            torch.stack([edges.source, s.target]).long(), edges.relation.long(), s, edge_attr, nodes
+        )
+
+
+def _fanout(fanout: FanoutOption, num_relations: int, device: torch.device) -> Fanout:
+    """Return the fan-out of each relation."""
+    table = torch.full((num_relations,), -1, dtype=torch.int64)
+    given: dict[Any, Any] = dict(fanout) if isinstance(fanout, Mapping) else {None: fanout}
+    for relation, number in given.items():
+        if isinstance(number, bool) or not isinstance(number, int) or (number < 1 and number != -1):
+            raise ValueError(f"a fan-out must be a number of at least 1, or -1 for all edges, got {number!r}")
+        if relation is None:
+            table[:] = number
+        elif isinstance(relation, int) and 0 <= relation < num_relations:
+            table[relation] = number
+        else:
+            raise ValueError(
+                f"a fan-out must be for a relation between 0 and {num_relations - 1}, got one for {relation!r}"
+            )
+    return Fanout(table.to(device), max(given.values(), default=-1))
