@@ -47,8 +47,6 @@ class NeighborLoader:
         check_count("prefetch", prefetch, least=0)
         self.sampler = NeighborSampler(graph, fanouts, seed)
         self.nodes = self.sampler.check_seeds(nodes).cpu()
-        if len(torch.unique(self.nodes)) != len(self.nodes):
-            raise ValueError("`nodes` must name each seed node once, got one of them several times")
         self.batch_size, self.shuffle, self.prefetch = batch_size, shuffle, prefetch
         self.epoch = 0
 

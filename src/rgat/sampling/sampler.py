@@ -109,6 +109,16 @@ class NeighborSampler:
         self._numbering: Numbering | None = None  # made at the first sample: one entry per node of the graph
         self._lock = threading.Lock()
 
+    def degrees(self, nodes: Tensor) -> Tensor:
+        """Return the in-degree of nodes over all relations."""
+        first, last = self.incoming.node_ptr[nodes], self.incoming.node_ptr[nodes + 1]
+        return self.incoming.group_ptr[last] - self.incoming.group_ptr[first]
+
+    def block(self, targets: Tensor) -> RelationalGraph:
+        """Return the graph of all edges into some nodes, which are its first."""
+        with self._lock, outside():
+            return self._sample(targets, [_fanout(-1, self.num_relations, self.device)], 0).graphs[0]
+
     def sample(self, nodes: Tensor, step: int | None = None) -> Batch:
         """Return the mini-batch of some seed nodes.
 
@@ -121,23 +131,23 @@ class NeighborSampler:
         with self._lock, outside():
             number = self.step if step is None else step
             self.step = number + 1
-            if self._numbering is None:
-                self._numbering = Numbering(self.num_nodes, self.device)
-            numbering = self._numbering
-            try:
-                numbering.begin(seeds)
-                if int(numbering.local[seeds].sum()) != len(seeds) * (len(seeds) - 1) // 2:
-                    raise ValueError("`nodes` must name each seed node once, got one of them several times")
-                sampled: list[tuple[SampledEdges, int]] = []
-                for layer in reversed(range(len(self.fanouts))):
-                    stream = stream_of(self.seed, number, layer)
-                    edges = sample_edges(self.incoming, self.fanouts[layer], stream, numbering)
-                    sampled.insert(0, (edges, len(numbering.nodes)))
-                all_nodes = numbering.nodes
-            finally:
-                numbering.clear()
-            graphs = tuple(self._graph(edges, all_nodes[:size]) for edges, size in sampled)
-        return Batch(all_nodes, graphs, len(seeds))
+            return self._sample(seeds, self.fanouts, number)
+
+    def _sample(self, seeds: Tensor, fanouts: Sequence[Fanout], step: int) -> Batch:
+        if self._numbering is None:
+            self._numbering = Numbering(self.num_nodes, self.device)
+        numbering, sampled = self._numbering, list[tuple[SampledEdges, int]]()
+        try:
+            numbering.begin(seeds)
+            for layer in reversed(range(len(fanouts))):
+                stream = stream_of(self.seed, step, layer)
+                edges = sample_edges(self.incoming, fanouts[layer], stream, numbering)
+                sampled.insert(0, (edges, len(numbering.nodes)))
+            nodes = numbering.nodes
+        finally:
+            numbering.clear()
+        graphs = tuple(self._graph(edges, nodes[:size]) for edges, size in sampled)
+        return Batch(nodes, graphs, len(seeds))
 
     def check_seeds(self, nodes: Tensor) -> Tensor:
         """Return a copy of the ids of seed nodes on the sampler's device, or raise."""
@@ -146,6 +156,8 @@ class NeighborSampler:
             raise TypeError(f"`nodes` must be a tensor of integer node ids, shape [n], got {given}")
         nodes = nodes.to(self.device, torch.int64, copy=True)
         check_ids("nodes", nodes, self.num_nodes, "num_nodes")
+        if len(torch.unique(nodes)) != len(nodes):
+            raise ValueError("`nodes` must name each seed node once, got one of them several times")
         return nodes
 
     def _graph(self, edges: SampledEdges, nodes: Tensor) -> RelationalGraph:
