@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 
 from rgat import RelationalGraph
 from rgat.models import NodeClassifier
-from rgat.sampling import NeighborSampler
+from rgat.sampling import NeighborLoader, NeighborSampler
 
 NODES = {"paper": 10_000_000, "author": 15_500_000, "topic": 400_000, "institute": 23_000}
 EDGES = [  # source, target, number
@@ -30,7 +30,7 @@ CLASSES = 19
 
 
 def made_up(scale, device):
-    """Return a graph with skewed degrees: the square of a uniform number picks each end."""
+    """Return a graph whose degrees follow a power law: weights are rank to the power of -0.6, as in `graphs.py`."""
     generator = torch.Generator(device).manual_seed(0)
     start, total = {}, 0
     for kind, count in NODES.items():
@@ -42,8 +42,9 @@ def made_up(scale, device):
         pair = []
         for kind in (source, target):
             nodes = int(NODES[kind] * scale)
-            drawn = torch.rand(size, generator=generator, device=device, dtype=torch.float64) ** 1.3
-            pair.append(start[kind] + (drawn * nodes).long().clamp_(max=nodes - 1))
+            rank = torch.rand(size, generator=generator, device=device, dtype=torch.float64) ** 2.5 * nodes
+            shuffle = torch.randperm(nodes, generator=generator, device=device)
+            pair.append(start[kind] + shuffle[rank.long().clamp_(max=nodes - 1)])
         for relation, edges in ((2 * number, (pair[0], pair[1])), (2 * number + 1, (pair[1], pair[0]))):
             ends.append(torch.stack(edges))
             types.append(torch.full((size,), relation, device=device))
@@ -91,14 +92,15 @@ def main():
 
 
 def run(options, sampler, fanouts, x, labels, num_relations, device):
-    like = type("Graph", (), {"incoming": sampler.incoming, "num_relations": num_relations})()
-    sampler = NeighborSampler(like, fanouts)
+    graph = type("Graph", (), {"incoming": sampler.incoming, "num_relations": num_relations})()
+    papers = torch.arange(len(labels))
+    loader = NeighborLoader(graph, papers, fanouts, batch_size=options.batch_size)
     sizes = {"hidden_channels": options.hidden, "heads": 4, "num_layers": len(fanouts)}
     model = NodeClassifier(options.channels, CLASSES, num_relations, scope="within", score="additive", **sizes)
     model = model.to(device).train()
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=device.type == "cuda")
-    names = ("sample", "gather", "forward", "backward", "update")
-    times = {name: [] for name in (*names, "step")}
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
+    stages = ("sample", "gather", "forward", "backward", "update")
+    times = {name: [] for name in stages}
     counts = []
 
     def mark():
@@ -106,51 +108,58 @@ def run(options, sampler, fanouts, x, labels, num_relations, device):
         event.record()
         return event
 
-    def step(timed):
-        seeds = torch.randperm(len(labels), device=device)[: options.batch_size] if len(labels) < 10**6 else (
-            torch.unique(torch.randint(len(labels), (2 * options.batch_size,), device=device))
-        )
-        seeds = seeds[torch.randperm(len(seeds), device=device)][: options.batch_size]
-        torch.cuda.synchronize()
-        began = time.perf_counter()
+    def learn(batch):
         marks = [mark()]
-        batch = sampler.sample(seeds)
-        marks.append(mark())
         features = x.index_select(0, batch.nodes)
         marks.append(mark())
         with torch.autocast("cuda", torch.bfloat16):
             logits = model(features, batch.graphs)
-        loss = cross_entropy(logits.float(), labels[seeds])
+        loss = cross_entropy(logits.float(), labels[batch.nodes[: batch.num_seeds]])
         marks.append(mark())
         optimizer.zero_grad()
         loss.backward()
         marks.append(mark())
         optimizer.step()
-        marks.append(mark())
-        torch.cuda.synchronize()
-        if timed:
-            times["step"].append(1000 * (time.perf_counter() - began))
-            for name, before, after in zip(names, marks, marks[1:]):
-                times[name].append(before.elapsed_time(after))
-            counts.append([len(batch.nodes), *(graph.num_edges for graph in batch.graphs)])
+        return [*marks, mark()]
 
-    for _ in range(4):
-        step(timed=False)
-    torch.cuda.reset_peak_memory_stats()
-    for _ in range(options.steps):
-        step(timed=True)
+    def stage_by_stage(step):
+        begin = mark()
+        batch = loader.sampler.sample(papers[step * options.batch_size :][: options.batch_size])
+        marks = [begin, *learn(batch)]
+        torch.cuda.synchronize()
+        for name, before, after in zip(stages, marks, marks[1:], strict=False):
+            times[name].append(before.elapsed_time(after))
+        s = batch.graphs[0].structure
+        rows = [len(s.sources.node), len(s.targets.node)]
+        counts.append([len(batch.nodes), *rows, *(graph.num_edges for graph in batch.graphs)])
+
+    for step in range(4 + options.steps):
+        stage_by_stage(step)
+    medians = {name: round(statistics.median(values[4:]), 2) for name, values in times.items()}
     if options.profile:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-            step(timed=False)
+            stage_by_stage(0)
         print(profile.key_averages().table(sort_by="cuda_time_total", row_limit=25, max_name_column_width=60))
-    medians = {name: round(statistics.median(values), 2) for name, values in times.items()}
-    mean = [round(sum(column) / len(column)) for column in zip(*counts)]
+    torch.cuda.reset_peak_memory_stats()
+    batches = iter(loader)  # samples in the background
+    for _ in range(4):
+        learn(next(batches))
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    for _ in range(options.steps):
+        learn(next(batches))
+    torch.cuda.synchronize()
+    milliseconds = 1000 * (time.perf_counter() - began) / options.steps
+    batches.close()
+    mean = [round(sum(column) / len(column)) for column in zip(*counts, strict=True)]
     return {
         "fanouts": fanouts,
-        "milliseconds": medians,
-        "seeds_per_second": round(1000 * options.batch_size / medians["step"]),
+        "stages_ms": medians,
+        "step_ms": round(milliseconds, 2),
+        "seeds_per_second": round(1000 * options.batch_size / milliseconds),
         "nodes": mean[0],
-        "edges_per_layer": mean[1:],
+        "rows_of_first_layer": mean[1:3],
+        "edges_per_layer": mean[3:],
         "peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 1),
     }
 

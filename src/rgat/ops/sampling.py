@@ -19,7 +19,7 @@ from torch import Tensor
 from rgat.incoming import IncomingEdges
 from rgat.ops.dispatch import active_backend
 from rgat.ops.dropout import id_keys, mask_stream, random_bits
-from rgat.structure import Rows, Structure, pointers
+from rgat.structure import Rows, Structure
 
 FIRST_STREAM = 2  # the streams before it are those of dropout masks
 
@@ -169,7 +169,7 @@ def _sample_by_operations(incoming: IncomingEdges, fanout: Fanout, stream: int, 
     device, targets = incoming.source.device, numbering.nodes
     first_group = incoming.node_ptr[targets]
     groups_per_node = incoming.node_ptr[targets + 1] - first_group
-    node_groups = torch.cat([groups_per_node.new_zeros(1), groups_per_node.cumsum(0)])
+    node_groups = _offsets(groups_per_node)
     num_groups = int(node_groups[-1])
     target_of_group = _repeat(groups_per_node, num_groups)
     chosen = torch.arange(num_groups, device=device) + (first_group - node_groups[:-1])[target_of_group]
@@ -177,50 +177,67 @@ def _sample_by_operations(incoming: IncomingEdges, fanout: Fanout, stream: int, 
     begin = incoming.group_ptr[chosen]
     degree, most = incoming.group_ptr[chosen + 1] - begin, fanout.table[relation]
     sizes = torch.where(most < 0, degree, torch.minimum(degree, most))
-    group_ptr = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+    group_ptr = _offsets(sizes)
     num_edges = int(group_ptr[-1])
     group = _repeat(sizes, num_edges)
-    edge_id = torch.arange(num_edges, device=device) + (begin - group_ptr[:-1])[group]
+    edge_id = torch.arange(num_edges, device=device).add_((begin - group_ptr[:-1])[group])
     if fanout.most > 0:
         keys = id_keys(stream, relation * incoming.num_nodes + targets[target_of_group])
         _draw(edge_id, keys, begin, degree, sizes, group_ptr, fanout.most)
     source = _number_sources(incoming.source[edge_id], numbering)
     num_nodes, num_relations = len(numbering.nodes), len(fanout.table)
-    key, source_row = torch.unique(relation[group] * num_nodes + source, return_inverse=True)
-    group_key = relation * num_nodes + target_of_group
-    sorted_key, by_relation = group_key.sort()
+    # Keys are int32 where they fit, which sorts twice as fast.
+    dtype = torch.int32 if num_nodes * max(num_relations, 1) < 2**31 else torch.int64
+    relation_of_edge = relation.int()[group]
+    sorted_key, by_source = (relation_of_edge.to(dtype) * num_nodes + source).sort(stable=True)
+    is_first = torch.ones_like(by_source, dtype=torch.bool)
+    torch.ne(sorted_key[1:], sorted_key[:-1], out=is_first[1:])
+    row = is_first.cumsum(0, dtype=torch.int32) - 1
+    source_row = torch.empty_like(row).scatter_(0, by_source, row)
+    begins = is_first.nonzero().squeeze(1)
+    group_key, by_relation = (relation.to(dtype) * num_nodes + target_of_group).sort()
     by_node = torch.empty_like(by_relation).scatter_(0, by_relation, torch.arange(num_groups, device=device))
     node_ptr = torch.cat([node_groups, node_groups[-1:].expand(num_nodes - len(targets))]).int()
     structure = Structure(
         order=torch.arange(num_edges, dtype=torch.int32, device=device),
-        target=target_of_group[group].int(),
-        group=group.int(),
-        source_row=source_row.int(),
+        target=target_of_group.int()[group],
+        group=group,
+        source_row=source_row,
         target_ptr=group_ptr[node_groups].int(),
         group_ptr=group_ptr.int(),
-        by_source=source_row.argsort(stable=True).int(),
-        source_ptr=pointers(source_row.bincount(minlength=len(key))),
-        sources=_rows(key, num_nodes, num_relations),
-        targets=_rows(sorted_key, num_nodes, num_relations, by_node, node_ptr),
+        by_source=by_source.int(),
+        source_ptr=torch.cat([begins, begins.new_tensor([num_edges])]).int(),
+        sources=_rows(sorted_key[begins], num_nodes, num_relations),
+        targets=_rows(group_key, num_nodes, num_relations, by_node, node_ptr),
         graph_sizes=torch.tensor([num_nodes], device=device),
     )
-    return _with_ids(source.int(), relation[group].int(), edge_id, structure, incoming, numbering)
+    return _with_ids(source, relation_of_edge, edge_id, structure, incoming, numbering)
+
+
+def _offsets(counts: Tensor) -> Tensor:
+    return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
 
 
 def _repeat(counts: Tensor, size: int) -> Tensor:
-    return torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts, output_size=size)
+    """Return the number of each entry as often as it counts, [size] int32."""
+    numbers = torch.arange(len(counts), dtype=torch.int32, device=counts.device)
+    return torch.repeat_interleave(numbers, counts, output_size=size)
 
 
 def _rows(
     key: Tensor, num_nodes: int, num_relations: int, by_node: Tensor | None = None, node_ptr: Tensor | None = None
 ) -> Rows:
     """Return the rows of sorted keys ``relation * num_nodes + node``."""
-    relation = torch.div(key, max(num_nodes, 1), rounding_mode="floor")
-    node = key - relation * num_nodes
+    bounds = torch.arange(num_relations + 1, dtype=key.dtype, device=key.device) * num_nodes
+    relation_ptr = torch.searchsorted(key, bounds, out_int32=True)
+    relation = torch.div(key, max(num_nodes, 1), rounding_mode="floor").int()
+    node = (key - relation * num_nodes).int()
     if by_node is None or node_ptr is None:
-        by_node, node_ptr = node.argsort(stable=True), pointers(node.bincount(minlength=num_nodes))
-    relation_ptr = pointers(relation.bincount(minlength=num_relations))
-    return Rows(node.int(), relation.int(), relation_ptr, by_node.int(), node_ptr)
+        sorted_node, by_node = node.sort(stable=True)
+        node_ptr = torch.searchsorted(
+            sorted_node, torch.arange(num_nodes + 1, dtype=torch.int32, device=key.device), out_int32=True
+        )
+    return Rows(node, relation, relation_ptr, by_node.int(), node_ptr)
 
 
 def _draw(
@@ -248,19 +265,18 @@ def _draw(
 
 
 def _number_sources(source: Tensor, numbering: Numbering) -> Tensor:
-    """Return the local ids of sources, after numbering those that have none in the order of their first edge."""
+    """Return the local ids of sources, int32, after numbering those that have none in the order of their first edge."""
     local, first, device = numbering.local, numbering.first, source.device
     assert first is not None
     position, nobody = torch.arange(len(source), dtype=torch.int32, device=device), len(local) - 1
-    source = source.long()
-    first.scatter_reduce_(0, source, position, "amin")
-    is_new = (local[source] < 0) & (first[source] == position)
-    number = len(numbering.nodes) - 1 + is_new.cumsum(0)
-    new = source[is_new]
-    local.scatter_(0, torch.where(is_new, source, nobody), number.int())
-    first[source] = _NEVER
-    numbering.nodes = torch.cat([numbering.nodes, new])
-    return local[source].long()
+    node = source.long()
+    first.scatter_reduce_(0, node, position, "amin")
+    is_new = (local[node] < 0).logical_and_(first[node] == position)
+    number = is_new.cumsum(0, dtype=torch.int32).add_(len(numbering.nodes) - 1)
+    local.scatter_(0, torch.where(is_new, node, nobody), number)
+    first[node] = _NEVER
+    numbering.nodes = torch.cat([numbering.nodes, node[is_new]])
+    return local[node]
 
 
 def _with_ids(
@@ -273,5 +289,5 @@ def _with_ids(
 ) -> SampledEdges:
     """Give a sample the ids that dropout masks of the whole graph depend on."""
     rows = structure.sources
-    row_id = rows.relation.long() * incoming.num_nodes + numbering.nodes[rows.node]
+    row_id = numbering.nodes[rows.node].add_(rows.relation, alpha=incoming.num_nodes)
     return SampledEdges(source, relation, edge_id, structure._replace(row_id=row_id, edge_id=edge_id))

@@ -14,7 +14,7 @@ from rgat.checks import check_count
 from rgat.graph import RelationalGraph
 from rgat.sampling.sampler import Batch, FanoutOption, HasIncomingEdges, NeighborSampler
 
-Item = Batch | BaseException | None
+Item = tuple[Batch, torch.cuda.Event | None] | BaseException | None
 
 
 class NeighborLoader:
@@ -81,12 +81,17 @@ class NeighborLoader:
                     ready.put(item, timeout=0.1)
                     return
 
+        device = self.sampler.device
+        stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
         def work() -> None:
             try:
                 for number, part in enumerate(parts):
                     if is_over.is_set():
                         return
-                    put(self.sampler.sample(part, first_step + number))
+                    with torch.cuda.stream(stream):  # does nothing without one
+                        batch = self.sampler.sample(part, first_step + number)
+                        put((batch, None if stream is None else stream.record_event()))
                 put(None)
             except BaseException as error:  # raised again where the batch is asked for
                 put(error)
@@ -97,7 +102,10 @@ class NeighborLoader:
             while (item := ready.get()) is not None:
                 if isinstance(item, BaseException):
                     raise item
-                yield item
+                batch, is_made = item
+                if is_made is not None:
+                    batch.use_after(is_made)
+                yield batch
         finally:
             is_over.set()
             thread.join()

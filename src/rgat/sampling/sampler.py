@@ -51,6 +51,22 @@ class Batch:
         """Return the batch on another device."""
         return Batch(self.nodes.to(device), tuple(graph.to(device) for graph in self.graphs), self.num_seeds)
 
+    def use_after(self, event: torch.cuda.Event) -> None:
+        """Let the current stream wait for an event of the stream that made the batch, and keep its memory till then."""
+        stream = torch.cuda.current_stream(self.nodes.device)
+        stream.wait_event(event)
+        for graph in self.graphs:
+            for tensor in (
+                graph.edge_index,
+                graph.edge_type,
+                graph.node_ids,
+                graph.edge_attr,
+                *graph.structure.leaves(),
+            ):
+                if tensor is not None:
+                    tensor.record_stream(stream)
+        self.nodes.record_stream(stream)
+
     @staticmethod
     def from_pyg(batch: Any, whole: Any, num_layers: int, num_relations: int | None = None) -> Batch:
         """Return a batch that a loader of PyTorch Geometric made, of `Data` with ``edge_type`` or of `HeteroData`.

@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rgat.ops.triton.launch import first_and_part, grid_with_parts, launch, num_blocks, power_of_two, sum_dtype
+from rgat.ops.triton.launch import LARGE, first_and_part, grid_with_parts, launch, num_blocks, power_of_two, sum_dtype
 from rgat.ops.triton.row_tiles import (
     dot,
     fit_one_launch,
@@ -123,20 +123,33 @@ def _multiply_rows(
     num_relations, batch, k, m = weight.shape
     if transposed:
         k, m = m, k
-    double = x.dtype == torch.float64
-    block_k, block_m = (16, 16) if double else (power_of_two(k, 16, 128) if k <= 128 else 64, power_of_two(m, 16, 64))
-    block_rows = 16 if double else max(64, min(4096 // max(block_k, block_m), 128))
+    block_rows, block_k, block_m, warps, stages = _block_sizes(x.dtype, num_rows, k, m)
     rows = max(rows_per_tile(num_rows, 512), block_rows)
     num_tiles = num_rows // rows + num_relations
     order = tiles_by_node(node, relation_ptr, num_tiles, rows)
     narrow = narrow_x if narrow_out is None else narrow_out
     launch(
         _project_kernel, grid_with_parts(num_tiles, num_blocks(m, block_m), batch),
-        (out, x, weight, narrow_out, narrow_x, node, relation_ptr, order), (num_relations,), P=batch, K=k, M=m,
+        (out, x, weight, narrow_out, narrow_x, node, relation_ptr, order), (num_relations,), warps, P=batch, K=k, M=m,
         A=0 if narrow is None else narrow.shape[2], W=width, TRANSPOSED=transposed, ADD=add, ROWS=rows,
         RP=power_of_two(num_relations, 1, 1024), BR=block_rows, BK=block_k, BM=block_m, BA=16,
-        PRECISION=precision(x.dtype), ACC=sum_dtype(x.dtype)[1], stages=1,
+        PRECISION=precision(x.dtype), ACC=sum_dtype(x.dtype)[1], stages=stages,
     )  # fmt: skip
+
+
+def _block_sizes(dtype: torch.dtype, num_rows: int, k: int, m: int) -> tuple[int, int, int, int, int]:
+    """Return the rows, inputs and columns of a product's block, its warps and its stages.
+
+    Large products in half precision are compute-bound: wide blocks read the inputs seldom, and loads run ahead.
+    """
+    if dtype == torch.float64:
+        return 16, 16, 16, 4, 1
+    if dtype.itemsize == 2 and num_rows >= LARGE and k >= 256 and (m >= 128 or m <= 16):
+        if m <= 16:
+            return 128, 128, 16, 4, 3
+        return (128, 64, 256, 8, 4) if m >= 256 else (128, 64, 128, 8, 3)
+    block_k, block_m = power_of_two(k, 16, 128) if k <= 128 else 64, power_of_two(m, 16, 64)
+    return max(64, min(4096 // max(block_k, block_m), 128)), block_k, block_m, 4, 1
 
 
 def project(

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rgat.ops.triton.launch import first_and_part, grid_with_parts, launch, num_blocks, power_of_two, sum_dtype
+from rgat.ops.triton.launch import LARGE, first_and_part, grid_with_parts, launch, num_blocks, power_of_two, sum_dtype
 from rgat.ops.triton.row_tiles import (
     dot_halves,
     fit_one_launch,
@@ -121,6 +121,21 @@ def weight_grad(grads: Sequence[Tensor], x: Tensor, node: Tensor | None, relatio
     return out
 
 
+def _block_sizes(dtype: torch.dtype, num_rows: int, channels: int, width: int) -> tuple[int, int, int, int, int, int]:
+    """Return the rows, features and columns of a block, the rows of a tile, its warps and its stages.
+
+    Large gradients in half precision are compute-bound: wide blocks read the inputs seldom, and loads run ahead.
+    """
+    if dtype == torch.float64:
+        return 16, 16, 16, rows_per_tile(num_rows, 512), 4, 1
+    if dtype.itemsize == 2 and num_rows >= LARGE and channels >= 256 and width >= 128:
+        return 64, 256, 128, 1 << 14 if num_rows < 1 << 20 else 1 << 16, 8, 3
+    block_f, block_m = power_of_two(channels, 16, 64), power_of_two(width, 16, 64)
+    if block_f * block_m <= 512:  # a tile for one warp
+        return 32, block_f, block_m, rows_per_tile(num_rows, 512), 1, 1
+    return 64, block_f, block_m, rows_per_tile(num_rows, 2048), 4, 1
+
+
 def _weight_grad(
     out: Tensor, begin: int, grads: Sequence[Tensor], x: Tensor, node: Tensor | None, relation_ptr: Tensor
 ) -> None:
@@ -128,11 +143,7 @@ def _weight_grad(
     (num_rows, batch, width), (num_relations, _, channels, columns) = grads[0].shape, out.shape
     narrow_grad, narrow = (None, 0) if len(grads) == 1 else (grads[1], grads[1].shape[2])
     dtype, acc = sum_dtype(x.dtype)
-    double = x.dtype == torch.float64
-    block_f, block_m = (16, 16) if double else (power_of_two(channels, 16, 64), power_of_two(width, 16, 64))
-    small = block_f * block_m <= 512  # a tile for one warp
-    block_rows = 16 if double else 32 if small else 64
-    rows = rows_per_tile(num_rows, 512 if small else 2048)
+    block_rows, block_f, block_m, rows, warps, stages = _block_sizes(x.dtype, num_rows, channels, width)
     num_tiles = num_rows // rows + num_relations
     part = out.new_empty(num_tiles, batch, channels, width + narrow, dtype=dtype)
     order = tiles_by_node(node, relation_ptr, num_tiles, rows)
@@ -141,7 +152,7 @@ def _weight_grad(
         grid_with_parts(num_tiles, num_blocks(channels, block_f) * num_blocks(width, block_m), batch),
         (part, grads[0], narrow_grad, x, node, relation_ptr, order), (num_relations,), P=batch, F=channels, M=width,
         A=narrow, ROWS=rows, RP=power_of_two(num_relations, 1, 1024), BR=block_rows, BF=block_f, BM=block_m, BA=16,
-        PRECISION=precision(x.dtype), ACC=acc, warps=1 if small and not double else 4, stages=1,
+        PRECISION=precision(x.dtype), ACC=acc, warps=warps, stages=stages,
     )  # fmt: skip
     size = part[0].numel()
     block = 64 if size > 1024 else 16
