@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from rgat import RelationalGraph, ops
 from rgat.nn import RGATConv, RGCNConv
 from rgat.ops import dispatch
-from rgat.ops.numba import attention_loops, blas, node_sums, threads
+from rgat.ops.numba import attention_loops, blas, launch, projection
 
 
 @pytest.fixture
@@ -198,12 +198,12 @@ def test_repeated_steps_give_the_same_bits(two_threads):
 @pytest.mark.parametrize("score", ["additive", "multiplicative"])
 @pytest.mark.parametrize("plan", ["project", "aggregate"])
 def test_gradients_on_many_threads_match_the_reference(plan, score, monkeypatch):
-    monkeypatch.setattr(threads, "_num_threads", lambda: 9)
+    monkeypatch.setattr(launch, "_num_threads", lambda: 9)
     rounds = []
-    monkeypatch.setattr(node_sums, "ROUND", 1)  # the shortest possible rounds
-    add_in_rounds = node_sums.NodeSums._add_in_rounds
+    monkeypatch.setattr(projection, "ROUND", 1)  # the shortest possible rounds
+    add_in_rounds = projection.NodeSums._add_in_rounds
     monkeypatch.setattr(
-        node_sums.NodeSums, "_add_in_rounds", lambda *given: rounds.append(given) or add_in_rounds(*given)
+        projection.NodeSums, "_add_in_rounds", lambda *given: rounds.append(given) or add_in_rounds(*given)
     )
     graph = random_graph(300, 4000, 7, edge_dim=2)
     conv = RGATConv(12, 20, 7, heads=2, scope=["within", "across"], score=score, edge_dim=2)
@@ -237,7 +237,7 @@ def step_without_parameters(conv, x, graph):
 
 
 def in_child(queue, conv, x, graph):
-    assert threads.even(0, 1000, 1000) == [0, 1000]  # OpenMP's threads do not survive a fork
+    assert launch.even(0, 1000, 1000) == [0, 1000]  # OpenMP's threads do not survive a fork
     with ops.backend("numba"):
         out = step_without_parameters(conv, x, graph)
     queue.put([t.numpy() for t in out])
@@ -276,7 +276,7 @@ def test_memory_does_not_grow_with_the_number_of_threads():
 def test_layers_run_after_a_fork(two_threads):
     conv, x, graph = big_case()
     conv.requires_grad_(False)
-    assert threads.even(0, 1000, 1000) == [0, 500, 1000]
+    assert launch.even(0, 1000, 1000) == [0, 500, 1000]
     expected = step_without_parameters(conv, x, graph)  # starts the parent's threads
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
@@ -333,12 +333,12 @@ def test_an_error_in_any_thread_reaches_the_caller(two_threads):
             raise RuntimeError("in the second part")
 
     with pytest.raises(RuntimeError, match="in the second part"):
-        threads.run(fails, [0, 5, 10])
+        launch.run(fails, [0, 5, 10])
 
 
 def test_without_openmp_loops_run_on_one_thread(two_threads, monkeypatch):
-    monkeypatch.setattr(threads, "_parallel", lambda: None)
-    assert threads.even(0, 1000, 1000) == [0, 1000]
+    monkeypatch.setattr(launch, "_parallel", lambda: None)
+    assert launch.even(0, 1000, 1000) == [0, 1000]
 
 
 def test_products_inside_loops_call_blas():

@@ -5,7 +5,7 @@ or one per head (``G = H``)::
 
     spread:   row[u, h]       = sum over b: c[r, h, b] * t[node of u, h or 0, b]
 
-Backward, with ``collect`` and ``pair`` of the kernel sets::
+Backward, with ``collect`` and ``pair`` of the backends::
 
     dt[j, h or 0, b] = sum over the rows u of j: c[r, h, b] * drow[u, h]
     dc[r, h, b]      = sum over the rows u of r: t[node of u, h or 0, b] . drow[u, h]
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from rgat.ops.dispatch import kernel_set
+from rgat.ops.dispatch import get_backend
 from rgat.ops.registration import like_inputs, operator, widen, without_autocast
 from rgat.structure import Rows
 
@@ -25,7 +25,7 @@ def _spread(table: Tensor, coefficients: Tensor, rows: Rows, index: Tensor | Non
     node = rows.node if index is None else index
     with without_autocast(table):
         wide_table, wide_coefficients = widen((table, coefficients))
-        return kernel_set(table.device).spread(wide_table, wide_coefficients, rows, node).to(table.dtype)
+        return get_backend(table.device).spread(wide_table, wide_coefficients, rows, node).to(table.dtype)
 
 
 @_spread.register_fake
@@ -37,7 +37,7 @@ def _(table: Tensor, coefficients: Tensor, rows: Rows, index: Tensor | None) -> 
 def _spread_backward(
     grad: Tensor, table: Tensor, coefficients: Tensor, rows: Rows, index: Tensor | None, needs: list[bool]
 ) -> tuple[Tensor, Tensor]:
-    backend, node = kernel_set(table.device), rows.node if index is None else index
+    backend, node = get_backend(table.device), rows.node if index is None else index
     with without_autocast(table):
         wide_grad, wide_table, wide_coefficients = widen((grad, table, coefficients))
         dtable = backend.collect(wide_grad, wide_coefficients, rows, node, table.shape[0], table.shape[1])

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from rgat.ops.backend import KernelSet
+from rgat.ops.backend import Backend
 from rgat.ops.triton import recording
 from rgat.structure import Rows, Structure
 
@@ -264,7 +264,7 @@ def wide(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
 
 
-def widen(tensors: tuple[Tensor | None, ...], backend: KernelSet | None = None) -> list[Any]:
+def widen(tensors: tuple[Tensor | None, ...], backend: Backend | None = None) -> list[Any]:
     """Make tensors contiguous, and cast them to the dtype to compute in unless the backend takes half precision."""
     if backend is not None and backend.TAKES_HALF:
         return [None if t is None else t.contiguous() for t in tensors]

@@ -1,4 +1,4 @@
-"""Kernels in vectorised PyTorch, for any device: the fallback of the compiled backends.
+"""The backend in vectorised PyTorch, for any device: the fallback of the compiled ones.
 
 The formulas are in `rgat.ops.attention` and `rgat.ops.projection`. All sums run over contiguous segments, so they are
 deterministic on every device.
@@ -20,7 +20,7 @@ READS_TABLES = False
 
 
 def why_not() -> str | None:
-    """Say why these kernels cannot be used on this machine: they always can."""
+    """Say why this backend cannot be used on this machine: it always can."""
     return None
 
 

@@ -1,4 +1,4 @@
-"""Kernels for CUDA devices, in Triton."""
+"""The backend for CUDA devices, in Triton."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ READS_TABLES = False
 
 
 def why_not() -> str | None:
-    """Say why these kernels cannot be used on this machine; None if they can."""
+    """Say why this backend cannot be used on this machine; None if it can."""
     return None
 
 
