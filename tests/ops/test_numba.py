@@ -146,8 +146,8 @@ def test_saved_tensors_in_half_precision_cost_no_more_than_their_rounding(plan):
     expected = {name: parameter.grad.clone() for name, parameter in conv.named_parameters()}
     for backend in ("torch", "numba"):
         call = {} if plan is None or backend == "torch" else {"plan": conv.plan(graph, plan)}
-        found = packed_gradients(conv, x, graph, backend, **call)
-        for name, gradient in found.items():
+        actual = packed_gradients(conv, x, graph, backend, **call)
+        for name, gradient in actual.items():
             assert_close(gradient, expected[name], 0.02, f"gradient of {name} on {backend}")
 
 
@@ -181,10 +181,10 @@ def test_threads_change_no_bit_of_the_loops(plan, two_threads):
 
 def test_gradients_of_one_and_two_threads_differ_by_rounding_only(two_threads):
     conv, x, graph = big_case()
-    found = step(conv, x, graph)
+    actual = step(conv, x, graph)
     conv.zero_grad()
     torch.set_num_threads(1)
-    for alone, together in zip(step(conv, x, graph), found, strict=True):
+    for alone, together in zip(step(conv, x, graph), actual, strict=True):
         assert_close(together, alone, 2e-6)
 
 
@@ -216,17 +216,17 @@ def test_four_python_threads_run_layers_at_once(two_threads):
     conv, x, graph = big_case()
     conv.requires_grad_(False)
     expected = step_without_parameters(conv, x, graph)
-    found = [None] * 4
+    results = [None] * 4
 
     def work(place):
-        found[place] = [step_without_parameters(conv, x, graph) for _ in range(5)][-1]
+        results[place] = [step_without_parameters(conv, x, graph) for _ in range(5)][-1]
 
     workers = [threading.Thread(target=work, args=(place,)) for place in range(4)]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join(60)
-    assert all(torch.equal(a, b) for result in found for a, b in zip(result, expected, strict=True))
+    assert all(torch.equal(a, b) for result in results for a, b in zip(result, expected, strict=True))
 
 
 def step_without_parameters(conv, x, graph):
@@ -282,11 +282,11 @@ def test_layers_run_after_a_fork(two_threads):
     queue = context.Queue()
     child = context.Process(target=in_child, args=(queue, conv, x, graph))
     child.start()
-    found = queue.get(timeout=60)
+    actual = queue.get(timeout=60)
     child.join(60)
     assert child.exitcode == 0
-    assert_close(torch.from_numpy(found[0]), expected[0], 1e-6)
-    assert_close(torch.from_numpy(found[1]), expected[1], 1e-5)
+    assert_close(torch.from_numpy(actual[0]), expected[0], 1e-6)
+    assert_close(torch.from_numpy(actual[1]), expected[1], 1e-5)
 
 
 def test_layers_run_where_processes_cannot_fork():

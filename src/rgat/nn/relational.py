@@ -217,12 +217,10 @@ class RelationalConv(nn.Module):
                 check_ids("x", x, self.in_channels, "in_channels")
             _check_num_nodes(x, graph)
             return ops.Inputs(None, x.long())
-        if x.dim() == 3 and self.members is not None:
-            if x.shape[1] != self.members:
-                raise ValueError(f"`x` must have one entry per member, [N, {self.members}, F], got {list(x.shape)}")
-        elif x.dim() != 2:
-            raise ValueError(f"`x` must have shape [num_nodes, {self.in_channels}], got {list(x.shape)}")
-        if x.shape[-1] != self.in_channels:
+        per_member = x.dim() == 3 and self.members is not None
+        if per_member and x.shape[1] != self.members:
+            raise ValueError(f"`x` must have one entry per member, [N, {self.members}, F], got {list(x.shape)}")
+        if not (per_member or x.dim() == 2) or x.shape[-1] != self.in_channels:
             raise ValueError(f"`x` must have shape [num_nodes, {self.in_channels}], got {list(x.shape)}")
         if x.shape[-1] == 0:
             raise ValueError("`x` must have at least one column, got none; without features pass None")
@@ -280,22 +278,19 @@ def check_features(name: str, features: Tensor, graph: RelationalGraph) -> None:
     """Raise unless ``features`` are numbers."""
     if not features.is_floating_point():
         raise TypeError(f"`{name}` must be floating point, got {features.dtype}; convert it with `.float()`")
-    if not graph.validate or not may_read_values() or _is_trusted(features):
+    if not graph.validate or not may_read_values():
+        return
+    # To look at values waits for a GPU: there each input is checked once, computed ones never.
+    checked_once = features.is_cuda and not features.is_inference()
+    if checked_once and (features.grad_fn is not None or "has no NaN" in cache.derived(features)):
         return
     # A sum shows at once that there is no NaN; only if it does not, each number is looked at.
     if features.sum().isnan() and features.isnan().any():
         raise ValueError(
             f"`{name}` must not contain NaN; clean the features first, or build the graph with `validate=False`"
         )
-    if features.is_cuda and not features.is_inference():
+    if checked_once:
         cache.derived(features)["has no NaN"] = True
-
-
-def _is_trusted(features: Tensor) -> bool:
-    """Whether not to look at values, which waits for a GPU: there each input is checked once, computed ones never."""
-    if not features.is_cuda or features.is_inference():
-        return False
-    return features.grad_fn is not None or "has no NaN" in cache.derived(features)
 
 
 def _one_hot_index(x: Tensor, in_channels: int) -> Tensor:

@@ -30,7 +30,7 @@ from torch import Tensor
 from rgat.ops.backend import Backend, Call, Operands, Saved, TableBackend, TablePlaces
 from rgat.ops.dispatch import get_backend
 from rgat.ops.projection import fold_kernels, fold_kernels_backward
-from rgat.ops.registration import like_inputs, operator, wide, widen, without_autocast
+from rgat.ops.registration import like_inputs, operator, wide, widen
 
 _Inputs = tuple[Any, Any, Any, Any]  # values, queries, keys and edge logits; or a table, kernels and edge logits
 
@@ -54,13 +54,12 @@ def _attend(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return outputs, attention and, of a table, the queries and keys that were made of its rows."""
     backend = _backend(values, call)
-    with without_autocast(values):
-        inputs: _Inputs = tuple(widen((values, queries, keys, edge_logits), backend))
-        if places:
-            out, attention, made_queries, made_keys = _attend_table(backend, *inputs, TablePlaces(*places), call)
-        else:
-            out, attention = backend.attend(*inputs, call)
-            made_queries, made_keys = attention.new_empty(0), attention.new_empty(0)
+    inputs: _Inputs = tuple(widen((values, queries, keys, edge_logits), backend))
+    if places:
+        out, attention, made_queries, made_keys = _attend_table(backend, *inputs, TablePlaces(*places), call)
+    else:
+        out, attention = backend.attend(*inputs, call)
+        made_queries, made_keys = attention.new_empty(0), attention.new_empty(0)
     return out.to(values.dtype), attention, made_queries, made_keys
 
 
@@ -102,18 +101,14 @@ def _attend_backward(
     needs: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     backend, inputs = _backend(values, call), (values, queries, keys, edge_logits)
-    with without_autocast(values):
-        wide_grad, wide_grad_attention, *saved = widen(
-            (grad, grad_attention, attention, made_queries, made_keys), backend
-        )
-        operands: _Inputs = tuple(widen(inputs, backend))
-        if places:
-            tensors = (wide_grad, wide_grad_attention, tuple(saved), operands)
-            grads = _attend_table_backward(backend, *tensors, TablePlaces(*places), call)
-        else:
-            grads = backend.attend_backward(wide_grad, wide_grad_attention, saved[0], *operands, call)
-    dvalues, dqueries, dkeys, dlogits = like_inputs(grads, inputs, needs, grad)
-    return dvalues, dqueries, dkeys, dlogits
+    wide_grad, wide_grad_attention, *saved = widen((grad, grad_attention, attention, made_queries, made_keys), backend)
+    operands: _Inputs = tuple(widen(inputs, backend))
+    if places:
+        tensors = (wide_grad, wide_grad_attention, tuple(saved), operands)
+        grads = _attend_table_backward(backend, *tensors, TablePlaces(*places), call)
+    else:
+        grads = backend.attend_backward(wide_grad, wide_grad_attention, saved[0], *operands, call)
+    return like_inputs(grads, inputs, needs, grad)
 
 
 _attend.register_backward(_attend_backward, differentiable=4, grads=2, saves_outputs=True)
@@ -211,12 +206,10 @@ def _convolve(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return the outputs, the fields of `Saved`, and the folded kernels."""
     backend = _backend(x, call)
-    with without_autocast(x):
-        batch = x.shape[1] if x.dim() == 3 else 1
-        weight, query_weight = fold_kernels(backend, kernels, attention_kernels, x.dtype, batch)
-        operands = _operands(backend, x, weight, query_weight, edge_logits)
-        (wide_bias,) = widen((bias,), backend)
-        out, saved = backend.convolve(operands, wide_bias, call)
+    weight, query_weight = fold_kernels(backend, kernels, attention_kernels, x)
+    operands = _operands(backend, x, weight, query_weight, edge_logits)
+    (wide_bias,) = widen((bias,), backend)
+    out, saved = backend.convolve(operands, wide_bias, call)
     if query_weight is None:  # then the folded kernels may be the kernels themselves, which an operator must not return
         weight, query_weight = x.new_empty(0), x.new_empty(0)
     return out.to(x.dtype), *saved, weight, query_weight
@@ -269,23 +262,20 @@ def _convolve_backward(
     needs: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     backend = _backend(x, call)
-    with without_autocast(x):
-        folded: tuple[Tensor, Tensor | None] = (weight, query_weight)
-        if attention_kernels is None:
-            folded = fold_kernels(backend, kernels, None, x.dtype, x.shape[1] if x.dim() == 3 else 1)
-        wide_grad, wide_grad_attention = widen((grad, grad_attention), backend)
-        wide_saved = Saved(*widen(saved, backend))
-        operands = _operands(backend, x, *folded, edge_logits)
-        dbias = backend.sum_rows(wide_grad.flatten(1)) if needs[4] else None
-        dx, dweight, dquery_weight, dlogits = backend.convolve_backward(
-            wide_grad, wide_grad_attention, wide_saved, operands, call, needs[0]
-        )
-        assert dweight is not None
-        dkernels, dattention = fold_kernels_backward(backend, dweight, dquery_weight, kernels, attention_kernels)
+    folded: tuple[Tensor, Tensor | None] = (weight, query_weight)
+    if attention_kernels is None:
+        folded = fold_kernels(backend, kernels, None, x)
+    wide_grad, wide_grad_attention = widen((grad, grad_attention), backend)
+    wide_saved = Saved(*widen(saved, backend))
+    operands = _operands(backend, x, *folded, edge_logits)
+    dbias = backend.sum_rows(wide_grad.flatten(1)) if needs[4] else None
+    dx, dweight, dquery_weight, dlogits = backend.convolve_backward(
+        wide_grad, wide_grad_attention, wide_saved, operands, call, needs[0]
+    )
+    assert dweight is not None
+    dkernels, dattention = fold_kernels_backward(backend, dweight, dquery_weight, kernels, attention_kernels)
     grads = (None if dx is None else dx.view(x.shape), dkernels, dattention, dlogits, dbias)
-    inputs = (x, kernels, attention_kernels, edge_logits, bias)
-    dx, dkernels, dattention, dlogits, dbias = like_inputs(grads, inputs, needs, grad)
-    return dx, dkernels, dattention, dlogits, dbias
+    return like_inputs(grads, (x, kernels, attention_kernels, edge_logits, bias), needs, grad)
 
 
 _convolve.register_backward(_convolve_backward, differentiable=5, grads=2, saves_outputs=True)

@@ -16,16 +16,15 @@ from __future__ import annotations
 from torch import Tensor
 
 from rgat.ops.dispatch import get_backend
-from rgat.ops.registration import like_inputs, operator, widen, without_autocast
+from rgat.ops.registration import like_inputs, operator, widen
 from rgat.structure import Rows
 
 
 @operator("rgat::spread")
 def _spread(table: Tensor, coefficients: Tensor, rows: Rows, index: Tensor | None) -> Tensor:
     node = rows.node if index is None else index
-    with without_autocast(table):
-        wide_table, wide_coefficients = widen((table, coefficients))
-        return get_backend(table.device).spread(wide_table, wide_coefficients, rows, node).to(table.dtype)
+    wide_table, wide_coefficients = widen((table, coefficients))
+    return get_backend(table.device).spread(wide_table, wide_coefficients, rows, node).to(table.dtype)
 
 
 @_spread.register_fake
@@ -38,12 +37,10 @@ def _spread_backward(
     grad: Tensor, table: Tensor, coefficients: Tensor, rows: Rows, index: Tensor | None, needs: list[bool]
 ) -> tuple[Tensor, Tensor]:
     backend, node = get_backend(table.device), rows.node if index is None else index
-    with without_autocast(table):
-        wide_grad, wide_table, wide_coefficients = widen((grad, table, coefficients))
-        dtable = backend.collect(wide_grad, wide_coefficients, rows, node, table.shape[0], table.shape[1])
-        dcoefficients = backend.pair(wide_table, wide_grad, rows, node)
-    dtable, dcoefficients = like_inputs((dtable, dcoefficients), (table, coefficients), needs, grad)
-    return dtable, dcoefficients
+    wide_grad, wide_table, wide_coefficients = widen((grad, table, coefficients))
+    dtable = backend.collect(wide_grad, wide_coefficients, rows, node, table.shape[0], table.shape[1])
+    dcoefficients = backend.pair(wide_table, wide_grad, rows, node)
+    return like_inputs((dtable, dcoefficients), (table, coefficients), needs, grad)
 
 
 _spread.register_backward(_spread_backward, differentiable=2)

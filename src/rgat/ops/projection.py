@@ -17,7 +17,7 @@ values of all heads and then their keys, and one for its target rows, their quer
     weight[r] = [W[r, 1] ... W[r, H]  W[r, 1] K[r, 1] ... W[r, H] K[r, H]]        F x H (D + A)
     query[r]  = [W[r, 1] Q[r, 1] ... W[r, H] Q[r, H]]                             F x H A
 
-Each backend folds in one kernel: as a chain of products, transpositions and copies it would cost as much as the edges.
+Each backend folds in one pass: a chain of products, transpositions and copies would cost as much as the edges.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torch import Tensor
 
 from rgat.ops.backend import Backend, Places
 from rgat.ops.dispatch import get_backend
-from rgat.ops.registration import like_inputs, operator, widen, without_autocast
+from rgat.ops.registration import like_inputs, operator, widen
 from rgat.ops.torch.backend import fold_heads, unfold_heads
 from rgat.structure import Rows, Structure
 
@@ -39,9 +39,8 @@ def _node(rows: Rows, index: Tensor | None, one_to_one: bool) -> Tensor | None:
 @operator("rgat::project")
 def _project(x: Tensor, weight: Tensor, rows: Rows, index: Tensor | None, one_to_one: bool) -> Tensor:
     backend = get_backend(x.device)
-    with without_autocast(x):
-        wide_x, wide_weight = widen((x, weight), backend)
-        return backend.project(wide_x, wide_weight, rows, _node(rows, index, one_to_one)).to(x.dtype)
+    wide_x, wide_weight = widen((x, weight), backend)
+    return backend.project(wide_x, wide_weight, rows, _node(rows, index, one_to_one)).to(x.dtype)
 
 
 @_project.register_fake
@@ -54,15 +53,10 @@ def _project_backward(
     grad: Tensor, x: Tensor, weight: Tensor, rows: Rows, index: Tensor | None, one_to_one: bool, needs: list[bool]
 ) -> tuple[Tensor, Tensor]:
     backend, node = get_backend(grad.device), _node(rows, index, one_to_one)
-    dx = dweight = None
-    with without_autocast(grad):
-        wide_grad, wide_x, wide_weight = widen((grad, x, weight), backend)
-        if needs[0]:
-            dx = backend.project_input_grad(wide_grad, wide_weight, rows, node, x.shape[0])
-        if needs[1]:
-            dweight = backend.project_weight_grad(wide_grad, wide_x, rows, node)
-    dx, dweight = like_inputs((dx, dweight), (x, weight), needs, grad)
-    return dx, dweight
+    wide_grad, wide_x, wide_weight = widen((grad, x, weight), backend)
+    dx = backend.project_input_grad(wide_grad, wide_weight, rows, node, x.shape[0]) if needs[0] else None
+    dweight = backend.project_weight_grad(wide_grad, wide_x, rows, node) if needs[1] else None
+    return like_inputs((dx, dweight), (x, weight), needs, grad)
 
 
 _project.register_backward(_project_backward, differentiable=2)
@@ -147,12 +141,13 @@ def _join_batch(matrices: Tensor, batch: int) -> Tensor:
 
 
 def fold_kernels(
-    backend: Backend, kernels: Tensor, attention: Tensor | None, dtype: torch.dtype, batch: int = 1
+    backend: Backend, kernels: Tensor, attention: Tensor | None, x: Tensor
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the matrices ``[R, P, F, M]`` of source and target rows; without attention those of values alone.
+    """Return the matrices ``[R, P, F, M]`` of source and target rows for inputs ``x``, ``[N, F]`` or ``[N, P, F]``.
 
-    The heads of each entry of a ``batch`` follow one another.
+    Without attention there are only those of values. The heads of each entry of a batch follow one another.
     """
+    dtype, batch = x.dtype, x.shape[1] if x.dim() == 3 else 1
     kernels = _split_batch(kernels, batch)
     if attention is None:
         return _join_batch(fold_heads(kernels).to(dtype), batch), None

@@ -132,21 +132,16 @@ def _softmax(scores: Tensor | None, like: Tensor, s: Structure, settings: Attent
 
 def _masks(call: Call, values: Tensor) -> tuple[Tensor | None, Tensor | None]:
     """Return the scaled masks of the features ``[U, H, D]`` and of the edges ``[E, H]``."""
-    s, settings, state = call.structure, call.attention, call.state
-
-    def scaled(kind: int, ids: Tensor, columns: int, rate: float) -> Tensor | None:
-        if state is None or rate == 0:
-            return None
-        return scaled_mask(state, kind, ids, columns, rate, values.dtype)
-
-    num_heads, channels = values.shape[1:]
-    row_id = s.sources.keys(s.target_ptr.shape[0] - 1)
-    features = scaled(FEATURES, row_id, num_heads * channels, settings.feature_dropout)
-    number = torch.arange(s.target.shape[0], device=values.device)
-    return (
-        None if features is None else features.view(values.shape),
-        scaled(EDGES, number, num_heads, settings.edge_dropout),
-    )
+    s, state, (_, num_heads, channels), features, edges = call.structure, call.state, values.shape, None, None
+    feature_rate, edge_rate = call.attention.feature_dropout, call.attention.edge_dropout
+    if state is not None and feature_rate:
+        row_id = s.sources.keys(s.target_ptr.shape[0] - 1)
+        features = scaled_mask(state, FEATURES, row_id, num_heads * channels, feature_rate, values.dtype)
+        features = features.view(values.shape)
+    if state is not None and edge_rate:
+        number = torch.arange(s.target.shape[0], device=values.device)
+        edges = scaled_mask(state, EDGES, number, num_heads, edge_rate, values.dtype)
+    return features, edges
 
 
 def _times(tensor: Tensor, mask: Tensor | None) -> Tensor:
