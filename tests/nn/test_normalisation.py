@@ -45,17 +45,17 @@ def results(nodes, padding, members, x):
     out = normalise(norm, x, counted(nodes, padding))
     out[:nodes].sin().sum().backward()
     first = (lambda tensor: tensor) if members == 1 else (lambda tensor: tensor[0])
-    found = {"output": out[:nodes] if members == 1 else out[:nodes, 0]}
-    found["gradient of x"] = x.grad[:nodes] if members == 1 else x.grad[:nodes, 0]
-    found |= {f"gradient of {name}": first(p.grad) for name, p in norm.named_parameters()}
-    return found | {name: first(buffer) for name, buffer in norm.named_buffers()}
+    values = {"output": out[:nodes] if members == 1 else out[:nodes, 0]}
+    values["gradient of x"] = x.grad[:nodes] if members == 1 else x.grad[:nodes, 0]
+    values |= {f"gradient of {name}": first(p.grad) for name, p in norm.named_parameters()}
+    return values | {name: first(buffer) for name, buffer in norm.named_buffers()}
 
 
 @pytest.mark.parametrize("nodes", [0, 1, 2, 5])
 @pytest.mark.parametrize(("padding", "members"), [(0, 1), (4, 1), (0, 2), (4, 2)])
 def test_small_batches_are_normalised_the_same_alone_padded_and_stacked(nodes, padding, members):
     x = torch.randn(nodes, CHANNELS).double()
-    found, before = results(nodes, padding, members, x), make_norm()
+    actual, before = results(nodes, padding, members, x), make_norm()
     if nodes < 2:  # no variance to learn, so the running statistics stay
         expected = dict(before.named_buffers())
         expected["output"] = before.bias.expand(nodes, -1)
@@ -68,9 +68,9 @@ def test_small_batches_are_normalised_the_same_alone_padded_and_stacked(nodes, p
         out.sin().sum().backward()
         expected = {"output": out, "gradient of x": given.grad} | dict(before.named_buffers())
         expected |= {f"gradient of {name}": p.grad for name, p in before.named_parameters()}
-    assert found.keys() == expected.keys()
+    assert actual.keys() == expected.keys()
     for name, value in expected.items():
-        torch.testing.assert_close(found[name], value.detach(), rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(actual[name], value.detach(), rtol=1e-9, atol=1e-9)
 
 
 def test_a_padded_batch_in_half_precision_is_normalised_in_single_precision():

@@ -114,8 +114,10 @@ def test_a_recomputed_call_draws_the_masks_of_the_original_call(kind, mode, back
     with ops.backend(backend):
         expected = gradients(model, x, graph, lambda model, *inputs: model(*inputs))
         model.zero_grad()
-        found = gradients(model, x, graph, lambda model, *inputs: checkpoint(model, *inputs, **CHECKPOINTS[kind]), mode)
-    for ours, exact in zip(found, expected, strict=True):
+        actual = gradients(
+            model, x, graph, lambda model, *inputs: checkpoint(model, *inputs, **CHECKPOINTS[kind]), mode
+        )
+    for ours, exact in zip(actual, expected, strict=True):
         assert_close(ours, exact, 1e-6)
     assert model.first.dropout_state[1] == 4  # recomputed calls are not counted
 
@@ -126,8 +128,8 @@ def test_a_recomputed_stack_draws_the_masks_of_the_original_call():
     together = stack_layers(layers)
     expected = gradients(together, x, graph, lambda model, *inputs: model(*inputs))
     together.zero_grad()
-    found = gradients(together, x, graph, lambda model, *inputs: checkpoint(model, *inputs, use_reentrant=False))
-    for ours, exact in zip(found, expected, strict=True):
+    actual = gradients(together, x, graph, lambda model, *inputs: checkpoint(model, *inputs, use_reentrant=False))
+    for ours, exact in zip(actual, expected, strict=True):
         assert_close(ours, exact, 1e-6)
 
 
@@ -136,14 +138,14 @@ def test_a_recomputed_stack_draws_the_masks_of_the_original_call():
 def test_a_recomputed_featureless_layer_draws_the_masks_of_the_original_call(backend, rate):
     graph = random_graph(9, 60, 4)
     conv = RGATConv(9, 4, 4, graph=graph, feature_dropout=rate)
-    cotangent, found = torch.randn(9, 4), []
+    cotangent, gradients_of_calls = torch.randn(9, 4), []
     for call in (lambda: conv(None, graph), lambda: checkpoint(conv, None, graph, use_reentrant=False)):
         conv.zero_grad()
         conv.dropout_state[1] = 0
         with ops.backend(backend):
             call().backward(cotangent)
-        found.append([parameter.grad.clone() for parameter in conv.parameters()])
-    assert all(map(torch.equal, *found))
+        gradients_of_calls.append([parameter.grad.clone() for parameter in conv.parameters()])
+    assert all(map(torch.equal, *gradients_of_calls))
 
 
 @pytest.mark.parametrize("compiler", ["aot_eager", "inductor"])

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from rgat import RelationalGraph, ops
 from rgat.nn import RGATConv, RGCNConv
 from rgat.ops import dispatch
-from rgat.ops.numba import attention_loops, blas, node_sums, threads
+from rgat.ops.numba import attention_loops, blas, launch, projection
 
 
 @pytest.fixture
@@ -146,8 +146,8 @@ def test_saved_tensors_in_half_precision_cost_no_more_than_their_rounding(plan):
     expected = {name: parameter.grad.clone() for name, parameter in conv.named_parameters()}
     for backend in ("torch", "numba"):
         call = {} if plan is None or backend == "torch" else {"plan": conv.plan(graph, plan)}
-        found = packed_gradients(conv, x, graph, backend, **call)
-        for name, gradient in found.items():
+        actual = packed_gradients(conv, x, graph, backend, **call)
+        for name, gradient in actual.items():
             assert_close(gradient, expected[name], 0.02, f"gradient of {name} on {backend}")
 
 
@@ -181,10 +181,10 @@ def test_threads_change_no_bit_of_the_loops(plan, two_threads):
 
 def test_gradients_of_one_and_two_threads_differ_by_rounding_only(two_threads):
     conv, x, graph = big_case()
-    found = step(conv, x, graph)
+    actual = step(conv, x, graph)
     conv.zero_grad()
     torch.set_num_threads(1)
-    for alone, together in zip(step(conv, x, graph), found, strict=True):
+    for alone, together in zip(step(conv, x, graph), actual, strict=True):
         assert_close(together, alone, 2e-6)
 
 
@@ -198,12 +198,12 @@ def test_repeated_steps_give_the_same_bits(two_threads):
 @pytest.mark.parametrize("score", ["additive", "multiplicative"])
 @pytest.mark.parametrize("plan", ["project", "aggregate"])
 def test_gradients_on_many_threads_match_the_reference(plan, score, monkeypatch):
-    monkeypatch.setattr(threads, "_num_threads", lambda: 9)
+    monkeypatch.setattr(launch, "_num_threads", lambda: 9)
     rounds = []
-    monkeypatch.setattr(node_sums, "ROUND", 1)  # the shortest possible rounds
-    add_in_rounds = node_sums.NodeSums._add_in_rounds
+    monkeypatch.setattr(projection, "ROUND", 1)  # the shortest possible rounds
+    add_in_rounds = projection.NodeSums._add_in_rounds
     monkeypatch.setattr(
-        node_sums.NodeSums, "_add_in_rounds", lambda *given: rounds.append(given) or add_in_rounds(*given)
+        projection.NodeSums, "_add_in_rounds", lambda *given: rounds.append(given) or add_in_rounds(*given)
     )
     graph = random_graph(300, 4000, 7, edge_dim=2)
     conv = RGATConv(12, 20, 7, heads=2, scope=["within", "across"], score=score, edge_dim=2)
@@ -216,17 +216,17 @@ def test_four_python_threads_run_layers_at_once(two_threads):
     conv, x, graph = big_case()
     conv.requires_grad_(False)
     expected = step_without_parameters(conv, x, graph)
-    found = [None] * 4
+    results = [None] * 4
 
     def work(place):
-        found[place] = [step_without_parameters(conv, x, graph) for _ in range(5)][-1]
+        results[place] = [step_without_parameters(conv, x, graph) for _ in range(5)][-1]
 
     workers = [threading.Thread(target=work, args=(place,)) for place in range(4)]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join(60)
-    assert all(torch.equal(a, b) for result in found for a, b in zip(result, expected, strict=True))
+    assert all(torch.equal(a, b) for result in results for a, b in zip(result, expected, strict=True))
 
 
 def step_without_parameters(conv, x, graph):
@@ -237,7 +237,7 @@ def step_without_parameters(conv, x, graph):
 
 
 def in_child(queue, conv, x, graph):
-    assert threads.even(0, 1000, 1000) == [0, 1000]  # OpenMP's threads do not survive a fork
+    assert launch.even(0, 1000, 1000) == [0, 1000]  # OpenMP's threads do not survive a fork
     with ops.backend("numba"):
         out = step_without_parameters(conv, x, graph)
     queue.put([t.numpy() for t in out])
@@ -276,17 +276,17 @@ def test_memory_does_not_grow_with_the_number_of_threads():
 def test_layers_run_after_a_fork(two_threads):
     conv, x, graph = big_case()
     conv.requires_grad_(False)
-    assert threads.even(0, 1000, 1000) == [0, 500, 1000]
+    assert launch.even(0, 1000, 1000) == [0, 500, 1000]
     expected = step_without_parameters(conv, x, graph)  # starts the parent's threads
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
     child = context.Process(target=in_child, args=(queue, conv, x, graph))
     child.start()
-    found = queue.get(timeout=60)
+    actual = queue.get(timeout=60)
     child.join(60)
     assert child.exitcode == 0
-    assert_close(torch.from_numpy(found[0]), expected[0], 1e-6)
-    assert_close(torch.from_numpy(found[1]), expected[1], 1e-5)
+    assert_close(torch.from_numpy(actual[0]), expected[0], 1e-6)
+    assert_close(torch.from_numpy(actual[1]), expected[1], 1e-5)
 
 
 def test_layers_run_where_processes_cannot_fork():
@@ -333,12 +333,12 @@ def test_an_error_in_any_thread_reaches_the_caller(two_threads):
             raise RuntimeError("in the second part")
 
     with pytest.raises(RuntimeError, match="in the second part"):
-        threads.run(fails, [0, 5, 10])
+        launch.run(fails, [0, 5, 10])
 
 
 def test_without_openmp_loops_run_on_one_thread(two_threads, monkeypatch):
-    monkeypatch.setattr(threads, "_parallel", lambda: None)
-    assert threads.even(0, 1000, 1000) == [0, 1000]
+    monkeypatch.setattr(launch, "_parallel", lambda: None)
+    assert launch.even(0, 1000, 1000) == [0, 1000]
 
 
 def test_products_inside_loops_call_blas():

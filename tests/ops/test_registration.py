@@ -66,8 +66,8 @@ def test_operators_run_on_the_meta_device():
 def test_functionalisation_changes_no_value():
     graph, conv, x = random_graph(9, 60, 4), RGATConv(8, 4, 4, heads=2), torch.randn(9, 8)
     with torch.no_grad():
-        found = torch.func.functionalize(lambda t: conv(t, graph))(x)
-        assert torch.equal(found, conv(x, graph))
+        actual = torch.func.functionalize(lambda t: conv(t, graph))(x)
+        assert torch.equal(actual, conv(x, graph))
 
 
 def test_refused_transforms_leave_the_graph_unchanged():

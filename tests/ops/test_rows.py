@@ -19,12 +19,12 @@ def test_embedding_lookup_and_its_gradient_equal_indexing(backend, ends, fewer):
     places = [find_rows(conv.rows, getattr(part.structure, end), part) for end in ends]
     table = conv.kernel.weight
     with ops.backend(backend):
-        found = ops.look_up(table, *places)
+        rows = ops.look_up(table, *places)
         expected = [table[place.place] for place in places]
-        assert len(found) == len(ends)
-        cotangents = [torch.randn_like(rows) for rows in expected]
-        actual = torch.autograd.grad(sum((a * c).sum() for a, c in zip(found, cotangents, strict=True)), table)[0]
-    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+        assert len(rows) == len(ends)
+        cotangents = [torch.randn_like(exact) for exact in expected]
+        actual = torch.autograd.grad(sum((a * c).sum() for a, c in zip(rows, cotangents, strict=True)), table)[0]
+    assert all(torch.equal(a, b) for a, b in zip(rows, expected, strict=True))
     exact = torch.autograd.grad(sum((a * c).sum() for a, c in zip(expected, cotangents, strict=True)), table)[0]
     torch.testing.assert_close(actual, exact)
     assert exact.abs().max() > 0
@@ -62,7 +62,7 @@ def test_attending_to_rows_in_place_equals_attending_to_copies(threads, score, s
     conv = RGATConv(300, 8, 3, graph=graph, **options).double()
     part = type(graph)(graph.edge_index[:, :2500], graph.edge_type[:2500], num_nodes=300, num_relations=3)
     before = torch.get_num_threads()
-    found = []
+    results = []
     try:
         torch.set_num_threads(threads)
         for backend in ("numba", "torch"):
@@ -71,10 +71,10 @@ def test_attending_to_rows_in_place_equals_attending_to_copies(threads, score, s
                 out, (_, attention) = conv(None, part, return_attention_weights=True, constant_attention=constant)
                 loss = (out * torch.linspace(-1, 1, out.numel()).view_as(out)).sum() + attention.square().sum()
                 parameters = [p for p in conv.parameters() if p.requires_grad]
-                found.append([out, attention, *torch.autograd.grad(loss, parameters, allow_unused=True)])
+                results.append([out, attention, *torch.autograd.grad(loss, parameters, allow_unused=True)])
     finally:
         torch.set_num_threads(before)
-    for fast, plain in zip(*found, strict=True):
+    for fast, plain in zip(*results, strict=True):
         assert (fast is None) == (plain is None)
         if fast is not None:
             torch.testing.assert_close(fast, plain)

@@ -118,9 +118,9 @@ def test_a_captured_step_equals_the_eager_step():
     torch.cuda.current_stream().wait_stream(side)
     captured = torch.cuda.CUDAGraph()
     with torch.cuda.graph(captured):
-        found = run()
+        actual = run()
     captured.replay()
-    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(actual, expected, strict=True))
 
 
 @pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")  # PyTorch itself captures an empty one first
@@ -168,14 +168,14 @@ def test_a_feature_of_another_magnitude_costs_the_others_no_digits(scale):
     graph, conv = random_graph(300, 4000, 3).to("cuda"), RGCNConv(64, 64, 3).cuda()
     x = torch.randn(300, 64, device="cuda")
     x[:, 0] *= scale
-    cotangent, found = torch.randn(300, 64, device="cuda"), []
+    cotangent, grads = torch.randn(300, 64, device="cuda"), []
     for backend, dtype in (("reference", torch.float64), ("triton", torch.float32)):
         conv = conv.to(dtype)
         conv.zero_grad()
         with ops.backend(backend):
             conv(x.to(dtype), graph).backward(cotangent.to(dtype))
-        found.append(conv.kernel.weight.grad.double())
-    exact, ours = (grad[:2] for grad in found)  # the last relation has no edges
+        grads.append(conv.kernel.weight.grad.double())
+    exact, ours = (grad[:2] for grad in grads)  # the last relation has no edges
     assert ((ours - exact).abs().amax(-1) <= 1e-5 * exact.abs().amax(-1)).all()  # per feature
 
 
@@ -241,8 +241,8 @@ def test_replayed_launches_are_those_of_a_first_call(options, dtype, recordings,
             conv.dropout_state.zero_()
         return [step(conv, x, graph, x_is_given) for x in inputs]
 
-    for expected, found in zip(run(10**9), run(16), strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
+    for expected, actual in zip(run(10**9), run(16), strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(expected, actual, strict=True))
     assert sum(entry.recording is not None for entry in recording._entries.values()) == recordings
 
 
@@ -259,9 +259,9 @@ def test_replay_reads_parameters_that_changed_between_calls(how, options):
             for parameter in conv.parameters():
                 parameter.copy_(torch.randn_like(parameter))
         with torch.inference_mode(how == "inference"):
-            found = called(x, graph, constant_attention=constant)
+            actual = called(x, graph, constant_attention=constant)
         with ops.backend("torch"), torch.no_grad():
-            assert_close(found, conv(x, graph, constant_attention=constant), 1e-4)
+            assert_close(actual, conv(x, graph, constant_attention=constant), 1e-4)
 
 
 def test_a_new_graph_in_old_memory_is_not_taken_for_the_old_one(monkeypatch):
@@ -269,9 +269,9 @@ def test_a_new_graph_in_old_memory_is_not_taken_for_the_old_one(monkeypatch):
     conv, x = RGATConv(16, 8, 3, heads=2).cuda(), torch.randn(50, 16, device="cuda")
     for seed in range(6):
         graph = random_graph(50, 300, 3, seed=seed).to("cuda")
-        found = [step(conv, x, graph) for _ in range(4)]
-        for other in found[1:]:
-            assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+        steps = [step(conv, x, graph) for _ in range(4)]
+        for other in steps[1:]:
+            assert all(torch.equal(a, b) for a, b in zip(steps[0], other, strict=True))
 
 
 @pytest.mark.parametrize("score", ["additive", "multiplicative"])
@@ -283,9 +283,9 @@ def test_a_nan_logit_makes_the_attention_of_its_group_nan(scope, score):
     with torch.no_grad():
         with ops.backend("reference"):
             _, (_, expected) = conv(x, graph, return_attention_weights=True)
-        _, (_, found) = conv.cuda()(x.cuda(), graph.to("cuda"), return_attention_weights=True)
+        _, (_, actual) = conv.cuda()(x.cuda(), graph.to("cuda"), return_attention_weights=True)
     assert 0 < expected.isnan().sum() < expected.numel()
-    assert torch.equal(found.isnan().cpu(), expected.isnan())
+    assert torch.equal(actual.isnan().cpu(), expected.isnan())
 
 
 @pytest.mark.parametrize("options", [{}, {"edge_dim": 3}, {"graph": True}])

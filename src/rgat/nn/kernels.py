@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import weakref
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -43,7 +42,7 @@ class Kernel(nn.Module):
         self.in_channels = in_channels
         self.out_channels = out_channels
 
-    def held_rows(self, with_targets: bool) -> tuple[Tensor, list[Tensor]] | None:
+    def held_rows(self, with_targets: bool) -> tuple[Tensor, ops.TablePlaces] | None:
         """Return None: only a compact kernel holds rows of its own."""
         return None
 
@@ -58,7 +57,7 @@ class FullKernel(Kernel):
     def reset(self, fan: int) -> None:
         glorot_uniform_(self.weight, fan)
 
-    def compose(self) -> Tensor:
+    def compose(self, rows: Tensor | None = None) -> Tensor:
         """Return the kernels, ``[R, H, F, D]``."""
         return join_members(self.weight, 4)
 
@@ -86,7 +85,7 @@ class BasisKernel(Kernel):
         bound = math.sqrt(3 / self.bases.shape[0])
         nn.init.uniform_(self.coefficients, -bound, bound)
 
-    def compose(self) -> Tensor:
+    def compose(self, rows: Tensor | None = None) -> Tensor:
         """Return the kernels, ``[R, H, F, D]``."""
         if self.bases.dim() == 3:
             return torch.einsum("rkb,bfd->rkfd", self.coefficients, self.bases)
@@ -115,35 +114,36 @@ class RowKernel(Kernel):
     def reset(self, fan: int) -> None:
         glorot_uniform_(self.weight, fan)
 
-    def compose_rows(self, keys: Tensor) -> Tensor:
-        """Return the kernels ``[R, H, F, D]`` with the held rows, ``keys = r * F + node``, in their places."""
+    def compose(self, rows: Tensor | None) -> Tensor:
+        """Return the kernels ``[R, H, F, D]`` with the held ``rows``, ``r * F + node``, in their places."""
+        assert rows is not None
         table = join_members(self.weight, 3)
-        dense = table.new_zeros(self.num_relations * self.in_channels, *table.shape[1:]).index_copy(0, keys, table)
+        dense = table.new_zeros(self.num_relations * self.in_channels, *table.shape[1:]).index_copy(0, rows, table)
         return dense.view(self.num_relations, self.in_channels, *table.shape[1:]).transpose(1, 2)
 
 
 class RowsOfGraph:
     """The rows of a compact kernel as the edges of one graph read them."""
 
-    def __init__(self, kernel: RowKernel, keys: Tensor, graph: RelationalGraph, ends: tuple[str, ...]) -> None:
-        """Look up where the rows stand; ``keys`` are those that the kernel holds, sorted ``r * N + node``.
+    def __init__(self, kernel: RowKernel, held: Tensor, graph: RelationalGraph, ends: tuple[str, ...]) -> None:
+        """Look up where the graph's rows stand among those ``held``, which are sorted ``r * N + node``.
 
         A graph with other rows at one of the ``ends`` is refused, also where a call does not read them.
         """
-        self.kernel, self.keys, self.graph = kernel, keys, graph
-        self._places = {end: find_rows(keys, getattr(graph.structure, end), graph, kernel.in_channels) for end in ends}
+        self.kernel, self.held, self.graph, self.table = kernel, held, graph, join_members(kernel.weight, 3)
+        self._places = {end: find_rows(held, getattr(graph.structure, end), graph, kernel.in_channels) for end in ends}
 
     def compose(self) -> Tensor:
         """Return the kernels, ``[R, H, F, D]``."""
-        return self.kernel.compose_rows(self.keys)
+        return self.kernel.compose(self.held)
 
     def look_up(self, index: Tensor | None, *ends: Rows) -> tuple[Tensor, ...]:
         """Return the values ``[U, H, D]`` of the rows of each end of the edges."""
-        places = (find_rows(self.keys, rows, self.graph, self.kernel.in_channels) for rows in ends)
-        return ops.look_up(join_members(self.kernel.weight, 3), *places)
+        places = (find_rows(self.held, rows, self.graph, self.kernel.in_channels) for rows in ends)
+        return ops.look_up(self.table, *places)
 
-    def held_rows(self, with_targets: bool) -> tuple[Tensor, list[Tensor]]:
-        """Return the rows held, ``[T, H, D]``, and the places of the graph's rows among them."""
+    def held_rows(self, with_targets: bool) -> tuple[Tensor, ops.TablePlaces]:
+        """Return the rows held, ``[T, H, D]``, and where the graph's rows stand among them."""
         s, sources = self.graph.structure, self._places["sources"]
         targets = self._places["targets"] if with_targets else sources
         if torch.compiler.is_compiling():
@@ -154,7 +154,7 @@ class RowsOfGraph:
                 with outside():
                     kept["of edges"] = sources.place.index_select(0, s.source_row)
             of_edges = kept["of edges"]
-        return join_members(self.kernel.weight, 3), [*sources, *targets, of_edges]
+        return self.table, ops.TablePlaces(*sources, *targets, of_edges)
 
 
 def find_rows(held: Tensor, rows: Rows, graph: RelationalGraph, num_inputs: int) -> ops.Places:
@@ -169,17 +169,16 @@ def find_rows(held: Tensor, rows: Rows, graph: RelationalGraph, num_inputs: int)
 
     if torch.compiler.is_compiling():
         return ops.Places(*_find_rows(held, keys()))
-    known: dict[int, tuple[Any, ...]] = cache.kept_with(rows.node).setdefault("places", {})  # by layer
-    version = -1 if held.is_inference() else held._version
-    layer, seen, places = known.get(id(held), (lambda: None, None, None))
-    if layer() is not held or seen != version:
+    known: dict[int, tuple[weakref.ref[Tensor], int, ops.Places]]  # by layer
+    known = cache.kept_with(rows.node).setdefault("places", {})
+    version, entry = -1 if held.is_inference() else held._version, known.get(id(held))
+    if entry is None or entry[0]() is not held or entry[1] != version:
         with outside():
             places = ops.Places(*_find_rows(held, keys()))
         for number in [number for number, (other, _, _) in known.items() if other() is None]:
             known.pop(number, None)
-        known[id(held)] = (weakref.ref(held), version, places)
-    found: ops.Places = places
-    return found
+        entry = known[id(held)] = (weakref.ref(held), version, places)
+    return entry[2]
 
 
 @torch.library.custom_op("rgat::find_rows", mutates_args=())

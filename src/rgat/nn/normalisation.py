@@ -37,8 +37,8 @@ def normalise_counted(
 
     ``total`` adds up what several processes have; None: there is one.
     """
-    total = total or (lambda own: own)
-    own: Any = norm
+    total = total or (lambda summand: summand)
+    statistics: Any = norm
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     weight = counted.to(wide.dtype).view(-1, *[1] * (x.dim() - 1))
     number = total(weight.sum())
@@ -47,10 +47,10 @@ def normalise_counted(
     centred = wide - mean
     variance = total((centred.square() * weight).sum(0)) / at_least_one
     with torch.no_grad():
-        own.num_batches_tracked += has_variance
-        rate = has_variance.to(own.running_mean.dtype) * own.momentum
+        statistics.num_batches_tracked += has_variance
+        rate = has_variance.to(statistics.running_mean.dtype) * statistics.momentum
         unbiased = variance * (number / (number - 1).clamp(min=1))
-        own.running_mean.lerp_(mean.to(rate.dtype), rate)
-        own.running_var.lerp_(unbiased.to(rate.dtype), rate)
-    out: Tensor = centred * torch.rsqrt(variance + own.eps) * own.weight + own.bias
+        statistics.running_mean.lerp_(mean.to(rate.dtype), rate)
+        statistics.running_var.lerp_(unbiased.to(rate.dtype), rate)
+    out: Tensor = centred * torch.rsqrt(variance + statistics.eps) * statistics.weight + statistics.bias
     return out.to(x.dtype)

@@ -26,6 +26,8 @@ class RelationalConv(nn.Module):
 
     row_ends: ClassVar[tuple[str, ...]]  # which rows of the structure the kernels are read at
     scope: tuple[str, ...] = ("within",)  # per head
+    score: str | None = None  # None: constant attention
+    attention_channels: int = 0  # 0: constant attention
     head_merge: str = "concat"
     projection: Tensor | None
     bias: Tensor | None
@@ -81,13 +83,6 @@ class RelationalConv(nn.Module):
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
-    def _kernels(self) -> Tensor:
-        """Return ``W`` as ``[R, H, F, D]``."""
-        if isinstance(self.kernel, RowKernel):
-            assert self.rows is not None
-            return self.kernel.compose_rows(self.rows)
-        return self.kernel.compose()
-
     def plan(self, graph: RelationalGraph, alternative: str | None = None) -> ops.Plan:
         """Say how a call with node features is computed on this graph, with the estimated costs: print it.
 
@@ -95,16 +90,18 @@ class RelationalConv(nn.Module):
             graph: of the call.
             alternative: ask for this one instead of the cheapest, and pass the plan to the call as ``plan=``.
         """
-        return self._plan(graph, self._attention_width, alternative)
+        return self._plan(graph, True, alternative)
 
-    _attention_width: int = 0  # attention channels; 0: constant attention
-    _is_dynamic: bool = False  # then inputs cannot be aggregated first
+    def _plan(self, graph: RelationalGraph, attends: bool, alternative: str | None = None) -> ops.Plan:
+        sizes = (self.in_channels, self.out_channels, self.heads, self.attention_channels if attends else 0)
+        can_aggregate = self._why_not_aggregate(attends) is None
+        return ops.make_plan(graph, ops.Sizes(*sizes, can_aggregate, torch.is_grad_enabled()), alternative)
 
-    def _plan(self, graph: RelationalGraph, attention_width: int, alternative: str | None = None) -> ops.Plan:
-        drops = self.training and self.feature_dropout > 0
-        can_aggregate = not drops and not (self._is_dynamic and attention_width)
-        channels = (self.in_channels, self.out_channels, self.heads, attention_width)
-        return ops.make_plan(graph, ops.Sizes(*channels, can_aggregate, torch.is_grad_enabled()), alternative)
+    def _why_not_aggregate(self, attends: bool) -> str | None:
+        """Say what keeps inputs from being aggregated before they are projected; None: nothing does."""
+        if self.training and self.feature_dropout > 0:
+            return "feature dropout, which is on"
+        return "the dynamic score" if attends and self.score == "dynamic" else None
 
     def _check_plan(self, plan: ops.Plan, graph: RelationalGraph, attends: bool) -> None:
         """Refuse a plan that was made for another graph or another kind of call."""
@@ -115,13 +112,7 @@ class RelationalConv(nn.Module):
                 f"a plan must be made for a graph of {graph.num_relations} relations, got one for "
                 f"{len(plan.aggregated)}; ask `conv.plan(graph)`"
             )
-        reason = None
-        if not ops.can_aggregate(graph.device):
-            reason = "this backend"
-        elif self.training and self.feature_dropout > 0:
-            reason = "feature dropout, which is on"
-        elif self._is_dynamic and attends:
-            reason = "the dynamic score"
+        reason = self._why_not_aggregate(attends) if ops.can_aggregate(graph.device) else "this backend"
         if any(plan.aggregated) and reason is not None:
             raise ValueError(
                 f'the plan "{plan.alternative}" must not be used with {reason}; ask `conv.plan(graph)` in this mode'
@@ -136,7 +127,9 @@ class RelationalConv(nn.Module):
         """
         aggregated: tuple[bool, ...] = ()
         if inputs.x is not None and self.members is None:
-            plan = plan or self._plan(graph, self._attention_width if scores is not None else 0)
+            if plan is None and not ops.can_aggregate(graph.device):
+                plan = ops.Plan()  # nothing to choose: counting rows would wait for the device
+            plan = plan or self._plan(graph, scores is not None)
             self._check_plan(plan, graph, scores is not None)
             aggregated = plan.aggregated
         bias = self.bias if self.head_merge == "concat" else None
@@ -151,13 +144,9 @@ class RelationalConv(nn.Module):
         if isinstance(kernel, RowKernel):
             assert self.rows is not None
             kernel = RowsOfGraph(kernel, self.rows, graph, self.row_ends)
-        return ops.LayerCall(inputs, kernel, scores, graph, self._attention(scores))
-
-    def _attention(self, scores: ops.Scores | None) -> ops.Attention:
         across = [word == "across" for word in self.scope] * (self.members or 1)
-        additive = scores is not None and scores.score_kernels is None
-        slope = scores.negative_slope if scores is not None and additive else None
-        return ops.Attention(across, slope, *self._dropout_rates)
+        slope = None if scores is None or scores.score_kernels is not None else scores.negative_slope
+        return ops.LayerCall(inputs, kernel, scores, graph, ops.Attention(across, slope, *self._dropout_rates))
 
     @property
     def _dropout_rates(self) -> tuple[float, float]:
@@ -232,12 +221,10 @@ class RelationalConv(nn.Module):
                 check_ids("x", x, self.in_channels, "in_channels")
             _check_num_nodes(x, graph)
             return ops.Inputs(None, x.long())
-        if x.dim() == 3 and self.members is not None:
-            if x.shape[1] != self.members:
-                raise ValueError(f"`x` must have one entry per member, [N, {self.members}, F], got {list(x.shape)}")
-        elif x.dim() != 2:
-            raise ValueError(f"`x` must have shape [num_nodes, {self.in_channels}], got {list(x.shape)}")
-        if x.shape[-1] != self.in_channels:
+        per_member = x.dim() == 3 and self.members is not None
+        if per_member and x.shape[1] != self.members:
+            raise ValueError(f"`x` must have one entry per member, [N, {self.members}, F], got {list(x.shape)}")
+        if not (per_member or x.dim() == 2) or x.shape[-1] != self.in_channels:
             raise ValueError(f"`x` must have shape [num_nodes, {self.in_channels}], got {list(x.shape)}")
         if x.shape[-1] == 0:
             raise ValueError("`x` must have at least one column, got none; without features pass None")
@@ -295,22 +282,19 @@ def check_features(name: str, features: Tensor, graph: RelationalGraph) -> None:
     """Raise unless ``features`` are numbers."""
     if not features.is_floating_point():
         raise TypeError(f"`{name}` must be floating point, got {features.dtype}; convert it with `.float()`")
-    if not graph.validate or not may_read_values() or _is_trusted(features):
+    if not graph.validate or not may_read_values():
+        return
+    # To look at values waits for a GPU: there each input is checked once, computed ones never.
+    checked_once = features.is_cuda and not features.is_inference()
+    if checked_once and (features.grad_fn is not None or "has no NaN" in cache.derived(features)):
         return
     # A sum shows at once that there is no NaN; only if it does not, each number is looked at.
     if features.sum().isnan() and features.isnan().any():
         raise ValueError(
             f"`{name}` must not contain NaN; clean the features first, or build the graph with `validate=False`"
         )
-    if features.is_cuda and not features.is_inference():
+    if checked_once:
         cache.derived(features)["has no NaN"] = True
-
-
-def _is_trusted(features: Tensor) -> bool:
-    """Whether not to look at values, which waits for a GPU: there each input is checked once, computed ones never."""
-    if not features.is_cuda or features.is_inference():
-        return False
-    return features.grad_fn is not None or "has no NaN" in cache.derived(features)
 
 
 def _one_hot_index(x: Tensor, in_channels: int) -> Tensor:

@@ -135,7 +135,7 @@ class RGATConv(RelationalConv):
 
     def kernels(self) -> Tensor:
         """Return the kernels ``W``, ``[R, H, F, D]``, composed from bases if there are any; rows not held are zero."""
-        return self._kernels()
+        return self.kernel.compose(self.rows)
 
     def attention_kernels(self) -> tuple[Tensor, Tensor]:
         """Return the query and key kernels, ``[R, H, D, A]`` each."""
@@ -198,14 +198,6 @@ class RGATConv(RelationalConv):
         out = messages.new_zeros(graph.num_targets, *messages.shape[1:]).index_add_(0, s.target, messages)
         merged = self._merge(out)
         return merged if self.bias is None or self.head_merge != "concat" else merged + self.bias.to(merged.dtype)
-
-    @property
-    def _attention_width(self) -> int:  # type: ignore[override]
-        return self.attention_channels
-
-    @property
-    def _is_dynamic(self) -> bool:  # type: ignore[override]
-        return self.score == "dynamic"
 
     def _check_edge_attr(self, edge_attr: Tensor | None, graph: RelationalGraph) -> Tensor | None:
         """Return the edge features in the layer's dtype, if it takes any."""

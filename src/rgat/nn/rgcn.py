@@ -52,7 +52,7 @@ class RGCNConv(RelationalConv):
 
     def kernels(self) -> Tensor:
         """Return the kernels ``W``, ``[R, F, D]``, composed from bases where there are any; rows not held are zero."""
-        return self._kernels().squeeze(1)
+        return self.kernel.compose(self.rows).squeeze(1)
 
     def forward(
         self,

@@ -1,13 +1,13 @@
 """Pure functions on tensors: the operators of a relational layer, and the reference they are checked against."""
 
 from rgat.ops.attention import attend, convolve
-from rgat.ops.backend import Attention, Call, Inputs, LayerCall, Scores
+from rgat.ops.backend import Attention, Call, Inputs, LayerCall, Places, Scores, TablePlaces
 from rgat.ops.bases import spread
 from rgat.ops.dispatch import active_backend, backend, requested_backend, why_not
 from rgat.ops.dropout import count_call, member_rates
 from rgat.ops.layer import compute_layer, row_values
 from rgat.ops.planner import Plan, Sizes, can_aggregate, make_plan
-from rgat.ops.projection import Places, look_up, project
+from rgat.ops.projection import look_up, project
 from rgat.ops.reference import relational_attention
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Plan",
     "Scores",
     "Sizes",
+    "TablePlaces",
     "active_backend",
     "attend",
     "backend",

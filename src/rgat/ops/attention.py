@@ -27,14 +27,16 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from rgat.ops.backend import Call, KernelSet, Operands, Saved, TableKernels
-from rgat.ops.dispatch import kernel_set
+from rgat.ops.backend import Backend, Call, Operands, Saved, TableBackend, TablePlaces
+from rgat.ops.dispatch import get_backend
 from rgat.ops.projection import fold_kernels, fold_kernels_backward
-from rgat.ops.registration import like_inputs, operator, wide, widen, without_autocast
+from rgat.ops.registration import like_inputs, operator, wide, widen
+
+_Inputs = tuple[Any, Any, Any, Any]  # values, queries, keys and edge logits; or a table, kernels and edge logits
 
 
-def _backend(tensor: Tensor, call: Call) -> KernelSet:
-    return kernel_set(tensor.device, call.attention.backend)
+def _backend(tensor: Tensor, call: Call) -> Backend:
+    return get_backend(tensor.device, call.attention.backend)
 
 
 def _num_nodes(call: Call) -> int:
@@ -52,14 +54,12 @@ def _attend(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return outputs, attention and, of a table, the queries and keys that were made of its rows."""
     backend = _backend(values, call)
-    with without_autocast(values):
-        table, query_rows, key_rows, logits = widen((values, queries, keys, edge_logits), backend)
-        if places:
-            inputs = (table, query_rows, key_rows, logits, places, call)
-            out, attention, made_queries, made_keys = _attend_table(backend, *inputs)
-        else:
-            out, attention = backend.attend(table, query_rows, key_rows, logits, call)
-            made_queries, made_keys = attention.new_empty(0), attention.new_empty(0)
+    inputs: _Inputs = tuple(widen((values, queries, keys, edge_logits), backend))
+    if places:
+        out, attention, made_queries, made_keys = _attend_table(backend, *inputs, TablePlaces(*places), call)
+    else:
+        out, attention = backend.attend(*inputs, call)
+        made_queries, made_keys = attention.new_empty(0), attention.new_empty(0)
     return out.to(values.dtype), attention, made_queries, made_keys
 
 
@@ -78,8 +78,9 @@ def _(
     made_queries, made_keys = attention.new_empty(0), attention.new_empty(0)
     if places and queries is not None:
         dtype = values.dtype if _backend(values, call).TAKES_HALF else attention.dtype
+        source, _, target, _, _ = TablePlaces(*places)
         made_queries, made_keys = (
-            attention.new_empty(places[end].shape[0], heads, queries.shape[3], dtype=dtype) for end in (2, 0)
+            attention.new_empty(end.shape[0], heads, queries.shape[3], dtype=dtype) for end in (target, source)
         )
     return out, attention, made_queries, made_keys
 
@@ -100,72 +101,67 @@ def _attend_backward(
     needs: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     backend, inputs = _backend(values, call), (values, queries, keys, edge_logits)
-    with without_autocast(values):
-        grads = widen((grad, grad_attention), backend)
-        saved = widen((attention, made_queries, made_keys), backend)
-        operands = widen(inputs, backend)
-        if places:
-            found = _attend_table_backward(backend, grads, saved, operands, places, call)
-        else:
-            tensors: tuple[Any, Any, Any, Any, Any, Any, Any] = (*grads, saved[0], *operands)
-            found = backend.attend_backward(*tensors, call)
-    dvalues, dqueries, dkeys, dlogits = like_inputs(found, inputs, needs, grad)
-    return dvalues, dqueries, dkeys, dlogits
+    wide_grad, wide_grad_attention, *saved = widen((grad, grad_attention, attention, made_queries, made_keys), backend)
+    operands: _Inputs = tuple(widen(inputs, backend))
+    if places:
+        tensors = (wide_grad, wide_grad_attention, tuple(saved), operands)
+        grads = _attend_table_backward(backend, *tensors, TablePlaces(*places), call)
+    else:
+        grads = backend.attend_backward(wide_grad, wide_grad_attention, saved[0], *operands, call)
+    return like_inputs(grads, inputs, needs, grad)
 
 
 _attend.register_backward(_attend_backward, differentiable=4, grads=2, saves_outputs=True)
 
 
 def _attend_table(
-    backend: KernelSet,
+    backend: Backend,
     table: Tensor,
     query_kernel: Tensor | None,
     key_kernel: Tensor | None,
     edge_logits: Tensor | None,
-    places: list[Tensor],
+    places: TablePlaces,
     call: Call,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Attend to rows of a table; gather them first where the backend cannot read them where they are."""
     if backend.READS_TABLES:
-        return cast(TableKernels, backend).attend_table(table, query_kernel, key_kernel, edge_logits, places, call)
-    s, queries, keys = call.structure, None, None
-    values = table.index_select(0, places[0])
-    if query_kernel is not None and key_kernel is not None:
-        queries = backend.project(table.index_select(0, places[2]), query_kernel, s.targets, None)
-        keys = backend.project(values, key_kernel, s.sources, None)
-    out, attention = backend.attend(values, queries, keys, edge_logits, call)
-    if queries is None or keys is None:
-        queries, keys = attention.new_empty(0), attention.new_empty(0)
-    return out, attention, queries, keys
+        return cast(TableBackend, backend).attend_table(table, query_kernel, key_kernel, edge_logits, places, call)
+    s, values = call.structure, table.index_select(0, places.source)
+    if query_kernel is None or key_kernel is None:
+        out, attention = backend.attend(values, None, None, edge_logits, call)
+        return out, attention, attention.new_empty(0), attention.new_empty(0)
+    queries = backend.project(table.index_select(0, places.target), query_kernel, s.targets, None)
+    keys = backend.project(values, key_kernel, s.sources, None)
+    return *backend.attend(values, queries, keys, edge_logits, call), queries, keys
 
 
 def _attend_table_backward(
-    backend: KernelSet,
-    grads: list[Any],
-    saved: list[Tensor],
-    inputs: list[Any],
-    places: list[Tensor],
+    backend: Backend,
+    grad: Tensor,
+    grad_attention: Tensor | None,
+    saved: tuple[Tensor, Tensor, Tensor],
+    inputs: tuple[Tensor, Tensor | None, Tensor | None, Tensor | None],
+    places: TablePlaces,
     call: Call,
 ) -> tuple[Tensor | None, ...]:
     """Return the gradients of the table, both kernels and the edge logits."""
-    grad, grad_attention = grads
-    (attention, queries, keys), (table, query_kernel, key_kernel, edge_logits), s = saved, inputs, call.structure
     if backend.READS_TABLES:
-        made, given = (attention, queries, keys), (table, query_kernel, key_kernel, edge_logits)
-        return cast(TableKernels, backend).attend_table_backward(grad, grad_attention, made, given, places, call)
-    values = table.index_select(0, places[0])
-    made_queries, made_keys = (None, None) if query_kernel is None else (queries, keys)
-    tensors = (grad, grad_attention, attention, values, made_queries, made_keys, edge_logits)
+        return cast(TableBackend, backend).attend_table_backward(grad, grad_attention, saved, inputs, places, call)
+    (attention, queries, keys), (table, query_kernel, key_kernel, edge_logits), s = saved, inputs, call.structure
+    values = table.index_select(0, places.source)
+    query_rows, key_rows = (None, None) if query_kernel is None else (queries, keys)
+    tensors = (grad, grad_attention, attention, values, query_rows, key_rows, edge_logits)
     dvalues, dqueries, dkeys, dlogits = backend.attend_backward(*tensors, call)
     assert dvalues is not None
-    if query_kernel is None or dqueries is None or dkeys is None:
-        return backend.gather_back([dvalues], places[1:2]), None, None, dlogits
-    targets = table.index_select(0, places[2])
+    if query_kernel is None or key_kernel is None or dqueries is None or dkeys is None:
+        return backend.gather_back([dvalues], [places.source_back]), None, None, dlogits
+    targets = table.index_select(0, places.target)
     dquery_kernel = backend.project_weight_grad(dqueries, targets, s.targets, None)
     dkey_kernel = backend.project_weight_grad(dkeys, values, s.sources, None)
     dvalues = dvalues + backend.project_input_grad(dkeys, key_kernel, s.sources, None, len(values))
     dtargets = backend.project_input_grad(dqueries, query_kernel, s.targets, None, len(targets))
-    return backend.gather_back([dvalues, dtargets], [places[1], places[3]]), dquery_kernel, dkey_kernel, dlogits
+    dtable = backend.gather_back([dvalues, dtargets], [places.source_back, places.target_back])
+    return dtable, dquery_kernel, dkey_kernel, dlogits
 
 
 def attend(
@@ -174,7 +170,7 @@ def attend(
     keys: Tensor | None,
     edge_logits: Tensor | None,
     call: Call,
-    places: list[Tensor] | None = None,
+    places: TablePlaces | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the heads' outputs ``[N, H, D]`` and the attention of the sorted edges ``[E, H]``.
 
@@ -187,14 +183,14 @@ def attend(
         keys: ``[U, H, A]``, or their kernels likewise.
         edge_logits: ``[E, H]`` of the sorted edges, if any.
         call: the graph, the settings and the dropout state.
-        places: in the table, of the source rows and of the target rows (`Places`, flat), and of each edge's source row.
+        places: of the graph's rows in the table.
     """
-    out, attention, _, _ = _attend(values, queries, keys, edge_logits, places or [], call)
+    out, attention, _, _ = _attend(values, queries, keys, edge_logits, list(places or ()), call)
     return out, attention
 
 
 def _operands(
-    backend: KernelSet, x: Tensor, weight: Tensor, query_weight: Tensor | None, edge_logits: Tensor | None
+    backend: Backend, x: Tensor, weight: Tensor, query_weight: Tensor | None, edge_logits: Tensor | None
 ) -> Operands:
     return Operands(*widen((x if x.dim() == 3 else x.unsqueeze(1), weight, query_weight, edge_logits), backend))
 
@@ -210,12 +206,10 @@ def _convolve(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return the outputs, the fields of `Saved`, and the folded kernels."""
     backend = _backend(x, call)
-    with without_autocast(x):
-        batch = x.shape[1] if x.dim() == 3 else 1
-        weight, query_weight = fold_kernels(backend, kernels, attention_kernels, x.dtype, batch)
-        operands = _operands(backend, x, weight, query_weight, edge_logits)
-        (wide_bias,) = widen((bias,), backend)
-        out, saved = backend.convolve(operands, wide_bias, call)
+    weight, query_weight = fold_kernels(backend, kernels, attention_kernels, x)
+    operands = _operands(backend, x, weight, query_weight, edge_logits)
+    (wide_bias,) = widen((bias,), backend)
+    out, saved = backend.convolve(operands, wide_bias, call)
     if query_weight is None:  # then the folded kernels may be the kernels themselves, which an operator must not return
         weight, query_weight = x.new_empty(0), x.new_empty(0)
     return out.to(x.dtype), *saved, weight, query_weight
@@ -268,23 +262,20 @@ def _convolve_backward(
     needs: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     backend = _backend(x, call)
-    with without_autocast(x):
-        folded: tuple[Tensor, Tensor | None] = (weight, query_weight)
-        if attention_kernels is None:
-            folded = fold_kernels(backend, kernels, None, x.dtype, x.shape[1] if x.dim() == 3 else 1)
-        wide_grad, wide_grad_attention = widen((grad, grad_attention), backend)
-        wide_saved = Saved(*widen(saved, backend))
-        operands = _operands(backend, x, *folded, edge_logits)
-        dbias = backend.sum_rows(wide_grad.flatten(1)) if needs[4] else None
-        dx, dweight, dquery_weight, dlogits = backend.convolve_backward(
-            wide_grad, wide_grad_attention, wide_saved, operands, call, needs[0]
-        )
-        assert dweight is not None
-        dkernels, dattention = fold_kernels_backward(backend, dweight, dquery_weight, kernels, attention_kernels)
+    folded: tuple[Tensor, Tensor | None] = (weight, query_weight)
+    if attention_kernels is None:
+        folded = fold_kernels(backend, kernels, None, x)
+    wide_grad, wide_grad_attention = widen((grad, grad_attention), backend)
+    wide_saved = Saved(*widen(saved, backend))
+    operands = _operands(backend, x, *folded, edge_logits)
+    dbias = backend.sum_rows(wide_grad.flatten(1)) if needs[4] else None
+    dx, dweight, dquery_weight, dlogits = backend.convolve_backward(
+        wide_grad, wide_grad_attention, wide_saved, operands, call, needs[0]
+    )
+    assert dweight is not None
+    dkernels, dattention = fold_kernels_backward(backend, dweight, dquery_weight, kernels, attention_kernels)
     grads = (None if dx is None else dx.view(x.shape), dkernels, dattention, dlogits, dbias)
-    inputs = (x, kernels, attention_kernels, edge_logits, bias)
-    dx, dkernels, dattention, dlogits, dbias = like_inputs(grads, inputs, needs, grad)
-    return dx, dkernels, dattention, dlogits, dbias
+    return like_inputs(grads, (x, kernels, attention_kernels, edge_logits, bias), needs, grad)
 
 
 _convolve.register_backward(_convolve_backward, differentiable=5, grads=2, saves_outputs=True)

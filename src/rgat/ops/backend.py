@@ -1,7 +1,7 @@
 """The types of the operators: what a layer passes down, and what a backend implements.
 
-A layer describes one call by a `LayerCall`. A `Backend` computes it: the `reference` straight from the equations, or
-the fused operators in `rgat.ops.layer`, which run on the kernels of PyTorch, Numba or Triton (`KernelSet`).
+A layer describes one call by a `LayerCall`. The `reference` computes it straight from the equations, `rgat.ops.layer`
+by fused operators, which run on a `Backend`: PyTorch, Numba or Triton.
 """
 
 from __future__ import annotations
@@ -54,6 +54,23 @@ class Saved(NamedTuple):
     sums: Tensor  # [V, H, F] where inputs are aggregated first, else empty
 
 
+class Places(NamedTuple):
+    """Where the rows at one end of the edges stand in a table."""
+
+    place: Tensor  # [U] int32
+    back: Tensor  # [T] int32; which of the rows reads each entry of the table, -1: none
+
+
+class TablePlaces(NamedTuple):
+    """Where the rows of a graph stand in the table of a compact kernel, ``[T, H, D]``."""
+
+    source: Tensor  # [U] int32
+    source_back: Tensor  # [T] int32, see `Places`
+    target: Tensor  # [V] int32
+    target_back: Tensor  # [T] int32
+    edge: Tensor  # [E] int32: of the source row of each edge
+
+
 class Kernel(Protocol):
     """Where the kernels ``W`` of a layer come from."""
 
@@ -63,8 +80,8 @@ class Kernel(Protocol):
     def look_up(self, index: Tensor | None, *ends: Rows) -> tuple[Tensor, ...]:
         """Return the values ``[U, H, D]`` of one-hot inputs, for the rows of each end of the edges."""
 
-    def held_rows(self, with_targets: bool) -> tuple[Tensor, list[Tensor]] | None:
-        """Return the rows that a compact kernel holds, ``[T, H, D]``, and the places of the graph's rows among them.
+    def held_rows(self, with_targets: bool) -> tuple[Tensor, TablePlaces] | None:
+        """Return the rows that a compact kernel holds, ``[T, H, D]``, and where the graph's rows stand among them.
 
         None: the kernel is not compact.
         """
@@ -101,24 +118,14 @@ class LayerCall(NamedTuple):
 
 
 class Backend(Protocol):
-    """A way to compute a layer."""
-
-    def compute(self, call: LayerCall) -> tuple[Tensor, Tensor]:
-        """Return the outputs ``[N, H, D]`` and the attention of the sorted edges ``[E, H]``.
-
-        The absolute value of the attention counts: a backend may keep the sign of the score in the sign bit.
-        """
-
-
-class KernelSet(Protocol):
     """What PyTorch, Numba and Triton each implement. Tensors are contiguous."""
 
     TAKES_HALF: bool  # accepts half precision, and accumulates in single precision
     KEYS_BEHIND_VALUES: bool  # `Saved.values` has the keys' columns as padding
-    READS_TABLES: bool  # also implements `TableKernels`
+    READS_TABLES: bool  # also implements `TableBackend`
 
     def why_not(self) -> str | None:
-        """Say why these kernels cannot be used on this machine; None if they can."""
+        """Say why this backend cannot be used on this machine; None if it can."""
 
     def project(self, x: Tensor, weight: Tensor, rows: Rows, node: Tensor | None) -> Tensor:
         """Multiply the rows ``x[node]`` (or ``x`` itself) by the kernels of their relations, ``[U, P, M]``."""
@@ -183,8 +190,8 @@ class KernelSet(Protocol):
         """Return the gradient of a table whose rows were looked up at one or two ends."""
 
 
-class TableKernels(KernelSet, Protocol):
-    """A kernel set that reads the rows of a compact kernel where they are, without gathering them first."""
+class TableBackend(Backend, Protocol):
+    """A backend that reads the rows of a compact kernel where they are, without gathering them first."""
 
     def attend_table(
         self,
@@ -192,7 +199,7 @@ class TableKernels(KernelSet, Protocol):
         query_kernel: Tensor | None,
         key_kernel: Tensor | None,
         edge_logits: Tensor | None,
-        places: list[Tensor],
+        places: TablePlaces,
         call: Call,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return outputs, attention, queries and keys."""
@@ -203,7 +210,7 @@ class TableKernels(KernelSet, Protocol):
         grad_attention: Tensor | None,
         saved: tuple[Tensor, Tensor, Tensor],
         inputs: tuple[Tensor, Tensor | None, Tensor | None, Tensor | None],
-        places: list[Tensor],
+        places: TablePlaces,
         call: Call,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return the gradients of the table, both kernels and the edge logits."""

@@ -5,7 +5,7 @@ or one per head (``G = H``)::
 
     spread:   row[u, h]       = sum over b: c[r, h, b] * t[node of u, h or 0, b]
 
-Backward, with ``collect`` and ``pair`` of the kernel sets::
+Backward, with ``collect`` and ``pair`` of the backends::
 
     dt[j, h or 0, b] = sum over the rows u of j: c[r, h, b] * drow[u, h]
     dc[r, h, b]      = sum over the rows u of r: t[node of u, h or 0, b] . drow[u, h]
@@ -15,17 +15,16 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from rgat.ops.dispatch import kernel_set
-from rgat.ops.registration import like_inputs, operator, widen, without_autocast
+from rgat.ops.dispatch import get_backend
+from rgat.ops.registration import like_inputs, operator, widen
 from rgat.structure import Rows
 
 
 @operator("rgat::spread")
 def _spread(table: Tensor, coefficients: Tensor, rows: Rows, index: Tensor | None) -> Tensor:
     node = rows.node if index is None else index
-    with without_autocast(table):
-        wide_table, wide_coefficients = widen((table, coefficients))
-        return kernel_set(table.device).spread(wide_table, wide_coefficients, rows, node).to(table.dtype)
+    wide_table, wide_coefficients = widen((table, coefficients))
+    return get_backend(table.device).spread(wide_table, wide_coefficients, rows, node).to(table.dtype)
 
 
 @_spread.register_fake
@@ -37,13 +36,11 @@ def _(table: Tensor, coefficients: Tensor, rows: Rows, index: Tensor | None) -> 
 def _spread_backward(
     grad: Tensor, table: Tensor, coefficients: Tensor, rows: Rows, index: Tensor | None, needs: list[bool]
 ) -> tuple[Tensor, Tensor]:
-    backend, node = kernel_set(table.device), rows.node if index is None else index
-    with without_autocast(table):
-        wide_grad, wide_table, wide_coefficients = widen((grad, table, coefficients))
-        dtable = backend.collect(wide_grad, wide_coefficients, rows, node, table.shape[0], table.shape[1])
-        dcoefficients = backend.pair(wide_table, wide_grad, rows, node)
-    dtable, dcoefficients = like_inputs((dtable, dcoefficients), (table, coefficients), needs, grad)
-    return dtable, dcoefficients
+    backend, node = get_backend(table.device), rows.node if index is None else index
+    wide_grad, wide_table, wide_coefficients = widen((grad, table, coefficients))
+    dtable = backend.collect(wide_grad, wide_coefficients, rows, node, table.shape[0], table.shape[1])
+    dcoefficients = backend.pair(wide_table, wide_grad, rows, node)
+    return like_inputs((dtable, dcoefficients), (table, coefficients), needs, grad)
 
 
 _spread.register_backward(_spread_backward, differentiable=2)

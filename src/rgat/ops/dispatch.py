@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import torch
 
 from rgat.checks import check_word
-from rgat.ops.backend import KernelSet
+from rgat.ops.backend import Backend
 
 WORDS = ("auto", "reference", "torch", "numba", "triton")
 _DEVICES = {"numba": "cpu", "triton": "cuda"}  # of the compiled backends
@@ -20,8 +20,8 @@ _requested: str | None = None  # set by `backend`; applies to the whole process
 
 
 @functools.cache  # the import system takes longer to find a module that is loaded
-def _load(name: str) -> KernelSet:
-    module: KernelSet = importlib.import_module(f"rgat.ops.{name}.backend")
+def _load(name: str) -> Backend:
+    module: Backend = importlib.import_module(f"rgat.ops.{name}.backend")
     return module
 
 
@@ -64,10 +64,10 @@ def active_backend(device: torch.device | str = "cpu", word: str | None = None) 
     return word
 
 
-def kernel_set(device: torch.device, word: str | None = None) -> KernelSet:
-    """Return the kernels for tensors on ``device``."""
+def get_backend(device: torch.device, word: str | None = None) -> Backend:
+    """Return the backend that runs the operators on tensors on ``device``."""
     name = active_backend(device, word)
-    # The reference has no kernels: this is the backward pass of what another backend began.
+    # The reference has no operators: this is the backward pass of what another backend began.
     return _load(active_backend(device, "auto") if name == "reference" else name)
 
 

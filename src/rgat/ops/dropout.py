@@ -3,7 +3,7 @@
 A mask is recomputed wherever it is needed and never stored; threads, the order of the edges and the backend cannot
 change it. Each id (a row ``relation * N + node``, or an edge's position in the sorted order) gets a 64-bit key by the
 finaliser of SplitMix64. Each column (``head * D + channel``, or the head) then costs one 32-bit finaliser, which
-vectorises well and needs no 64-bit product in the inner loop of a kernel.
+vectorises well and needs no 64-bit product in an inner loop.
 
 The ``state`` of a call is the int64 pair (seed, call number). The state of a stack of models is ``[S, 6]``, one row per
 member: its pair, then for each kind of mask the threshold below which an element is dropped and the bits of the scale.
@@ -158,12 +158,13 @@ def scaled_mask(state: Tensor, kind: int, ids: Tensor, num_columns: int, rate: f
 def member_rates(feature_rates: Sequence[float], edge_rates: Sequence[float]) -> Tensor:
     """Return the thresholds and scales in a stack's state, ``[S, 4]``."""
     rows = [
-        [word for rate in rates for word in (drop_below(rate), _scale_bits(rate))]
+        [word for rate in rates for word in (drop_below(rate), scale_bits(rate))]
         for rates in zip(feature_rates, edge_rates, strict=True)
     ]
     return torch.tensor(rows, dtype=torch.int64).view(len(rows), 4)
 
 
-def _scale_bits(rate: float) -> int:
+def scale_bits(rate: float) -> int:
+    """Return the int64 with the bits of the scale ``1 / (1 - rate)``."""
     bits: int = struct.unpack("<q", struct.pack("<d", 1 / (1 - rate)))[0]
     return bits

@@ -7,32 +7,37 @@ from torch import Tensor
 
 from rgat.ops import reference
 from rgat.ops.attention import attend, convolve, dynamic_logits
-from rgat.ops.backend import Backend, Call, LayerCall, Scores
+from rgat.ops.backend import Call, LayerCall, Scores
 from rgat.ops.dispatch import requested_backend
 from rgat.ops.projection import project, project_edges
 from rgat.ops.torch.backend import fold_heads
 from rgat.structure import Rows
 
 
-class _Fused:
-    """The operators that run on the kernels of PyTorch, Numba or Triton."""
+def compute_layer(call: LayerCall) -> tuple[Tensor, Tensor]:
+    """Return the outputs ``[N, H, D]``, bias included, and the attention of the sorted edges ``[E, H]``.
 
-    def compute(self, call: LayerCall) -> tuple[Tensor, Tensor]:
-        s, scores, x = call.graph.structure, call.scores, call.inputs.x
-        shared = Call(s, call.attention, call.state, list(call.aggregated) or [False])
-        edge_logits = None if scores is None else project_edges(scores.edge_attr, scores.edge_kernels, s)
-        is_dynamic = scores is not None and scores.score_kernels is not None  # not linear in queries and keys
-        if x is not None and not is_dynamic:
-            x, kernels = as_autocast(x), None if scores is None else scores.kernels
-            bias = None if call.bias is None else call.bias.to(x.dtype)
-            return convolve(x, call.kernel.compose(), kernels, edge_logits, shared, bias)
-        held = None if is_dynamic else call.kernel.held_rows(scores is not None)
-        if held is not None:
-            query_kernel, key_kernel = (None, None) if scores is None else scores.kernels.chunk(2, dim=2)
-            out, attention = attend(held[0], query_kernel, key_kernel, edge_logits, shared, held[1])
-        else:
-            out, attention = _attend_to_values(call, shared, scores, edge_logits)
-        return out if call.bias is None else out + call.bias.view(out.shape[1:]).to(out.dtype), attention
+    Take the absolute value of the attention: a backend may keep the sign of the score in the sign bit.
+    """
+    word = requested_backend()
+    if word == "reference":
+        return reference.compute(call)
+    s, scores, x = call.graph.structure, call.scores, call.inputs.x
+    shared = Call(s, call.attention._replace(backend=word), call.state, list(call.aggregated) or [False])
+    edge_logits = None if scores is None else project_edges(scores.edge_attr, scores.edge_kernels, s)
+    is_dynamic = scores is not None and scores.score_kernels is not None  # not linear in queries and keys
+    if x is not None and not is_dynamic:
+        x, kernels = as_autocast(x), None if scores is None else scores.kernels
+        bias = None if call.bias is None else call.bias.to(x.dtype)
+        return convolve(x, call.kernel.compose(), kernels, edge_logits, shared, bias)
+    held = None if is_dynamic else call.kernel.held_rows(scores is not None)
+    if held is not None:
+        table, places = held
+        query_kernel, key_kernel = (None, None) if scores is None else scores.kernels.chunk(2, dim=2)
+        out, attention = attend(table, query_kernel, key_kernel, edge_logits, shared, places)
+    else:
+        out, attention = _attend_to_values(call, shared, scores, edge_logits)
+    return out if call.bias is None else out + call.bias.view(out.shape[1:]).to(out.dtype), attention
 
 
 def _attend_to_values(
@@ -75,14 +80,3 @@ def as_autocast(x: Tensor) -> Tensor:
     if torch.is_autocast_enabled(device) and x.dtype != torch.float64:
         return x.to(torch.get_autocast_dtype(device))
     return x
-
-
-_FUSED: Backend = _Fused()
-_REFERENCE: Backend = reference
-
-
-def compute_layer(call: LayerCall) -> tuple[Tensor, Tensor]:
-    """Return the outputs ``[N, H, D]``, bias included, and the attention of the sorted edges ``[E, H]``."""
-    word = requested_backend()
-    call = call._replace(attention=call.attention._replace(backend=word))
-    return (_REFERENCE if word == "reference" else _FUSED).compute(call)

@@ -7,7 +7,7 @@ The output is ``sum over r, j of a_ij x_j W[r]``. For one relation it may be com
 
 A plan takes one of them for all relations, or the cheaper one ``per relation``. It is made from counts alone, in eager
 mode, kept with the graph, and enters traced code as a constant. Only the Numba backend aggregates: on a GPU both orders
-move the same bytes, and projecting first is one kernel launch.
+move the same bytes, and projecting first is one launch.
 """
 
 from __future__ import annotations

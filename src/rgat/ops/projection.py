@@ -17,19 +17,17 @@ values of all heads and then their keys, and one for its target rows, their quer
     weight[r] = [W[r, 1] ... W[r, H]  W[r, 1] K[r, 1] ... W[r, H] K[r, H]]        F x H (D + A)
     query[r]  = [W[r, 1] Q[r, 1] ... W[r, H] Q[r, H]]                             F x H A
 
-Each backend folds in one kernel: as a chain of products, transpositions and copies it would cost as much as the edges.
+Each backend folds in one pass: a chain of products, transpositions and copies would cost as much as the edges.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
-from rgat.ops.backend import KernelSet
-from rgat.ops.dispatch import kernel_set
-from rgat.ops.registration import like_inputs, operator, widen, without_autocast
+from rgat.ops.backend import Backend, Places
+from rgat.ops.dispatch import get_backend
+from rgat.ops.registration import like_inputs, operator, widen
 from rgat.ops.torch.backend import fold_heads, unfold_heads
 from rgat.structure import Rows, Structure
 
@@ -40,10 +38,9 @@ def _node(rows: Rows, index: Tensor | None, one_to_one: bool) -> Tensor | None:
 
 @operator("rgat::project")
 def _project(x: Tensor, weight: Tensor, rows: Rows, index: Tensor | None, one_to_one: bool) -> Tensor:
-    backend = kernel_set(x.device)
-    with without_autocast(x):
-        wide_x, wide_weight = widen((x, weight), backend)
-        return backend.project(wide_x, wide_weight, rows, _node(rows, index, one_to_one)).to(x.dtype)
+    backend = get_backend(x.device)
+    wide_x, wide_weight = widen((x, weight), backend)
+    return backend.project(wide_x, wide_weight, rows, _node(rows, index, one_to_one)).to(x.dtype)
 
 
 @_project.register_fake
@@ -55,16 +52,11 @@ def _(x: Tensor, weight: Tensor, rows: Rows, index: Tensor | None, one_to_one: b
 def _project_backward(
     grad: Tensor, x: Tensor, weight: Tensor, rows: Rows, index: Tensor | None, one_to_one: bool, needs: list[bool]
 ) -> tuple[Tensor, Tensor]:
-    backend, node = kernel_set(grad.device), _node(rows, index, one_to_one)
-    dx = dweight = None
-    with without_autocast(grad):
-        wide_grad, wide_x, wide_weight = widen((grad, x, weight), backend)
-        if needs[0]:
-            dx = backend.project_input_grad(wide_grad, wide_weight, rows, node, x.shape[0])
-        if needs[1]:
-            dweight = backend.project_weight_grad(wide_grad, wide_x, rows, node)
-    dx, dweight = like_inputs((dx, dweight), (x, weight), needs, grad)
-    return dx, dweight
+    backend, node = get_backend(grad.device), _node(rows, index, one_to_one)
+    wide_grad, wide_x, wide_weight = widen((grad, x, weight), backend)
+    dx = backend.project_input_grad(wide_grad, wide_weight, rows, node, x.shape[0]) if needs[0] else None
+    dweight = backend.project_weight_grad(wide_grad, wide_x, rows, node) if needs[1] else None
+    return like_inputs((dx, dweight), (x, weight), needs, grad)
 
 
 _project.register_backward(_project_backward, differentiable=2)
@@ -95,34 +87,31 @@ def project_edges(edge_attr: Tensor | None, kernels: Tensor | None, s: Structure
     return torch.zeros_like(by_relation).index_copy(0, s.by_source.long(), by_relation)
 
 
-class Places(NamedTuple):
-    """Where the rows of one end stand in a table."""
-
-    place: Tensor  # [U] int32
-    back: Tensor  # [T] int32; which of the rows reads each entry of the table, -1: none
+def _ends(places: list[Tensor]) -> list[Places]:
+    return [Places(*places[at : at + 2]) for at in range(0, len(places), 2)]
 
 
 @operator("rgat::look_up")
 def _look_up(table: Tensor, places: list[Tensor]) -> tuple[Tensor, Tensor]:
     """Return the rows of one or two ends; the second are empty if there is one."""
-    first = table.index_select(0, places[0])
-    return first, table.index_select(0, places[2]) if len(places) > 2 else table.new_empty(0, *table.shape[1:])
+    first, *second = (table.index_select(0, end.place) for end in _ends(places))
+    return first, second[0] if second else table.new_empty(0, *table.shape[1:])
 
 
 @_look_up.register_fake
 def _(table: Tensor, places: list[Tensor]) -> tuple[Tensor, Tensor]:
-    sizes = (places[0].shape[0], places[2].shape[0] if len(places) > 2 else 0)
-    return table.new_empty(sizes[0], *table.shape[1:]), table.new_empty(sizes[1], *table.shape[1:])
+    first, second = [*(end.place.shape[0] for end in _ends(places)), 0][:2]
+    return table.new_empty(first, *table.shape[1:]), table.new_empty(second, *table.shape[1:])
 
 
 @operator("rgat::look_up_grad")
 def _look_up_grad(
     first: Tensor, second: Tensor | None, table: Tensor, places: list[Tensor], needs: list[bool]
 ) -> Tensor:
-    backend, grads = kernel_set(first.device), [first]
-    if len(places) > 2:
-        grads.append(first.new_zeros(len(places[2]), *table.shape[1:]) if second is None else second)
-    return backend.gather_back(widen(tuple(grads), backend), places[1::2]).to(table.dtype)
+    backend, ends, grads = get_backend(first.device), _ends(places), [first]
+    if len(ends) == 2:
+        grads.append(first.new_zeros(len(ends[1].place), *table.shape[1:]) if second is None else second)
+    return backend.gather_back(widen(tuple(grads), backend), [end.back for end in ends]).to(table.dtype)
 
 
 _look_up.register_backward(_look_up_grad, differentiable=1, grads=2)
@@ -152,12 +141,13 @@ def _join_batch(matrices: Tensor, batch: int) -> Tensor:
 
 
 def fold_kernels(
-    backend: KernelSet, kernels: Tensor, attention: Tensor | None, dtype: torch.dtype, batch: int = 1
+    backend: Backend, kernels: Tensor, attention: Tensor | None, x: Tensor
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the matrices ``[R, P, F, M]`` of source and target rows; without attention those of values alone.
+    """Return the matrices ``[R, P, F, M]`` of source and target rows for inputs ``x``, ``[N, F]`` or ``[N, P, F]``.
 
-    The heads of each entry of a ``batch`` follow one another.
+    Without attention there are only those of values. The heads of each entry of a batch follow one another.
     """
+    dtype, batch = x.dtype, x.shape[1] if x.dim() == 3 else 1
     kernels = _split_batch(kernels, batch)
     if attention is None:
         return _join_batch(fold_heads(kernels).to(dtype), batch), None
@@ -167,7 +157,7 @@ def fold_kernels(
 
 
 def fold_kernels_backward(
-    backend: KernelSet, dweight: Tensor, dquery: Tensor | None, kernels: Tensor, attention: Tensor | None
+    backend: Backend, dweight: Tensor, dquery: Tensor | None, kernels: Tensor, attention: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
     """Return the gradients of kernels and attention kernels from those of the folded matrices."""
     batch = dweight.shape[1]

@@ -85,13 +85,8 @@ def _softmax(logits: Tensor, group: Tensor) -> Tensor:
     return numerator / numerator.new_zeros(groups.shape).index_add(0, group, numerator)[group]
 
 
-def _halves(stacked: Tensor) -> tuple[Tensor, Tensor]:
-    query, key = stacked.chunk(2, dim=2)
-    return query, key
-
-
 def compute(call: LayerCall) -> tuple[Tensor, Tensor]:
-    """Compute a layer by the equations, as `rgat.ops.backend.Backend` asks; one-hot inputs become dense matrices."""
+    """Compute a layer by the equations, as `rgat.ops.compute_layer` does; one-hot inputs become dense matrices."""
     scores, graph, x = call.scores, call.graph, call.inputs.x
     with torch.autocast(graph.device.type, enabled=False):
         kernels = call.kernel.compose()
@@ -99,16 +94,18 @@ def compute(call: LayerCall) -> tuple[Tensor, Tensor]:
             x = torch.eye(kernels.shape[2], dtype=kernels.dtype, device=kernels.device)
             position = graph.node_ids if call.inputs.position is None else call.inputs.position
             x = x if position is None else x[position]
+        attention_kernels, options = None, {}
+        if scores is not None:
+            query, key = scores.kernels.to(kernels.dtype).chunk(2, dim=2)
+            attention_kernels, options = (query, key), scores._asdict()
+            del options["kernels"]
         out, attention = relational_attention(
             x.to(kernels.dtype),
             kernels,
-            None if scores is None else _halves(scores.kernels.to(kernels.dtype)),
+            attention_kernels,
             graph,
+            **options,
             scope=["across" if across else "within" for across in call.attention.across],
-            negative_slope=None if scores is None else scores.negative_slope,
-            score_kernels=None if scores is None else scores.score_kernels,
-            edge_attr=None if scores is None else scores.edge_attr,
-            edge_kernels=None if scores is None else scores.edge_kernels,
             dropout_state=call.state,
             feature_dropout=call.attention.feature_dropout,
             edge_dropout=call.attention.edge_dropout,

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from rgat.ops.backend import KernelSet
+from rgat.ops.backend import Backend
 from rgat.ops.triton import recording
 from rgat.structure import Rows, Structure
 
@@ -38,7 +38,6 @@ class _Signature:
         for kind in hints.values():
             _note_fields(kind)
         self._types = [hints[name] for name in inspect.signature(function).parameters]
-        self._is_flat = not any(_is_container(kind) for kind in self._types)
         self.flat = inspect.Signature(
             [
                 inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=kind)
@@ -49,16 +48,12 @@ class _Signature:
         )
 
     def flatten(self, arguments: Sequence[Any]) -> list[Any]:
-        if self._is_flat:
-            return list(arguments)
         flat: list[Any] = []
         for kind, argument in zip(self._types, arguments, strict=True):
             _flatten_into(flat, kind, argument)
         return flat
 
-    def unflatten(self, flat: Sequence[Any]) -> Sequence[Any]:
-        if self._is_flat:
-            return flat
+    def unflatten(self, flat: Sequence[Any]) -> list[Any]:
         rest = iter(flat)
         return [_take(kind, rest) for kind in self._types]
 
@@ -115,7 +110,8 @@ class Operator:
         signature = self._signature = _Signature(function)
 
         def run(*flat: Any) -> Any:
-            return function(*signature.unflatten(flat))
+            with _without_autocast(flat[0]):
+                return function(*signature.unflatten(flat))
 
         run.__signature__ = signature.flat  # type: ignore[attr-defined]
         self.name, self.function = name, _recorded(run) if record else run
@@ -178,13 +174,17 @@ class Operator:
                 like = next(t for t in saved[len(saved) - num_inputs :] if isinstance(t, Tensor))
                 grad = like.new_zeros(ctx.shape)
             needs = list(ctx.needs_input_grad[:differentiable])
-            found = gradient.call_flat(grad.contiguous(), *output_grads[1:grads], *saved, needs)
-            found = found if isinstance(found, tuple) else (found,)
-            return *(one if need else None for one, need in zip(found, needs, strict=True)), *[None] * rest
+            returned = gradient.call_flat(grad.contiguous(), *output_grads[1:grads], *saved, needs)
+            input_grads = returned if isinstance(returned, tuple) else (returned,)
+            return *(g if need else None for g, need in zip(input_grads, needs, strict=True)), *[None] * rest
 
         def fake(*flat: Any) -> Any:
-            grads = _fake_grads(flat[-num_inputs - 1 : -1][:differentiable], flat[-1], flat[0])
-            return tuple(grads) if differentiable > 1 else grads[0]
+            inputs, needs = flat[-num_inputs - 1 : -1][:differentiable], flat[-1]
+            grads = tuple(
+                flat[0].new_empty(0) if t is None or not need else t.new_empty(t.shape)  # as `like_inputs` returns
+                for t, need in zip(inputs, needs, strict=True)
+            )
+            return grads if differentiable > 1 else grads[0]
 
         self._set_autograd(forward, backward)
         torch.library.register_fake(gradient.name, fake)
@@ -264,18 +264,17 @@ def wide(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
 
 
-def widen(tensors: tuple[Tensor | None, ...], backend: KernelSet | None = None) -> list[Any]:
+def widen(tensors: tuple[Tensor | None, ...], backend: Backend | None = None) -> list[Any]:
     """Make tensors contiguous, and cast them to the dtype to compute in unless the backend takes half precision."""
     if backend is not None and backend.TAKES_HALF:
         return [None if t is None else t.contiguous() for t in tensors]
-    return [t if t is None or (t.dtype in _WIDE and t.is_contiguous()) else _widen(t) for t in tensors]
+    return [
+        t if t is None or (t.dtype in _WIDE and t.is_contiguous()) else t.to(wide(t.dtype)).contiguous()
+        for t in tensors
+    ]
 
 
-def _widen(tensor: Tensor) -> Tensor:
-    return tensor.to(wide(tensor.dtype)).contiguous()
-
-
-def without_autocast(tensor: Tensor) -> AbstractContextManager[None]:
+def _without_autocast(tensor: Tensor) -> AbstractContextManager[None]:
     """Switch autocast off: inside an operator the dtypes are settled."""
     device = tensor.device.type
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
@@ -283,17 +282,9 @@ def without_autocast(tensor: Tensor) -> AbstractContextManager[None]:
 
 def like_inputs(
     grads: Sequence[Tensor | None], inputs: Sequence[Tensor | None], needs: Sequence[bool], like: Tensor
-) -> list[Tensor]:
+) -> tuple[Any, ...]:
     """Return gradients in the dtypes of their inputs; new and empty where no gradient is needed."""
-    return [
+    return tuple(
         like.new_empty(0) if g is None or t is None or not need else g.to(t.dtype).contiguous()
         for g, t, need in zip(grads, inputs, needs, strict=True)
-    ]
-
-
-def _fake_grads(inputs: Sequence[Tensor | None], needs: Sequence[bool], like: Tensor) -> list[Tensor]:
-    """Return what `like_inputs` does, without values."""
-    return [
-        like.new_empty(0) if t is None or not need else t.new_empty(t.shape)
-        for t, need in zip(inputs, needs, strict=True)
-    ]
+    )

@@ -31,6 +31,7 @@ def _library() -> ctypes.CDLL | None:
     return None
 
 
+@functools.cache
 def find_function(names: tuple[str, ...]) -> Any:
     """Return the first of these functions that a library of PyTorch has; None if there is none."""
     for name in names:
@@ -41,21 +42,15 @@ def find_function(names: tuple[str, ...]) -> Any:
 
 
 @functools.cache
-def address(dtype: torch.dtype) -> int:
+def address(dtype: torch.dtype) -> Any:
     """Return the address of the matrix product (GEMM) for a dtype; 0 if there is none."""
     function = find_function(_NAMES[dtype])
-    return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
-
-
-@functools.cache
-def _thread_setter() -> Callable[[int], int] | None:
-    setter: Callable[[int], int] | None = find_function(("MKL_Set_Num_Threads_Local",))
-    return setter
+    return np.uint64(0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0)
 
 
 def use_threads(count: int) -> int:
     """Set how many threads products of this thread use, 0: the global setting; return the previous number."""
-    setter = _thread_setter()
+    setter: Callable[[int], int] | None = find_function(("MKL_Set_Num_Threads_Local",))
     return 0 if setter is None else setter(count)
 
 

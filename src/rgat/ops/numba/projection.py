@@ -1,28 +1,80 @@
-"""Products of rows with the kernels of their relations, and their gradients."""
+"""Products of rows with the kernels of their relations, embedding lookups and bases, and their gradients."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rgat.ops.numba import convolution_loops, projection_loops
-from rgat.ops.numba.arrays import (
+from rgat.ops.numba import blas, projection_loops, row_loops
+from rgat.ops.numba.launch import (
     NO_INDEX,
     NO_MARKS,
     Array,
     as_array,
     as_matrix,
-    gemm_address,
+    cut,
+    even,
     indices,
     optional_indices,
+    run,
 )
-from rgat.ops.numba.node_sums import NodeSums
-from rgat.ops.numba.threads import even, run
-from rgat.structure import Rows, Structure
+from rgat.structure import Rows, Structure, pointers
+
+COPIES = 4  # at most: to zero and add a copy of the sums costs as much as a round of as many rows
+ROUND = 1 << 20  # numbers in a round at least, so that few nodes with many rows do not need many rounds
+
+_Divide = Callable[[int, int], list[int]]
+_Make = Callable[[list[int], Array, Tensor], None]
+
+
+class NodeSums:
+    """Sums ``[N, C]`` to which every row adds for one node.
+
+    Up to ``COPIES`` threads have a copy each. More threads fill a buffer, one round of rows after the other, and after
+    each round every thread adds the rows of its own nodes. So memory does not grow with the number of threads.
+    """
+
+    def __init__(self, like: Tensor, num_nodes: int, channels: int, ranges: int) -> None:
+        """Start with zeros, for this many ranges of rows in parallel; 0: there is nothing to sum."""
+        self._in_rounds = ranges > COPIES
+        self.copies = like.new_zeros(1 if self._in_rounds else ranges, num_nodes, channels)
+
+    def add(self, node: Array, divide: _Divide, make: _Make) -> None:
+        """Call ``make(bounds, into, out)``, which adds each row ``u`` of some ranges to ``out[..., into[u], :]``.
+
+        Args:
+            node: The node of each row.
+            divide: Returns the bounds of ranges that cover the rows between its two arguments.
+            make: Called once, or several times with different rows.
+        """
+        if self._in_rounds:
+            self._add_in_rounds(node, divide, make)
+            return
+        bounds = divide(0, len(node))
+        if 0 < len(self.copies) < len(bounds) - 1:
+            bounds = [0, len(node)]
+        make(bounds, node, self.copies)
+
+    def _add_in_rounds(self, node: Array, divide: _Divide, make: _Make) -> None:
+        _, num_nodes, channels = self.copies.shape
+        step = min(max(num_nodes, ROUND // max(channels, 1)), max(len(node), 1))
+        into, buffer = np.arange(len(node), dtype=np.int32) % step, self.copies.new_empty(1, step, channels)
+        for first in range(0, len(node), step):
+            last = min(first + step, len(node))
+            make(divide(first, last), into, buffer.zero_())
+            arrays = (node, buffer[0].numpy(), self.copies[0].numpy())
+            run(row_loops.add_rows, even(0, num_nodes, channels), first, last, *arrays)
+
+    def total(self) -> Tensor:
+        """Return the sums; copies are added in their order."""
+        for other in self.copies[1:]:
+            self.copies[0].add_(other)
+        return self.copies[0]
 
 
 def project(
@@ -33,17 +85,10 @@ def project(
     Of the relations that are marked in ``partly`` only the columns from ``first`` on; the others stay undefined.
     """
     out = x.new_empty(rows.relation.shape[0], weight.shape[1], weight.shape[3])
-    arrays = (as_matrix(x), as_array(weight), as_array(out))
     run(
-        projection_loops.project,
-        row_bounds(rows, weight.shape[1:]),
-        gemm_address(x),
-        optional_indices(node),
-        indices(rows.relation_ptr),
-        partly,
-        first,
-        *arrays,
-    )
+        projection_loops.project, row_bounds(rows, weight.shape[1:]), blas.address(x.dtype), optional_indices(node),
+        indices(rows.relation_ptr), partly, first, as_matrix(x), as_array(weight), as_array(out),
+    )  # fmt: skip
     return out
 
 
@@ -64,21 +109,20 @@ def project_backward(
     grad: Tensor, x: Tensor | None, weight: Tensor | None, rows: Rows, node: Tensor | None, dx: NodeSums
 ) -> Tensor:
     """Where ``weight`` is given, add the gradient of ``x`` to ``dx``; where ``x`` is, return that of ``weight``."""
-    (_, batch, columns), inputs = grad.shape, (weight if x is None else x).shape[2]  # type: ignore[union-attr]
+    (_, batch, columns), width = grad.shape, (weight if x is None else x).shape[2]  # type: ignore[union-attr]
     relations = 0 if x is None else rows.relation_ptr.shape[0] - 1
-    dweight = grad.new_zeros(relations, batch, inputs, columns)
-    given = grad.new_empty(0, batch, inputs) if x is None else x
-    kernels = grad.new_empty(0, batch, inputs, columns) if weight is None else weight
+    dweight = grad.new_zeros(relations, batch, width, columns)
+    inputs = grad.new_empty(0, batch, width) if x is None else x
+    kernels = grad.new_empty(0, batch, width, columns) if weight is None else weight
 
     def divide(lo: int, hi: int) -> list[int]:
-        return even(lo, hi, batch * inputs * columns)
+        return even(lo, hi, batch * width * columns)
 
     def make(bounds: list[int], into: Array, out: Tensor) -> None:
-        shared = shared_grads(dweight, bounds)
-        arrays = (as_matrix(grad), as_matrix(given), *(as_array(t) for t in (kernels, out, dweight, shared)))
-        where = (gemm_address(grad), optional_indices(node), into, indices(rows.relation_ptr))
-        run(projection_loops.project_backward, bounds, np.array(bounds), *where, *arrays)
-        add_shared(dweight, shared, bounds, rows)
+        run_with_kernel_grads(
+            projection_loops.project_backward, bounds, dweight, rows, blas.address(grad.dtype), optional_indices(node),
+            into, indices(rows.relation_ptr), as_matrix(grad), as_matrix(inputs), as_array(kernels), as_array(out),
+        )  # fmt: skip
 
     if node is None:  # each row of `x` is read by one row
         make(divide(0, len(grad)), NO_INDEX, dx.copies)
@@ -92,29 +136,30 @@ def row_bounds(rows: Rows, shape: Sequence[int]) -> list[int]:
     return even(0, rows.relation.shape[0], math.prod(shape))
 
 
-def shared_grads(dweight: Tensor, bounds: list[int]) -> Tensor:
-    """Return one more kernel gradient per range of rows: that of a relation which the range before it also has."""
+def run_with_kernel_grads(
+    loop: Callable[..., Any], bounds: list[int], dweight: Tensor, rows: Rows, *arguments: Any
+) -> None:
+    """Run a loop over rows that adds to the gradients ``dweight`` of kernels.
+
+    A relation that two ranges of rows share has a gradient of its own in the second range, which is added here.
+    """
     ranges = len(bounds) - 1
-    return dweight.new_zeros(0 if ranges == 1 and bounds[0] == 0 else ranges, *dweight.shape[1:])
-
-
-def add_shared(dweight: Tensor, shared: Tensor, bounds: list[int], rows: Rows) -> None:
-    """Add what `shared_grads` gathered."""
-    if not len(dweight) or not len(shared):
-        return
-    starts = torch.tensor(bounds[:-1])
-    for part, r in enumerate((torch.searchsorted(rows.relation_ptr, starts, right=True) - 1).tolist()[: len(shared)]):
-        if r < len(dweight):
-            dweight[r] += shared[part]
+    shared = dweight.new_zeros(0 if ranges == 1 and bounds[0] == 0 else ranges, *dweight.shape[1:])
+    run(loop, bounds, np.array(bounds), *arguments, as_array(dweight), as_array(shared))
+    if len(dweight) and len(shared):
+        starts = torch.tensor(bounds[:-1])
+        for part, r in enumerate((torch.searchsorted(rows.relation_ptr, starts, right=True) - 1).tolist()):
+            if r < len(dweight):
+                dweight[r] += shared[part]
 
 
 def scores_backward(x: Tensor, weight: Tensor, dscores: Tensor, rows: Rows, place: Tensor, dx: Tensor) -> Tensor:
     """Add the gradient of the rows of ``x`` that scores were made of to ``dx``; return that of the kernels."""
     bounds, dweight = row_bounds(rows, weight.shape[1:]), weight.new_zeros(weight.shape)
-    shared = shared_grads(dweight, bounds)
-    arrays = (as_array(dscores), as_matrix(x), *(as_array(t) for t in (weight, dx, dweight, shared)))
-    run(projection_loops.scores_backward, bounds, np.array(bounds), indices(place), indices(rows.relation_ptr), *arrays)
-    add_shared(dweight, shared, bounds, rows)
+    run_with_kernel_grads(
+        projection_loops.scores_backward, bounds, dweight, rows, indices(place), indices(rows.relation_ptr),
+        as_array(dscores), as_matrix(x), as_array(weight), as_array(dx),
+    )  # fmt: skip
     return dweight
 
 
@@ -125,9 +170,10 @@ def project_sums(sums: Tensor, weight: Tensor, aggregated: Array, s: Structure, 
         return even(lo, hi, sums.shape[2] * heads * channels)
 
     def make(bounds: list[int], into: Array, out: Tensor) -> None:
-        arrays = (aggregated, *(as_array(t) for t in (sums, weight, out)))
-        where = (gemm_address(sums), into, indices(s.targets.relation_ptr))
-        run(convolution_loops.project_sums, bounds, np.array(bounds), *where, *arrays)
+        run(
+            projection_loops.project_sums, bounds, np.array(bounds), blas.address(sums.dtype), into,
+            indices(s.targets.relation_ptr), aggregated, *(as_array(t) for t in (sums, weight, out)),
+        )  # fmt: skip
 
     ranges = len(divide(0, len(sums))) - 1
     out = NodeSums(sums, len(s.target_ptr) - 1, heads * channels, ranges)
@@ -138,12 +184,11 @@ def project_sums(sums: Tensor, weight: Tensor, aggregated: Array, s: Structure, 
 def sums_grad(dsums: Tensor, grad: Tensor, sums: Tensor, weight: Tensor, aggregated: Array, s: Structure) -> Tensor:
     """Fill the gradient of the sums of inputs; return that of their kernels."""
     bounds = even(0, len(sums), sums.shape[2] * grad.shape[1] * grad.shape[2])
-    dweight = weight.new_zeros(weight.shape)
-    shared = shared_grads(dweight, bounds)
-    arrays = (as_matrix(grad), *(as_array(t) for t in (sums, weight, dsums, dweight, shared)))
-    where = (gemm_address(grad), indices(s.targets.node), indices(s.targets.relation_ptr), aggregated)
-    run(convolution_loops.project_sums_backward, bounds, np.array(bounds), *where, *arrays)
-    add_shared(dweight, shared, bounds, s.targets)
+    dweight, rows = weight.new_zeros(weight.shape), s.targets
+    run_with_kernel_grads(
+        projection_loops.project_sums_backward, bounds, dweight, rows, blas.address(grad.dtype), indices(rows.node),
+        indices(rows.relation_ptr), aggregated, as_matrix(grad), *(as_array(t) for t in (sums, weight, dsums)),
+    )  # fmt: skip
     return dweight
 
 
@@ -153,7 +198,7 @@ def fold(kernels: Tensor, attention: Tensor) -> tuple[Tensor, Tensor]:
     weight = kernels.new_empty(relations, 1, inputs, heads * (channels + width))
     query = kernels.new_empty(relations, 1, inputs, heads * width)
     arrays = (as_array(t) for t in (kernels, attention, weight[:, 0], query[:, 0]))
-    run(projection_loops.fold, even(0, relations, heads * inputs * channels), *arrays)
+    run(row_loops.fold, even(0, relations, heads * inputs * channels), *arrays)
     return weight, query
 
 
@@ -161,5 +206,45 @@ def fold_backward(dweight: Tensor, dquery: Tensor, kernels: Tensor, attention: T
     """Return the gradients of kernels and attention kernels."""
     dkernels, dattention = torch.empty_like(kernels), torch.empty_like(attention)
     arrays = (as_array(t) for t in (dweight[:, 0], dquery[:, 0], kernels, attention, dkernels, dattention))
-    run(projection_loops.fold_backward, even(0, len(kernels), kernels[0].numel() if len(kernels) else 0), *arrays)
+    run(row_loops.fold_backward, even(0, len(kernels), kernels[0].numel() if len(kernels) else 0), *arrays)
     return dkernels, dattention
+
+
+def spread(table: Tensor, coefficients: Tensor, rows: Rows, node: Tensor) -> Tensor:
+    """Combine the bases ``table`` ``[N, G, B, D]`` for each row; see `rgat.ops.bases`."""
+    (_, _, bases, channels), heads = table.shape, coefficients.shape[1]
+    out = table.new_empty(len(rows.relation), heads, channels)
+    arrays = (as_array(t) for t in (node, rows.relation, table, coefficients, out))
+    run(row_loops.spread, even(0, len(out), heads * bases * channels), *arrays)
+    return out
+
+
+def collect(values: Tensor, coefficients: Tensor, rows: Rows, node: Tensor, num_nodes: int, groups: int) -> Tensor:
+    """Apply the transpose of ``spread``: from rows ``[U, H, D]`` to nodes and bases ``[N, G, B, D]``."""
+    (_, heads, channels), bases = values.shape, coefficients.shape[2]
+    if node is rows.node:
+        by_node, node_ptr = rows.by_node, rows.node_ptr
+    else:
+        by_node, node_ptr = node.argsort(stable=True).int(), pointers(node.bincount(minlength=num_nodes))
+    out = values.new_empty(num_nodes, groups, bases, channels)
+    arrays = (as_array(t) for t in (by_node, node_ptr, rows.relation, values, coefficients, out))
+    run(row_loops.collect, cut(indices(node_ptr), 0, num_nodes, heads * bases * channels), *arrays)
+    return out
+
+
+def pair(table: Tensor, values: Tensor, rows: Rows, node: Tensor) -> Tensor:
+    """Return the gradient of the coefficients of ``spread``, ``[R, H, B]``."""
+    (_, _, bases, channels), heads = table.shape, values.shape[1]
+    out = values.new_empty(len(rows.relation_ptr) - 1, heads, bases)
+    arrays = (as_array(t) for t in (node, rows.relation_ptr, table, values, out))
+    run(row_loops.pair, cut(indices(rows.relation_ptr), 0, len(out), heads * bases * channels), *arrays)
+    return out
+
+
+def gather_back(grads: list[Tensor], backs: list[Tensor]) -> Tensor:
+    """Return the gradient of a table whose rows were looked up at one or two ends."""
+    out = grads[0].new_empty(len(backs[0]), *grads[0].shape[1:])
+    flat = [as_array(t).reshape(len(t), out[0].numel() if len(out) else 0) for t in (out, grads[0], grads[-1])]
+    bounds = even(0, len(out), 3 * flat[0].shape[1])
+    run(row_loops.gather_back, bounds, *flat, *(as_array(t) for t in (backs[0], backs[-1])), len(grads) == 2)
+    return out

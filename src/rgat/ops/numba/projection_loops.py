@@ -1,17 +1,21 @@
-"""Multiply rows by the kernels of their relations in loops on the CPU, around BLAS; fold kernels and combine bases.
+"""Multiply rows by the kernels of their relations in loops on the CPU, around BLAS, and compute the gradients.
 
 Rows are processed in chunks that stay in the second-level cache between gather, product and scatter. The gradient of
 row ``u`` is added to row ``into[u]`` of a sum. Threads share one sum or have a copy each, number ``part``; see
-``node_sums``. A relation that two ranges of rows share has one gradient of its kernel per range.
+``projection.NodeSums``. A relation that two ranges of rows share has one gradient of its kernel per range.
+
+``source_rows_backward`` computes the gradients of a whole layer for relations that are projected first.
+``project_sums`` multiplies the sums of inputs of those that are aggregated first.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from rgat.ops.numba.attention_grad_loops import inputs_by_source, keys_by_source, values_by_source
 from rgat.ops.numba.blas import address_of, multiply
 from rgat.ops.numba.compile import compiled, inline
-from rgat.ops.numba.row_loops import AHEAD, LONG, gather, move_to_double, prefetch_row, scatter_add
+from rgat.ops.numba.row_loops import AHEAD, LONG, gather, mask_rows, move_to_double, prefetch_row, scatter_add
 
 _BUFFER_SIZE = 1 << 17  # numbers in a buffer between a loop and a matrix product: fits the second-level cache
 _MIN_CHUNK = 64  # rows
@@ -156,12 +160,6 @@ def kernel_grad(dweight, shared, part, relation_ptr, r, lo):
     return shared[part] if relation_ptr[r] < lo else dweight[r]
 
 
-@inline
-def kernel_grad_address(dweight, shared, part, relation_ptr, r, lo):
-    """Return its address."""
-    return address_of(kernel_grad(dweight, shared, part, relation_ptr, r, lo), 0)
-
-
 @compiled
 def project_backward(lo, hi, bounds, routine, index, into, relation_ptr, grad, x, weight, dx, dweight, shared):
     """Add the gradients of ``project`` of the rows ``lo:hi`` to ``dx`` (inputs) and ``dweight`` (kernels).
@@ -198,8 +196,8 @@ def project_backward(lo, hi, bounds, routine, index, into, relation_ptr, grad, x
                     )
                     multiply(
                         routine, (inputs, columns, b - a), left, batch * inputs, True, at_grad, batch * columns, False,
-                        one, kernel_grad_address(dweight, shared, part, relation_ptr, r, lo)
-                        + np.uint64(p * inputs * columns * grad.itemsize), columns,
+                        one, address_of(kernel_grad(dweight, shared, part, relation_ptr, r, lo), p * inputs * columns),
+                        columns,
                     )  # fmt: skip
                 if dx.shape[0]:
                     to = address_of(dinputs, p * inputs) if index.shape[0] else address_of(dx, (a * batch + p) * inputs)
@@ -248,102 +246,130 @@ def scores_backward(lo, hi, bounds, index, relation_ptr, dscores, x, weight, dx,
 
 
 @compiled
-def fold(lo, hi, kernels, attention, weight, query):
-    """Fill ``weight`` and ``query``, the folded kernels of the relations ``lo:hi``."""
-    _, num_heads, inputs, channels = kernels.shape
-    width = attention.shape[2] // 2
-    zero = kernels.dtype.type(0)
-    for r in range(lo, hi):
-        for h in range(num_heads):
-            for f in range(inputs):
-                for d in range(channels):
-                    weight[r, f, h * channels + d] = kernels[r, h, f, d]
-                for a in range(2 * width):
-                    dot = zero
-                    for d in range(channels):
-                        dot += kernels[r, h, f, d] * attention[r, h, a, d]
-                    if a < width:
-                        query[r, f, h * width + a] = dot
-                    else:
-                        weight[r, f, num_heads * channels + h * width + a - width] = dot
+def _row_grads(
+    start, end, nowhere, by_source, source_ptr, target, group, group_row, weights, grad, dlogits, additive_dlogits,
+    queries, additive, share, channels, is_aggregated, dsums, row_id, stream, below, scale, dtable, columns, dinputs,
+):  # fmt: skip
+    """Fill ``dtable`` with the gradients of values and keys of the source rows ``start:end``.
+
+    For a relation that is aggregated first there are no values: fill the gradients of its inputs, unless empty.
+    """
+    first_key, attends = share * channels, queries.shape[0] > 0
+    if is_aggregated and dinputs.shape[0]:
+        inputs_by_source(start, end, start, by_source, source_ptr, group, group_row, weights, dsums, dinputs)
+    elif not is_aggregated:
+        values_by_source(
+            start, end, start, nowhere, by_source, source_ptr, target, weights, grad, additive_dlogits, dtable, share,
+            columns, dtable, columns, first_key,
+        )  # fmt: skip
+        if below.shape[0]:
+            mask_rows(
+                start, end, start, nowhere, dtable, weights.shape[1], share, columns, channels, row_id, stream, below,
+                scale,
+            )  # fmt: skip
+    if attends and (is_aggregated or not additive):
+        keys_by_source(
+            start, end, start, by_source, source_ptr, group, group_row, queries, additive, dlogits, dtable, share,
+            columns, first_key,
+        )  # fmt: skip
 
 
 @compiled
-def fold_backward(lo, hi, dweight, dquery, kernels, attention, dkernels, dattention):
-    """Fill the gradients of the kernels and attention kernels of the relations ``lo:hi``."""
-    _, num_heads, inputs, channels = kernels.shape
-    width = attention.shape[2] // 2
-    for r in range(lo, hi):
-        for h in range(num_heads):
-            for a in range(2 * width):
-                for d in range(channels):
-                    dattention[r, h, a, d] = 0
-            for f in range(inputs):
-                for d in range(channels):
-                    dkernels[r, h, f, d] = dweight[r, f, h * channels + d]
-                for a in range(2 * width):
-                    if a < width:
-                        gradient = dquery[r, f, h * width + a]
-                    else:
-                        gradient = dweight[r, f, num_heads * channels + h * width + a - width]
-                    for d in range(channels):
-                        dkernels[r, h, f, d] += gradient * attention[r, h, a, d]
-                        dattention[r, h, a, d] += gradient * kernels[r, h, f, d]
+def source_rows_backward(
+    lo, hi, bounds, routine, index, into, relation_ptr, by_source, source_ptr, target, group, group_row,
+    weights, grad, dlogits, queries, additive, share, channels, aggregated, dsums,
+    row_id, stream, below, scale, x, weight, dx, dweight, shared,
+):  # fmt: skip
+    """Add the gradients of inputs and kernels of the source rows ``lo:hi`` to ``dx``, unless empty, and ``dweight``.
+
+    The gradients of values and keys are computed for one chunk at a time and never leave the cache.
+    """
+    relations, batch, inputs, columns = weight.shape
+    step, part = chunk_size(batch * max(inputs, columns)), part_number(bounds, lo)
+    zero, one = grad.dtype.type(0), grad.dtype.type(1)
+    rows = min(step, hi - lo)
+    gathered, dinputs = buffer(rows, batch * inputs, grad), buffer(rows, batch * inputs, grad)
+    dtable = buffer(rows, batch * columns, grad)
+    additive_dlogits = dlogits if queries.shape[0] > 0 and additive else np.empty((0, 0), dlogits.dtype)
+    to = own_copy(dx, part) if dx.shape[0] else gathered[:0]
+    for r in range(relations):
+        start, end = rows_between(relation_ptr, r, lo, hi)
+        is_aggregated = aggregated.shape[0] > 0 and aggregated[r]
+        begin = share * channels if is_aggregated else 0
+        for a in range(start, end, step):
+            b = min(a + step, end)
+            _row_grads(
+                a, b, index[:0], by_source, source_ptr, target, group, group_row, weights, grad, dlogits,
+                additive_dlogits, queries, additive, share, channels, is_aggregated, dsums, row_id, stream, below,
+                scale, dtable, columns, dinputs if dx.shape[0] else dinputs[:0],
+            )  # fmt: skip
+            if not is_aggregated and is_narrow(batch, columns):
+                dkernel = kernel_grad(dweight, shared, part, relation_ptr, r, lo)[0]
+                narrow_backward(a, b, index, into, dtable, a, x, transposed(weight[r, 0], np.int64(0)), to, dkernel)
+                continue
+            if begin < columns:
+                gather(a, b, index, x, gathered)
+                for p in range(batch):
+                    at_grad, kernel = address_of(dtable, p * columns + begin), p * inputs * columns + begin
+                    to_kernel = address_of(kernel_grad(dweight, shared, part, relation_ptr, r, lo), kernel)
+                    multiply(
+                        routine, (inputs, columns - begin, b - a), address_of(gathered, p * inputs), batch * inputs,
+                        True, at_grad, batch * columns, False, one, to_kernel, columns,
+                    )  # fmt: skip
+                    if dx.shape[0]:
+                        multiply(
+                            routine, (b - a, inputs, columns - begin), at_grad, batch * columns, False,
+                            address_of(weight, r * batch * inputs * columns + kernel), columns, True,
+                            one if is_aggregated else zero, address_of(dinputs, p * inputs), batch * inputs,
+                        )  # fmt: skip
+            if dx.shape[0]:
+                scatter_add(a, b, into, dinputs, to)
 
 
 @compiled
-def spread(lo, hi, index, relation, table, coefficients, out):
-    """Fill ``out[u, h]`` with ``sum over b: coefficients[r, h, b] * table[index[u], h or 0, b]`` for rows ``lo:hi``."""
-    num_heads, channels, bases = out.shape[1], out.shape[2], table.shape[2]
-    for u in range(lo, hi):
-        j, r = index[u], relation[u]
-        for h in range(num_heads):
-            g = h if table.shape[1] > 1 else 0
-            for d in range(channels):
-                out[u, h, d] = 0
-            for b in range(bases):
-                scalar = coefficients[r, h, b]
-                for d in range(channels):
-                    out[u, h, d] += scalar * table[j, g, b, d]
+def project_sums(lo, hi, bounds, routine, into, relation_ptr, aggregated, sums, weight, out):
+    """Add the sums of inputs ``[V, H, F]`` of target rows ``lo:hi``, times the kernels of values, to ``out``."""
+    _, _, inputs, columns = weight.shape
+    heads, channels = sums.shape[1], out.shape[2] // sums.shape[1]
+    step, part, zero = chunk_size(heads * channels), part_number(bounds, lo), sums.dtype.type(0)
+    products = buffer(min(step, hi - lo), heads * channels, sums)
+    for r in range(len(relation_ptr) - 1):
+        start, end = rows_between(relation_ptr, r, lo, hi)
+        for a in range(start, end if aggregated[r] else start, step):
+            b = min(a + step, end)
+            for h in range(heads):
+                multiply(
+                    routine, (b - a, channels, inputs), address_of(sums, (a * heads + h) * inputs), heads * inputs,
+                    False, address_of(weight, r * inputs * columns + h * channels), columns, False,
+                    zero, address_of(products, h * channels), heads * channels,
+                )  # fmt: skip
+            scatter_add(a, b, into, products, own_copy(out, part))
 
 
 @compiled
-def collect(lo, hi, by_node, node_ptr, relation, rows, coefficients, out):
-    """Apply the transpose of ``spread``: sum the rows of the nodes ``lo:hi``, and heads where they share bases."""
-    num_heads, channels, groups, bases = rows.shape[1], rows.shape[2], out.shape[1], out.shape[2]
-    for j in range(lo, hi):
-        for g in range(groups):
-            for b in range(bases):
-                for d in range(channels):
-                    out[j, g, b, d] = 0
-        for position in range(node_ptr[j], node_ptr[j + 1]):
-            u = by_node[position]
-            r = relation[u]
-            for h in range(num_heads):
-                g = h if groups > 1 else 0
-                for b in range(bases):
-                    scalar = coefficients[r, h, b]
-                    for d in range(channels):
-                        out[j, g, b, d] += scalar * rows[u, h, d]
-
-
-@compiled
-def pair(lo, hi, index, relation_ptr, table, rows, out):
-    """Fill ``out[lo:hi]``: ``out[r, h, b] = sum over rows u of r: table[index[u], h or 0, b] . rows[u, h]``."""
-    num_heads, channels, bases = rows.shape[1], rows.shape[2], table.shape[2]
-    zero = rows.dtype.type(0)
-    sums = np.zeros((num_heads, bases))  # in double precision
-    for r in range(lo, hi):
-        for u in range(relation_ptr[r], relation_ptr[r + 1]):
-            j = index[u]
-            for h in range(num_heads):
-                g = h if table.shape[1] > 1 else 0
-                for b in range(bases):
-                    dot = zero
-                    for d in range(channels):
-                        dot += table[j, g, b, d] * rows[u, h, d]
-                    sums[h, b] += dot
-        for h in range(num_heads):
-            for b in range(bases):
-                out[r, h, b] = sums[h, b]
-                sums[h, b] = 0
+def project_sums_backward(
+    lo, hi, bounds, routine, node, relation_ptr, aggregated, grad, sums, weight, dsums, dweight, shared
+):
+    """Fill the gradients of the sums of the target rows ``lo:hi``, and add those of their kernels to ``dweight``."""
+    _, _, inputs, columns = weight.shape
+    heads, channels = sums.shape[1], grad.shape[1] // sums.shape[1]
+    step, part = chunk_size(heads * channels), part_number(bounds, lo)
+    zero, one = sums.dtype.type(0), sums.dtype.type(1)
+    gathered = buffer(min(step, hi - lo), heads * channels, sums)
+    for r in range(len(relation_ptr) - 1):
+        start, end = rows_between(relation_ptr, r, lo, hi)
+        for a in range(start, end if aggregated[r] else start, step):
+            b = min(a + step, end)
+            gather(a, b, node, grad, gathered)
+            for h in range(heads):
+                at_grad, at_sums = address_of(gathered, h * channels), (a * heads + h) * inputs
+                multiply(
+                    routine, (b - a, inputs, channels), at_grad, heads * channels, False,
+                    address_of(weight, r * inputs * columns + h * channels), columns, True,
+                    zero, address_of(dsums, at_sums), heads * inputs,
+                )  # fmt: skip
+                multiply(
+                    routine, (inputs, channels, b - a), address_of(sums, at_sums), heads * inputs, True,
+                    at_grad, heads * channels, False, one,
+                    address_of(kernel_grad(dweight, shared, part, relation_ptr, r, lo), h * channels), columns,
+                )  # fmt: skip

@@ -1,4 +1,7 @@
-"""Read, add and write rows of tables in loops on the CPU: prefetch, long sums, gather, scatter, embedding lookup."""
+"""Loops on the CPU that need no BLAS: read, add, write and mask rows, combine bases, fold kernels.
+
+Dropout masks are those of ``ops/dropout.py``.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,11 @@ from rgat.ops.numba.compile import compiled, inline
 
 AHEAD = 12  # edges: how far ahead rows are prefetched
 LONG = 512  # terms after which a sum continues in double precision
+
+_GOLDEN64 = np.uint64(0x9E3779B97F4A7C15)
+_MIX64 = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+_GOLDEN32 = np.uint32(0x9E3779B9)
+_MIX32 = (np.uint32(0x85EBCA6B), np.uint32(0xC2B2AE35))
 
 
 @numba.extending.intrinsic
@@ -135,3 +143,174 @@ def gather_back(lo, hi, out, first, second, first_back, second_back, both):
         else:
             for c in range(out.shape[1]):
                 out[t, c] = zero
+
+
+@inline
+def _mix64(value):
+    value = (value ^ (value >> np.uint64(30))) * _MIX64[0]
+    value = (value ^ (value >> np.uint64(27))) * _MIX64[1]
+    return value ^ (value >> np.uint64(31))
+
+
+@inline
+def _mix32(value):
+    value = np.uint32((value ^ (value >> np.uint32(16))) * _MIX32[0])
+    value = np.uint32((value ^ (value >> np.uint32(13))) * _MIX32[1])
+    return value ^ (value >> np.uint32(16))
+
+
+@inline
+def id_key(stream, number):
+    """Return the 64-bit key of an id in a random stream, as ``dropout.id_keys``."""
+    return _mix64(stream ^ (np.uint64(number) * _GOLDEN64))
+
+
+@inline
+def random_bits(key, column):
+    """Return 32 random bits for a key and a column, as ``dropout.random_bits``."""
+    low, high = np.uint32(key), np.uint32(key >> np.uint64(32))
+    return _mix32(np.uint32(low + np.uint32(np.uint32(column) * _GOLDEN32)) ^ high)
+
+
+@inline
+def is_kept(stream, number, column, below):
+    """Tell whether dropout keeps one element, as ``dropout.keep_mask``."""
+    return random_bits(id_key(stream, number), column) >= below
+
+
+@compiled
+def mask_rows(lo, hi, first, into, rows, num_heads, share, width, channels, row_id, stream, below, scale):
+    """Multiply the values of rows ``lo:hi`` by their feature masks, which follow from ``row_id[lo:hi]``.
+
+    Row ``u`` is ``rows[u - first]``, or with ``into`` ``rows[into[u]]``.
+    """
+    zero, per_member = rows.dtype.type(0), num_heads // stream.shape[0]
+    together = min(share, per_member)  # heads of one member whose values are adjacent
+    for u in range(lo, hi):
+        row = into[u] if into.shape[0] else u - first
+        for h in range(0, num_heads, together):
+            m, first_column = h // per_member, np.uint32(h % per_member * channels)
+            key = _mix64(stream[m] ^ (np.uint64(row_id[u]) * _GOLDEN64))
+            low, high = np.uint32(key), np.uint32(key >> np.uint64(32))
+            at = np.uint64(h // share * width + h % share * channels)
+            for c in range(together * channels):
+                column = np.uint32(np.uint32(first_column + np.uint32(c)) * _GOLDEN32)
+                bits = _mix32(np.uint32(low + column) ^ high)
+                rows[row, at + np.uint64(c)] *= scale[m] if bits >= below[m] else zero
+
+
+@compiled
+def drop_edges(start, end, stream, below, scale, edge_id, attention, weights):
+    """Fill ``weights`` with the attention of the edges ``start:end`` after dropout.
+
+    Masks follow from ``edge_id``, or where it is empty from the positions of the edges.
+    """
+    zero, per_member = attention.dtype.type(0), attention.shape[1] // stream.shape[0]
+    for e in range(start, end):
+        number = edge_id[e] if edge_id.shape[0] else e
+        for m in range(stream.shape[0]):
+            for q in range(per_member):
+                h = m * per_member + q
+                weights[e, h] = attention[e, h] * scale[m] if is_kept(stream[m], number, q, below[m]) else zero
+
+
+@compiled
+def spread(lo, hi, index, relation, table, coefficients, out):
+    """Fill ``out[u, h]`` with ``sum over b: coefficients[r, h, b] * table[index[u], h or 0, b]`` for rows ``lo:hi``."""
+    num_heads, channels, bases = out.shape[1], out.shape[2], table.shape[2]
+    for u in range(lo, hi):
+        j, r = index[u], relation[u]
+        for h in range(num_heads):
+            g = h if table.shape[1] > 1 else 0
+            for d in range(channels):
+                out[u, h, d] = 0
+            for b in range(bases):
+                scalar = coefficients[r, h, b]
+                for d in range(channels):
+                    out[u, h, d] += scalar * table[j, g, b, d]
+
+
+@compiled
+def collect(lo, hi, by_node, node_ptr, relation, rows, coefficients, out):
+    """Apply the transpose of ``spread``: sum the rows of the nodes ``lo:hi``, and heads where they share bases."""
+    num_heads, channels, groups, bases = rows.shape[1], rows.shape[2], out.shape[1], out.shape[2]
+    for j in range(lo, hi):
+        for g in range(groups):
+            for b in range(bases):
+                for d in range(channels):
+                    out[j, g, b, d] = 0
+        for position in range(node_ptr[j], node_ptr[j + 1]):
+            u = by_node[position]
+            r = relation[u]
+            for h in range(num_heads):
+                g = h if groups > 1 else 0
+                for b in range(bases):
+                    scalar = coefficients[r, h, b]
+                    for d in range(channels):
+                        out[j, g, b, d] += scalar * rows[u, h, d]
+
+
+@compiled
+def pair(lo, hi, index, relation_ptr, table, rows, out):
+    """Fill ``out[lo:hi]``: ``out[r, h, b] = sum over rows u of r: table[index[u], h or 0, b] . rows[u, h]``."""
+    num_heads, channels, bases = rows.shape[1], rows.shape[2], table.shape[2]
+    zero = rows.dtype.type(0)
+    sums = np.zeros((num_heads, bases))  # in double precision
+    for r in range(lo, hi):
+        for u in range(relation_ptr[r], relation_ptr[r + 1]):
+            j = index[u]
+            for h in range(num_heads):
+                g = h if table.shape[1] > 1 else 0
+                for b in range(bases):
+                    dot = zero
+                    for d in range(channels):
+                        dot += table[j, g, b, d] * rows[u, h, d]
+                    sums[h, b] += dot
+        for h in range(num_heads):
+            for b in range(bases):
+                out[r, h, b] = sums[h, b]
+                sums[h, b] = 0
+
+
+@compiled
+def fold(lo, hi, kernels, attention, weight, query):
+    """Fill ``weight`` and ``query``, the folded kernels of the relations ``lo:hi``."""
+    _, num_heads, inputs, channels = kernels.shape
+    width = attention.shape[2] // 2
+    zero = kernels.dtype.type(0)
+    for r in range(lo, hi):
+        for h in range(num_heads):
+            for f in range(inputs):
+                for d in range(channels):
+                    weight[r, f, h * channels + d] = kernels[r, h, f, d]
+                for a in range(2 * width):
+                    dot = zero
+                    for d in range(channels):
+                        dot += kernels[r, h, f, d] * attention[r, h, a, d]
+                    if a < width:
+                        query[r, f, h * width + a] = dot
+                    else:
+                        weight[r, f, num_heads * channels + h * width + a - width] = dot
+
+
+@compiled
+def fold_backward(lo, hi, dweight, dquery, kernels, attention, dkernels, dattention):
+    """Fill the gradients of the kernels and attention kernels of the relations ``lo:hi``."""
+    _, num_heads, inputs, channels = kernels.shape
+    width = attention.shape[2] // 2
+    for r in range(lo, hi):
+        for h in range(num_heads):
+            for a in range(2 * width):
+                for d in range(channels):
+                    dattention[r, h, a, d] = 0
+            for f in range(inputs):
+                for d in range(channels):
+                    dkernels[r, h, f, d] = dweight[r, f, h * channels + d]
+                for a in range(2 * width):
+                    if a < width:
+                        gradient = dquery[r, f, h * width + a]
+                    else:
+                        gradient = dweight[r, f, num_heads * channels + h * width + a - width]
+                    for d in range(channels):
+                        dkernels[r, h, f, d] += gradient * attention[r, h, a, d]
+                        dattention[r, h, a, d] += gradient * kernels[r, h, f, d]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rgat.ops.numba.compile import compiled
-from rgat.ops.numba.dropout_loops import id_key, random_bits
+from rgat.ops.numba.row_loops import id_key, random_bits
 
 
 @compiled

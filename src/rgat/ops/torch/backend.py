@@ -1,4 +1,4 @@
-"""Kernels in vectorised PyTorch, for any device: the fallback of the compiled backends.
+"""The backend in vectorised PyTorch, for any device: the fallback of the compiled ones.
 
 The formulas are in `rgat.ops.attention` and `rgat.ops.projection`. All sums run over contiguous segments, so they are
 deterministic on every device.
@@ -20,7 +20,7 @@ READS_TABLES = False
 
 
 def why_not() -> str | None:
-    """Say why these kernels cannot be used on this machine: they always can."""
+    """Say why this backend cannot be used on this machine: it always can."""
     return None
 
 
@@ -132,19 +132,14 @@ def _softmax(scores: Tensor | None, like: Tensor, s: Structure, settings: Attent
 
 def _masks(call: Call, values: Tensor) -> tuple[Tensor | None, Tensor | None]:
     """Return the scaled masks of the features ``[U, H, D]`` and of the edges ``[E, H]``."""
-    s, settings, state = call.structure, call.attention, call.state
-
-    def scaled(kind: int, ids: Tensor, columns: int, rate: float) -> Tensor | None:
-        if state is None or rate == 0:
-            return None
-        return scaled_mask(state, kind, ids, columns, rate, values.dtype)
-
-    num_heads, channels = values.shape[1:]
-    features = scaled(FEATURES, s.source_ids(), num_heads * channels, settings.feature_dropout)
-    return (
-        None if features is None else features.view(values.shape),
-        scaled(EDGES, s.edge_ids(), num_heads, settings.edge_dropout),
-    )
+    s, state, (_, num_heads, channels), features, edges = call.structure, call.state, values.shape, None, None
+    feature_rate, edge_rate = call.attention.feature_dropout, call.attention.edge_dropout
+    if state is not None and feature_rate:
+        features = scaled_mask(state, FEATURES, s.source_ids(), num_heads * channels, feature_rate, values.dtype)
+        features = features.view(values.shape)
+    if state is not None and edge_rate:
+        edges = scaled_mask(state, EDGES, s.edge_ids(), num_heads, edge_rate, values.dtype)
+    return features, edges
 
 
 def _times(tensor: Tensor, mask: Tensor | None) -> Tensor:

@@ -47,9 +47,10 @@ def _row_ids(call: Call) -> Tensor:
     s = call.structure
     if not call.attention.feature_dropout:
         return s.source_ptr  # kernels take some tensor, and do not read it
-    num_nodes = s.target_ptr.shape[0] - 1
-    row_ids: Tensor | None = cached(s.sources.node, ("keys", num_nodes), lambda: s.sources.keys(num_nodes))
-    return s.sources.keys(num_nodes) if row_ids is None else row_ids
+    row_ids: Tensor | None = s.row_id
+    if row_ids is None:
+        row_ids = cached(s.sources.node, ("keys", s.num_nodes), s.source_ids)
+    return s.source_ids() if row_ids is None else row_ids
 
 
 @triton.jit(do_not_specialize=["size"])
@@ -87,7 +88,7 @@ def _logits_kernel(
 
 @triton.jit(do_not_specialize=["size", *MASK_INTEGERS])
 def _attention_grad_kernel(
-    out, grad, values, attention, grad_attention, target, source_row, row_id, feature_state, edge_state, size,
+    out, grad, values, attention, grad_attention, target, source_row, row_id, edge_id, feature_state, edge_state, size,
     feature_threshold, feature_scale, edge_threshold, edge_scale,
     H: tl.constexpr, D: tl.constexpr, MEMBERS: tl.constexpr, BE: tl.constexpr, HP: tl.constexpr, DP: tl.constexpr,
     ACC: tl.constexpr,
@@ -106,7 +107,7 @@ def _attention_grad_kernel(
         value = drop_features(value, feature_state, row_id, row, live, head, column, feature_threshold, feature_scale,
                               H, D, MEMBERS, ACC)  # fmt: skip
         result += tl.sum(received * value, 2)
-    result = drop_edges(result, edge_state, edge, head, edge_threshold, edge_scale, H, MEMBERS, ACC)
+    result = drop_edges(result, edge_state, edge_id, edge, live, head, edge_threshold, edge_scale, H, MEMBERS, ACC)
     at = (edge * H)[None, :] + head[:, None]
     exists = live[None, :] & (head < H)[:, None]
     if grad_attention is not None:
@@ -158,7 +159,7 @@ def attend(
     attention = _attention(queries, keys, edge_logits, call, dtype)
     segment_sum(
         out, values, _by_target(s), index=s.source_row, weight=attention, absolute=True, bias=bias,
-        row_id=_row_ids(call), on_values=Dropout.of(call.state, settings.feature_dropout),
+        row_id=_row_ids(call), edge_id=s.edge_id, on_values=Dropout.of(call.state, settings.feature_dropout),
         on_edges=Dropout.of(call.state, settings.edge_dropout),
     )  # fmt: skip
     return out, attention
@@ -197,7 +198,8 @@ def attend_backward(
     def sum_by_source(edge_values: Tensor | None, edge_out: Tensor | None) -> None:
         segment_sum(
             dvalues, grad, by_source, index=target, by_position=sorted_target, weight=attention, absolute=True,
-            edge_values=edge_values, edge_out=edge_out, row_id=row_id, on_rows=on_features, on_edges=on_edges,
+            edge_values=edge_values, edge_out=edge_out, row_id=row_id, edge_id=s.edge_id, on_rows=on_features,
+            on_edges=on_edges,
         )  # fmt: skip
 
     if queries is None or keys is None:
@@ -211,7 +213,7 @@ def attend_backward(
     launch(
         _attention_grad_kernel, (num_blocks(num_edges, rows), num_blocks(num_heads, heads), 1),
         (dlogits, grad, values, None if grad_attention is None else attention, grad_attention, s.target,
-         s.source_row, row_id, on_features.state, on_edges.state),
+         s.source_row, row_id, s.edge_id, on_features.state, on_edges.state),
         (num_edges, *on_features[1:3], *on_edges[1:3]), H=num_heads, D=channels,
         MEMBERS=max(on_features.members, on_edges.members), BE=rows, HP=heads, DP=padded,
         ACC=sum_dtype(dlogits.dtype)[1],

@@ -1,4 +1,4 @@
-"""Kernels for CUDA devices, in Triton."""
+"""The backend for CUDA devices, in Triton."""
 
 from __future__ import annotations
 
@@ -13,22 +13,9 @@ from rgat.ops.triton.folding_kernels import fold, fold_backward
 from rgat.ops.triton.node_sum_kernels import column_sum as sum_rows
 from rgat.structure import Rows
 
-__all__ = [
-    "attend",
-    "attend_backward",
-    "collect",
-    "convolve",
-    "convolve_backward",
-    "fold",
-    "fold_backward",
-    "gather_back",
-    "pair",
-    "project",
-    "project_input_grad",
-    "project_weight_grad",
-    "spread",
-    "sum_rows",
-]
+__all__ = ["attend", "attend_backward", "convolve", "convolve_backward"]
+__all__ += ["collect", "fold", "fold_backward", "gather_back", "pair", "spread", "sum_rows", "why_not"]
+__all__ += ["project", "project_input_grad", "project_weight_grad"]
 
 TAKES_HALF = True
 KEYS_BEHIND_VALUES = False
@@ -36,7 +23,7 @@ READS_TABLES = False
 
 
 def why_not() -> str | None:
-    """Say why these kernels cannot be used on this machine; None if they can."""
+    """Say why this backend cannot be used on this machine; None if it can."""
     return None
 
 

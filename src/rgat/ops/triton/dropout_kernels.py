@@ -8,14 +8,13 @@
 
 from __future__ import annotations
 
-import struct
 from typing import NamedTuple
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from rgat.ops.dropout import EDGES, FEATURES, drop_below
+from rgat.ops.dropout import EDGES, FEATURES, drop_below, scale_bits
 
 _FEATURE_MASK, _EDGE_MASK = tl.constexpr(FEATURES), tl.constexpr(EDGES)
 MASK_INTEGERS = ("feature_threshold", "feature_scale", "edge_threshold", "edge_scale")
@@ -36,7 +35,7 @@ class Dropout(NamedTuple):
             return NO_DROPOUT
         if state.dim() == 2:
             return Dropout(state.contiguous(), 0, 0, state.shape[0])
-        return Dropout(state, drop_below(rate), struct.unpack("<q", struct.pack("<d", 1 / (1 - rate)))[0])
+        return Dropout(state, drop_below(rate), scale_bits(rate))
 
 
 NO_DROPOUT = Dropout(None, 0, 0)
@@ -86,9 +85,14 @@ def drop_features(
 
 
 @triton.jit
-def drop_edges(values, state, edge, head, threshold, scale, H: tl.constexpr, MEMBERS: tl.constexpr, ACC: tl.constexpr):
-    """Multiply ``values`` ``[heads, edges]`` by the edge mask."""
+def drop_edges(
+    values, state, edge_id, edge, live, head, threshold, scale, H: tl.constexpr, MEMBERS: tl.constexpr,
+    ACC: tl.constexpr,
+):  # fmt: skip
+    """Multiply ``values`` ``[heads, edges]`` by the edge mask, which depends on ``edge_id`` or on the position."""
     if state is not None:
         heads = head[:, None]
+        if edge_id is not None:
+            edge = tl.load(edge_id + edge, live, 0)
         values *= _mask(state, _EDGE_MASK, edge[None, :], heads, heads, threshold, scale, 1, H, MEMBERS, ACC)
     return values

@@ -86,7 +86,7 @@ def head_columns(block, first, HP: tl.constexpr, DP: tl.constexpr, H: tl.constex
 @triton.jit
 def _add_edges(
     total, edge_total, position, live, head, column, inside, values, weight, edge_values, index, edge_at, row_id,
-    feature_state, feature_threshold, feature_scale, edge_state, edge_threshold, edge_scale, H: tl.constexpr,
+    edge_id, feature_state, feature_threshold, feature_scale, edge_state, edge_threshold, edge_scale, H: tl.constexpr,
     D: tl.constexpr, MEMBERS: tl.constexpr, BY_POSITION: tl.constexpr, PER_CHANNEL: tl.constexpr,
     ABSOLUTE: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
@@ -111,7 +111,7 @@ def _add_edges(
         factor = tl.load(weight + at, exists, 0.0)
         if ABSOLUTE:
             factor = tl.abs(factor)
-        factor = drop_edges(factor, edge_state, edge, head, edge_threshold, edge_scale, H, MEMBERS, ACC)
+        factor = drop_edges(factor, edge_state, edge_id, edge, live, head, edge_threshold, edge_scale, H, MEMBERS, ACC)
         message *= factor[:, :, None]
     if edge_values is not None:
         edge_total += tl.load(edge_values + at, exists, 0.0)
@@ -154,8 +154,8 @@ def _write_sums(
 @triton.jit(do_not_specialize=["size", "num_segments", "num_parts", *MASK_INTEGERS])
 def _segment_sum_kernel(
     out, edge_out, part, values, weight, edge_values, bias, index, ptr, segment_of, edge_at, out_row, row_id,
-    feature_state, row_state, edge_state, slots, size, num_segments, num_parts, feature_threshold, feature_scale,
-    edge_threshold, edge_scale, JOIN: tl.constexpr, BY_POSITION: tl.constexpr, PER_CHANNEL: tl.constexpr,
+    edge_id, feature_state, row_state, edge_state, slots, size, num_segments, num_parts, feature_threshold,
+    feature_scale, edge_threshold, edge_scale, JOIN: tl.constexpr, BY_POSITION: tl.constexpr, PER_CHANNEL: tl.constexpr,
     ABSOLUTE: tl.constexpr, H: tl.constexpr, D: tl.constexpr, MEMBERS: tl.constexpr, T: tl.constexpr, K: tl.constexpr,
     CHUNK: tl.constexpr, BE: tl.constexpr, HP: tl.constexpr, DP: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
@@ -183,7 +183,7 @@ def _segment_sum_kernel(
                 else:
                     total, edge_total = _add_edges(
                         total, edge_total, position, position < end, head, column, inside, values, weight, edge_values,
-                        index, edge_at, row_id, feature_state, feature_threshold, feature_scale, edge_state,
+                        index, edge_at, row_id, edge_id, feature_state, feature_threshold, feature_scale, edge_state,
                         edge_threshold, edge_scale, H, D, MEMBERS, BY_POSITION, PER_CHANNEL, ABSOLUTE, ACC,
                     )  # fmt: skip
             total = tl.sum(total, 1)[:, None, :]
@@ -205,7 +205,7 @@ def _segment_sum_kernel(
                 position = first + (step + ahead)
                 total, edge_total = _add_edges(
                     total, edge_total, position, position < last, head, column, inside, values, weight, edge_values,
-                    index, edge_at, row_id, feature_state, feature_threshold, feature_scale, edge_state,
+                    index, edge_at, row_id, edge_id, feature_state, feature_threshold, feature_scale, edge_state,
                     edge_threshold, edge_scale, H, D, MEMBERS, BY_POSITION, PER_CHANNEL, ABSOLUTE, ACC,
                 )  # fmt: skip
         _write_sums(total, edge_total, segment, live, head, column, inside, out, edge_out, edge_values, bias, out_row,
@@ -269,8 +269,8 @@ def segment_sum(
     out: Tensor, values: Tensor, segments: Segments, *, index: Tensor | None, by_position: bool = False,
     weight: Tensor | None = None, absolute: bool = False, edge_values: Tensor | None = None,
     edge_out: Tensor | None = None, bias: Tensor | None = None, out_row: Tensor | None = None,
-    row_id: Tensor | None = None, on_values: Dropout = NO_DROPOUT, on_rows: Dropout = NO_DROPOUT,
-    on_edges: Dropout = NO_DROPOUT,
+    row_id: Tensor | None = None, edge_id: Tensor | None = None, on_values: Dropout = NO_DROPOUT,
+    on_rows: Dropout = NO_DROPOUT, on_edges: Dropout = NO_DROPOUT,
 ) -> None:  # fmt: skip
     """Fill ``out[s]`` with ``m_row[s] * sum over edges e of s: m_edge[e] * weight[e] * m_value * values[index[e]]``.
 
@@ -289,8 +289,8 @@ def segment_sum(
     part = out.new_empty(long.num_slots, num_heads * (channels + 1), dtype=dtype)
     features = on_values if on_rows.state is None else on_rows
     tensors = (
-        out, edge_out, part, values, weight, edge_values, bias, index, *segments, out_row, row_id, on_values.state,
-        on_rows.state, on_edges.state, long.slots,
+        out, edge_out, part, values, weight, edge_values, bias, index, *segments, out_row, row_id, edge_id,
+        on_values.state, on_rows.state, on_edges.state, long.slots,
     )  # fmt: skip
     for join, num_parts in enumerate((long.num_parts, long.num_begins)):
         grid = num_parts + (0 if join else num_blocks(num_segments, together))

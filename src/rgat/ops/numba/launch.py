@@ -1,4 +1,4 @@
-"""Run compiled loops on the threads that PyTorch's own operations use.
+"""Pass tensors to compiled loops, and run the loops on the threads that PyTorch's own operations use.
 
 A second pool of threads would slow both down: an OpenMP thread that has finished its part spins for some milliseconds
 on a core that the other pool needs. So loops run as a parallel region of the OpenMP library that PyTorch has loaded, or
@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
+import math
 import os
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -18,9 +19,18 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from rgat.ops import cache
 from rgat.ops.numba.blas import find_function, use_threads
 from rgat.ops.numba.compile import announce
+
+Array = NDArray[Any]
+
+NO_INDEX = np.empty(0, np.int32)
+NO_IDS = np.empty(0, np.int64)
+NO_MARKS = np.empty(0, np.bool_)
+NUMBERS = {torch.float32: np.float32, torch.float64: np.float64}
 
 ALONE = 1 << 14  # numbers to move; with fewer, a second thread costs more than it saves
 
@@ -39,10 +49,8 @@ if hasattr(os, "register_at_fork"):  # not on Windows, where processes do not fo
     os.register_at_fork(after_in_child=_note_fork)
 
 
-@functools.cache
-def _parallel() -> Callable[..., None] | None:
-    function: Callable[..., None] | None = find_function(("GOMP_parallel",))
-    return function
+def _parallel() -> Any:
+    return find_function(("GOMP_parallel",))
 
 
 def _num_threads() -> int:
@@ -61,8 +69,6 @@ def _run_sequentially(tasks: Iterable[Callable[[], None]]) -> None:
 
 def _run_in_parallel(tasks: list[Callable[[], None]]) -> None:
     """Call functions that release the global interpreter lock on the threads of an OpenMP team."""
-    parallel = _parallel()
-    assert parallel is not None
     waiting, errors = iter(tasks), []
 
     def body(_: Any) -> None:
@@ -71,16 +77,16 @@ def _run_in_parallel(tasks: list[Callable[[], None]]) -> None:
         except BaseException as error:
             errors.append(error)
 
-    parallel(_Body(body), None, ctypes.c_uint(len(tasks)), ctypes.c_uint(0))
+    _parallel()(_Body(body), None, ctypes.c_uint(len(tasks)), ctypes.c_uint(0))
     if errors:
         raise errors[0]
 
 
-def run(kernel: Callable[..., Any], bounds: list[int], *arguments: Any) -> None:
-    """Call ``kernel(lo, hi, ...)`` in parallel for each non-empty range between neighbouring bounds."""
+def run(loop: Callable[..., Any], bounds: list[int], *arguments: Any) -> None:
+    """Call ``loop(lo, hi, ...)`` in parallel for each non-empty range between neighbouring bounds."""
     announce()
     tasks: list[Callable[[], None]] = [
-        functools.partial(kernel, lo, hi, *arguments) for lo, hi in itertools.pairwise(bounds) if lo < hi
+        functools.partial(loop, lo, hi, *arguments) for lo, hi in itertools.pairwise(bounds) if lo < hi
     ]
     if len(tasks) > 1:
         _run_in_parallel(tasks)
@@ -88,7 +94,7 @@ def run(kernel: Callable[..., Any], bounds: list[int], *arguments: Any) -> None:
         _run_sequentially(tasks)
 
 
-def cut(ptr: NDArray[Any], lo: int, hi: int, width: int) -> list[int]:
+def cut(ptr: Array, lo: int, hi: int, width: int) -> list[int]:
     """Return the bounds of one range of ``lo:hi`` per thread, with equal numbers of elements by ``ptr``."""
     threads = _num_threads()
     total = int(ptr[hi] - ptr[lo]) + hi - lo
@@ -104,3 +110,36 @@ def even(lo: int, hi: int, width: int) -> list[int]:
     if threads == 1 or (hi - lo) * width < ALONE:
         return [lo, hi]
     return [lo + (hi - lo) * k // threads for k in range(threads + 1)]
+
+
+def as_array(tensor: Tensor) -> Array:
+    """Return the tensor as an array on the same memory."""
+    array: Array = (tensor.detach() if tensor.requires_grad else tensor).numpy()
+    return array
+
+
+def as_matrix(tensor: Tensor) -> Array:
+    """Return the tensor as a matrix, with all axes behind the first as one."""
+    array = as_array(tensor)
+    return array.reshape(array.shape[0], math.prod(array.shape[1:]))
+
+
+def indices(tensor: Tensor) -> Array:
+    """Return the indices of a graph, which every call reads, as an array that is made once."""
+    values = cache.derived(tensor)
+    array: Array | None = values.get("array")
+    if array is None:
+        # The array of a tensor keeps it alive, that of its alias does not.
+        array = values["array"] = tensor.detach().numpy()
+    return array
+
+
+@functools.cache
+def nothing(dtype: torch.dtype, *shape: int) -> Array:
+    """Return an array without entries, for an input that a call does not have."""
+    return np.empty(shape, NUMBERS[dtype])
+
+
+def optional_indices(node: Tensor | None) -> Array:
+    """Return the indices as an array; without entries for None."""
+    return NO_INDEX if node is None else indices(node)
