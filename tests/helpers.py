@@ -24,6 +24,16 @@ def random_graph(num_nodes=9, num_edges=60, num_relations=4, edge_dim=None, seed
     )
 
 
+def hub_graph(degree, as_target):
+    """Return a graph in which one node has a very high degree in one of three relations."""
+    generator = torch.Generator().manual_seed(3)
+    many = torch.randint(1, 50, (degree,), generator=generator)
+    few = torch.randint(50, (2, 100), generator=generator)
+    edges = torch.stack([many, torch.zeros_like(many)] if as_target else [torch.zeros_like(many), many])
+    relation = torch.cat([torch.ones(degree, dtype=torch.long), torch.randint(3, (100,), generator=generator)])
+    return RelationalGraph(torch.cat([edges, few], dim=1), relation, num_nodes=50, num_relations=3)
+
+
 def with_edge_attr(graph, edge_attr):
     return RelationalGraph(
         graph.edge_index,

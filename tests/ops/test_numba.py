@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 import torch
-from helpers import assert_close, assert_matches_reference, pack_half, random_graph, unpack
+from helpers import assert_close, assert_matches_reference, hub_graph, pack_half, random_graph, unpack
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rgat import RelationalGraph, ops
@@ -33,22 +33,12 @@ def test_awkward_sizes(size, plan):
         assert_matches_reference(conv, torch.randn(40, F), graph, torch.float32, backend="numba", plan=plan)
 
 
-def hub(degree, as_target):
-    """Return a graph in which one node has a very high degree in one of three relations."""
-    generator = torch.Generator().manual_seed(3)
-    many = torch.randint(1, 50, (degree,), generator=generator)
-    few = torch.randint(50, (2, 100), generator=generator)
-    edges = torch.stack([many, torch.zeros_like(many)] if as_target else [torch.zeros_like(many), many])
-    relation = torch.cat([torch.ones(degree, dtype=torch.long), torch.randint(3, (100,), generator=generator)])
-    return RelationalGraph(torch.cat([edges, few], dim=1), relation, num_nodes=50, num_relations=3)
-
-
 @pytest.mark.parametrize("as_target", [True, False])
 @pytest.mark.parametrize("scope", ["within", "across"])
 def test_a_row_of_degree_200000(scope, as_target, two_threads):
     conv = RGATConv(6, 4, 3, heads=2, scope=scope)
     for dtype in (torch.float64, torch.float32):
-        assert_matches_reference(conv, torch.randn(50, 6), hub(200_000, as_target), dtype, backend="numba")
+        assert_matches_reference(conv, torch.randn(50, 6), hub_graph(200_000, as_target), dtype, backend="numba")
 
 
 def test_no_edges_no_relations_no_nodes():

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers import assert_close, assert_matches_reference, pack_half, random_graph, unpack
+from helpers import assert_close, assert_matches_reference, hub_graph, pack_half, random_graph, unpack
 
 from rgat import RelationalGraph, ops
 from rgat.models import NodeClassifier
@@ -41,13 +41,7 @@ def test_attention_with_many_channels():
 @pytest.mark.parametrize("as_target", [True, False])
 @pytest.mark.parametrize("scope", ["within", "across"])
 def test_a_row_of_degree_a_million(scope, as_target):
-    degree, generator = 1_000_000, torch.Generator().manual_seed(3)
-    many = torch.randint(1, 50, (degree,), generator=generator)
-    edges = torch.stack([many, torch.zeros_like(many)] if as_target else [torch.zeros_like(many), many])
-    few = torch.randint(50, (2, 100), generator=generator)
-    relation = torch.cat([torch.ones(degree, dtype=torch.long), torch.randint(3, (100,), generator=generator)])
-    graph = RelationalGraph(torch.cat([edges, few], dim=1), relation, num_nodes=50, num_relations=3)
-    conv = RGATConv(6, 4, 3, heads=2, scope=scope)
+    graph, conv = hub_graph(1_000_000, as_target), RGATConv(6, 4, 3, heads=2, scope=scope)
     # Sums have a million float32 terms.
     options = {"backend": "triton", "device": "cuda", "tolerance": 1e-4}
     assert_matches_reference(conv, torch.randn(50, 6), graph, torch.float32, **options)

@@ -38,7 +38,7 @@ def normalise_counted(
     ``total`` adds up what several processes have; None: there is one.
     """
     total = total or (lambda summand: summand)
-    statistics: Any = norm
+    layer: Any = norm
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     weight = counted.to(wide.dtype).view(-1, *[1] * (x.dim() - 1))
     number = total(weight.sum())
@@ -47,10 +47,10 @@ def normalise_counted(
     centred = wide - mean
     variance = total((centred.square() * weight).sum(0)) / at_least_one
     with torch.no_grad():
-        statistics.num_batches_tracked += has_variance
-        rate = has_variance.to(statistics.running_mean.dtype) * statistics.momentum
+        layer.num_batches_tracked += has_variance
+        rate = has_variance.to(layer.running_mean.dtype) * layer.momentum
         unbiased = variance * (number / (number - 1).clamp(min=1))
-        statistics.running_mean.lerp_(mean.to(rate.dtype), rate)
-        statistics.running_var.lerp_(unbiased.to(rate.dtype), rate)
-    out: Tensor = centred * torch.rsqrt(variance + statistics.eps) * statistics.weight + statistics.bias
+        layer.running_mean.lerp_(mean.to(rate.dtype), rate)
+        layer.running_var.lerp_(unbiased.to(rate.dtype), rate)
+    out: Tensor = centred * torch.rsqrt(variance + layer.eps) * layer.weight + layer.bias
     return out.to(x.dtype)

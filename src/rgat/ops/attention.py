@@ -22,7 +22,7 @@ all nodes times all relations.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -32,7 +32,29 @@ from rgat.ops.dispatch import get_backend
 from rgat.ops.projection import fold_kernels, fold_kernels_backward
 from rgat.ops.registration import like_inputs, operator, wide, widen
 
-_Inputs = tuple[Any, Any, Any, Any]  # values, queries, keys and edge logits; or a table, kernels and edge logits
+_Tensors = tuple[Any, Any, Any, Any]  # the first four of `_AttendInputs`
+
+
+class _AttendInputs(NamedTuple):
+    """The arguments of `attend`."""
+
+    values: Tensor
+    queries: Tensor | None
+    keys: Tensor | None
+    edge_logits: Tensor | None
+    places: list[Tensor]  # the fields of `TablePlaces`, or nothing
+    call: Call
+
+
+class _ConvolveInputs(NamedTuple):
+    """The arguments of `convolve`."""
+
+    x: Tensor
+    kernels: Tensor
+    attention_kernels: Tensor | None
+    edge_logits: Tensor | None
+    bias: Tensor | None
+    call: Call
 
 
 def _backend(tensor: Tensor, call: Call) -> Backend:
@@ -44,34 +66,22 @@ def _num_nodes(call: Call) -> int:
 
 
 @operator("rgat::attention")
-def _attend(
-    values: Tensor,
-    queries: Tensor | None,
-    keys: Tensor | None,
-    edge_logits: Tensor | None,
-    places: list[Tensor],
-    call: Call,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _attend(inputs: _AttendInputs) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return outputs, attention and, of a table, the queries and keys that were made of its rows."""
+    values, _, _, _, places, call = inputs
     backend = _backend(values, call)
-    inputs: _Inputs = tuple(widen((values, queries, keys, edge_logits), backend))
+    tensors: _Tensors = tuple(widen(inputs[:4], backend))
     if places:
-        out, attention, made_queries, made_keys = _attend_table(backend, *inputs, TablePlaces(*places), call)
+        out, attention, made_queries, made_keys = _attend_table(backend, *tensors, TablePlaces(*places), call)
     else:
-        out, attention = backend.attend(*inputs, call)
+        out, attention = backend.attend(*tensors, call)
         made_queries, made_keys = attention.new_empty(0), attention.new_empty(0)
     return out.to(values.dtype), attention, made_queries, made_keys
 
 
 @_attend.register_fake
-def _(
-    values: Tensor,
-    queries: Tensor | None,
-    keys: Tensor | None,
-    edge_logits: Tensor | None,
-    places: list[Tensor],
-    call: Call,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _(inputs: _AttendInputs) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    values, queries, _, _, places, call = inputs
     heads = values.shape[1]
     out = values.new_empty(_num_nodes(call), heads, values.shape[2])
     attention = values.new_empty(call.structure.target.shape[0], heads, dtype=wide(values.dtype))
@@ -92,23 +102,19 @@ def _attend_backward(
     attention: Tensor,
     made_queries: Tensor,
     made_keys: Tensor,
-    values: Tensor,
-    queries: Tensor | None,
-    keys: Tensor | None,
-    edge_logits: Tensor | None,
-    places: list[Tensor],
-    call: Call,
+    inputs: _AttendInputs,
     needs: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    backend, inputs = _backend(values, call), (values, queries, keys, edge_logits)
+    values, _, _, _, places, call = inputs
+    backend = _backend(values, call)
     wide_grad, wide_grad_attention, *saved = widen((grad, grad_attention, attention, made_queries, made_keys), backend)
-    operands: _Inputs = tuple(widen(inputs, backend))
+    tensors: _Tensors = tuple(widen(inputs[:4], backend))
     if places:
-        tensors = (wide_grad, wide_grad_attention, tuple(saved), operands)
-        grads = _attend_table_backward(backend, *tensors, TablePlaces(*places), call)
+        output_grads = (wide_grad, wide_grad_attention)
+        grads = _attend_table_backward(backend, *output_grads, tuple(saved), tensors, TablePlaces(*places), call)
     else:
-        grads = backend.attend_backward(wide_grad, wide_grad_attention, saved[0], *operands, call)
-    return like_inputs(grads, inputs, needs, grad)
+        grads = backend.attend_backward(wide_grad, wide_grad_attention, saved[0], *tensors, call)
+    return like_inputs(grads, inputs[:4], needs, grad)
 
 
 _attend.register_backward(_attend_backward, differentiable=4, grads=2, saves_outputs=True)
@@ -185,7 +191,7 @@ def attend(
         call: the graph, the settings and the dropout state.
         places: of the graph's rows in the table.
     """
-    out, attention, _, _ = _attend(values, queries, keys, edge_logits, list(places or ()), call)
+    out, attention, _, _ = _attend(_AttendInputs(values, queries, keys, edge_logits, list(places or ()), call))
     return out, attention
 
 
@@ -196,15 +202,9 @@ def _operands(
 
 
 @operator("rgat::convolve_graph", record=True)
-def _convolve(
-    x: Tensor,
-    kernels: Tensor,
-    attention_kernels: Tensor | None,
-    edge_logits: Tensor | None,
-    bias: Tensor | None,
-    call: Call,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _convolve(inputs: _ConvolveInputs) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return the outputs, the fields of `Saved`, and the folded kernels."""
+    x, kernels, attention_kernels, edge_logits, bias, call = inputs
     backend = _backend(x, call)
     weight, query_weight = fold_kernels(backend, kernels, attention_kernels, x)
     operands = _operands(backend, x, weight, query_weight, edge_logits)
@@ -216,16 +216,10 @@ def _convolve(
 
 
 @_convolve.register_fake
-def _(
-    x: Tensor,
-    kernels: Tensor,
-    attention_kernels: Tensor | None,
-    edge_logits: Tensor | None,
-    bias: Tensor | None,
-    call: Call,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _(inputs: _ConvolveInputs) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    x, kernels, attention_kernels, _, _, call = inputs
     s, backend = call.structure, _backend(x, call)
-    relations, heads, inputs, channels = kernels.shape
+    relations, heads, in_channels, channels = kernels.shape
     width = 0 if attention_kernels is None else attention_kernels.shape[3]
     dtype = x.dtype if backend.TAKES_HALF else wide(x.dtype)
     sources, targets = s.sources.node.shape[0], s.targets.node.shape[0]
@@ -237,11 +231,11 @@ def _(
         queries=x.new_empty(targets if width else 0, heads, width, dtype=dtype),
         values=x.new_empty(sources, batch, value_columns, dtype=dtype),
         keys=x.new_empty(sources, batch, share * width, dtype=dtype),
-        sums=x.new_empty(targets if any(call.aggregated) else 0, heads, inputs, dtype=dtype),
+        sums=x.new_empty(targets if any(call.aggregated) else 0, heads, in_channels, dtype=dtype),
     )
     folded = (x.new_empty(0), x.new_empty(0))
     if width:
-        sizes = (relations, batch, inputs)
+        sizes = (relations, batch, in_channels)
         folded = (x.new_empty(*sizes, share * (channels + width)), x.new_empty(*sizes, share * width))
     return x.new_empty(_num_nodes(call), heads, channels), *saved, *folded
 
@@ -253,14 +247,10 @@ def _convolve_backward(
     saved: Saved,
     weight: Tensor,
     query_weight: Tensor,
-    x: Tensor,
-    kernels: Tensor,
-    attention_kernels: Tensor | None,
-    edge_logits: Tensor | None,
-    bias: Tensor | None,
-    call: Call,
+    inputs: _ConvolveInputs,
     needs: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    x, kernels, attention_kernels, edge_logits, _, call = inputs
     backend = _backend(x, call)
     folded: tuple[Tensor, Tensor | None] = (weight, query_weight)
     if attention_kernels is None:
@@ -275,7 +265,7 @@ def _convolve_backward(
     assert dweight is not None
     dkernels, dattention = fold_kernels_backward(backend, dweight, dquery_weight, kernels, attention_kernels)
     grads = (None if dx is None else dx.view(x.shape), dkernels, dattention, dlogits, dbias)
-    return like_inputs(grads, (x, kernels, attention_kernels, edge_logits, bias), needs, grad)
+    return like_inputs(grads, inputs[:5], needs, grad)
 
 
 _convolve.register_backward(_convolve_backward, differentiable=5, grads=2, saves_outputs=True)
@@ -290,7 +280,7 @@ def convolve(
     bias: Tensor | None = None,  # [H * D], added to each node's outputs
 ) -> tuple[Tensor, Tensor]:
     """Attend to projections of ``x``; relations are not aggregated first in a batch."""
-    out, attention, *_ = _convolve(x, kernels, attention_kernels, edge_logits, bias, call)
+    out, attention, *_ = _convolve(_ConvolveInputs(x, kernels, attention_kernels, edge_logits, bias, call))
     return out, attention
 
 

@@ -144,11 +144,9 @@ class Operator:
             inputs, function = arguments[:-1], arguments[-1]
             outputs = function(*inputs)
             ctx.set_materialize_grads(False)
-            first = outputs[0] if isinstance(outputs, tuple) else outputs
-            ctx.shape, ctx.others = first.shape, []
+            ctx.shape, ctx.others = (outputs[0] if isinstance(outputs, tuple) else outputs).shape, []
             kept: list[Tensor | None] = []
-            saved = (*(outputs[1:] if saves_outputs else ()), *inputs)
-            for value in saved:
+            for value in (*(outputs[1:] if saves_outputs else ()), *inputs):
                 if value is None or isinstance(value, Tensor):
                     ctx.others.append(None)
                     kept.append(value)
