@@ -8,8 +8,7 @@ import rgat
 from rgat import RelationalGraph
 from rgat.models import NodeClassifier
 from rgat.nn import RGATConv
-from rgat.predictor.calibration import Calibration
-from rgat.predictor.ensemble import Ensemble
+from rgat.predictor.ensemble import Calibration, Ensemble
 from rgat.predictor.explain_node import agreement, flow, layer_attention, logits_at_equal_share, receptive_field
 
 PERSON = "http://institute.example/person/3"

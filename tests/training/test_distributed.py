@@ -27,14 +27,14 @@ RUN = """
     out, settings, train = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
     data = load("molecules")
     data = dataclasses.replace(data, train=torch.cat([data.train, data.test])[:train])
-    steps, step = [], loop.Training._step
+    steps, step = [], loop.Training.step
 
     def watched(self, ids):
         losses = step(self, ids)
         steps.append(float(processes().average(losses.clone())))
         return losses
 
-    loop.Training._step = watched
+    loop.Training.step = watched
     with joined_processes():
         model = build_model(data, 1, hidden_channels=8, dense_channels=8, heads=2, batch_norm=True).double()
         data = dataclasses.replace(data, graphs=dataclasses.replace(data.graphs, x=data.graphs.x.double()))

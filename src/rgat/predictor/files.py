@@ -19,11 +19,8 @@ from rgat.locks import locked
 from rgat.predictor.explain_molecule import MoleculeExplanation
 from rgat.predictor.explain_node import ORDERS, NodeExplanation, RelationImportance
 from rgat.predictor.explorer import write_explorer
-from rgat.predictor.fitting import fit
-from rgat.predictor.fold_results import FIT
-from rgat.predictor.fold_results import NAME as FOLDS
+from rgat.predictor.fitting import FIT, FOLDS, fit, forecast
 from rgat.predictor.folder import NAME as PREDICTOR
-from rgat.predictor.forecast import forecast
 from rgat.predictor.inspection import describe as describe_data
 from rgat.predictor.inspection import find_leaks
 from rgat.predictor.predictions import PREDICTED, Predictions
@@ -34,7 +31,7 @@ from rgat.training.checkpoint import NAME as CHECKPOINT
 from rgat.training.checkpoint import has_checkpoint
 from rgat.training.configuration import check_options, read_config, read_option
 from rgat.training.distributed import processes, under_torchrun
-from rgat.training.progress import Progress, no_progress
+from rgat.training.run import Progress, no_progress
 
 __all__ = ["check_options", "forecast", "load"]
 

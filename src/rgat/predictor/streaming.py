@@ -26,7 +26,7 @@ from rgat.data.tables import csv_cell, separator_hint
 from rgat.locks import locked
 from rgat.predictor.predictions import table_text
 from rgat.predictor.predictor import MoleculeBatch, MoleculePredictor, parse_molecules
-from rgat.training.progress import Progress, no_progress
+from rgat.training.run import Progress, no_progress
 from rgat.workers import WorkerPool
 
 BATCH_SIZE = 512  # molecules in one forward pass: more would not be faster

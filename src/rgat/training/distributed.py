@@ -86,7 +86,9 @@ def parallel(model: nn.Module) -> Iterator[nn.Module]:
     for name, norm in norms.items():
         setattr(model, name, SyncBatchNorm(norm))
     try:
-        yield DistributedDataParallel(model, broadcast_buffers=False)
+        wrapper = DistributedDataParallel(model)
+        wrapper.broadcast_buffers = False  # each process has its own dropout seeds
+        yield wrapper
     finally:
         for name, norm in norms.items():
             setattr(model, name, norm.train(model.training))

@@ -18,8 +18,7 @@ from rgat.training.capture import training_on
 from rgat.training.configuration import Settings
 from rgat.training.distributed import processes
 from rgat.training.loop import Data, Training, device_of, fit, make_task
-from rgat.training.progress import epoch_bar
-from rgat.training.run import Epoch, Result, Run
+from rgat.training.run import Epoch, Result, Run, epoch_bar
 
 MEMORY_SHARE = 0.5  # of the free memory, for one stack
 
