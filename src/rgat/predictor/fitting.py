@@ -32,36 +32,21 @@ from rgat.predictor.ensemble import Calibration, Ensemble, calibrate_graphs, cal
 from rgat.predictor.evaluation import compare, evaluate, nan_to_none
 from rgat.predictor.inspection import check
 from rgat.predictor.predictor import Predictor, make_predictor
-from rgat.training import (
-    Epoch,
-    Job,
-    Result,
-    Settings,
-    balanced_class_weights,
-    build_model,
-    bytes_needed,
-    fit_many,
-    graph_logits,
-    has_checkpoint,
-    load_checkpoint,
-    members_that_fit,
-    node_logits,
-    save_checkpoint,
-)
-from rgat.training import fit as fit_model
-from rgat.training.checkpoint import NAME as CHECKPOINT
-from rgat.training.checkpoint import remove_checkpoint
-from rgat.training.configuration import Config, configure, split_config, task_of
+from rgat.training import has_checkpoint, load_checkpoint, save_checkpoint
+from rgat.training.checkpoint import digest, digest_data, remove_checkpoint
+from rgat.training.configuration import Config, Settings, build_model, configure, priors_of, split_config, task_of
 from rgat.training.distributed import processes
-from rgat.training.identity import digest, digest_data
-from rgat.training.priors import priors_of
-from rgat.training.run import Progress, curve_from_json, curve_to_json, no_progress
+from rgat.training.loop import Data
+from rgat.training.loop import fit as fit_model
+from rgat.training.loss import balanced_class_weights
+from rgat.training.many import Job, bytes_needed, fit_many, members_that_fit
+from rgat.training.run import Epoch, Progress, Result, curve_from_json, curve_to_json, no_progress
 from rgat.training.search import ROUND, propose, select
+from rgat.training.task import graph_logits, node_logits
 
 NUM_FOLDS = 5
 FOLDS, FIT = "folds", "fit.json"  # files of a fit in its folder
 _LARGEST = 1 << 20  # bytes of the latter
-Data = NodeData | GraphData
 
 
 def fit(
@@ -277,7 +262,7 @@ class _FoldResults:
         """Remove what a fit that failed has left, so that it can be started again with other options."""
         if self.folder is not None and processes().rank == 0:
             (self.folder / FIT).unlink(missing_ok=True)
-            remove_checkpoint(self.folder, CHECKPOINT)
+            remove_checkpoint(self.folder)
         self.remove()
 
     def _key(self, config: Mapping[str, Any], fold: int) -> str:

@@ -50,12 +50,12 @@ def predict_file(
     resume: bool = False,
     progress: Progress = no_progress,
 ) -> Streamed:
-    """Predict all molecules of a file and write a table with one row per molecule, in the same order.
+    """Predict all molecules of a file and write a .csv or .tsv table with one row per molecule, in the same order.
 
     Args:
         predictor: the predictor.
         source: CSV or TSV with a column of SMILES, or .smi or .txt with one SMILES per line; plain or compressed.
-        out: a .csv or .tsv file.
+        out: the table.
         smiles_column: by default the column called smiles.
         workers: processes that parse SMILES; by default one per core.
         resume: continue an interrupted run, whose rows are beside ``out``.

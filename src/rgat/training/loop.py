@@ -16,13 +16,12 @@ from rgat.data.dataset import PARTS
 from rgat.models import Stack
 from rgat.nn.stacked import SHARED, take_members
 from rgat.training.capture import Captured, training_on, why_not_capture
-from rgat.training.checkpoint import has_checkpoint, load_checkpoint, save_checkpoint
+from rgat.training.checkpoint import has_checkpoint, identify, load_checkpoint, run_difference, save_checkpoint
 from rgat.training.configuration import Settings
 from rgat.training.distributed import parallel, processes, separate_masks
-from rgat.training.identity import identify, run_difference
 from rgat.training.loss import l2_penalty, member_l2_penalties
 from rgat.training.run import Epoch, Result, Run, curve_from_json, curve_to_json, epoch_bar
-from rgat.training.task import GraphTask, NodeTask, Score, Task
+from rgat.training.task import GraphTask, NodeTask, Score, Task, device_of
 
 Data = NodeData | GraphData
 
@@ -76,11 +75,6 @@ def fit(
             model.load_state_dict(training.finished[0])
             model.eval()
         return training.results(model, training.runs, "alone")[0]
-
-
-def device_of(model: nn.Module) -> torch.device:
-    """Return the device of a model's first parameter."""
-    return next(model.parameters()).device
 
 
 def make_task(datas: Sequence[Data], settings: Settings, device: torch.device) -> Task:
