@@ -22,10 +22,8 @@ class GraphFiles:
     test_labels: Annotated[
         Path | None, Option(metavar="FILE", help="Labels of the test part.  [default: a fifth of --labels]")
     ] = None
-    node_column: Annotated[str | None, Option(metavar="NAME", help="Column of the nodes.  [default: the first]")] = None
-    label_column: Annotated[str | None, Option(metavar="NAME", help="Column of the classes.  [default: the last]")] = (
-        None
-    )
+    node_column: Annotated[str | None, Option(metavar="NAME", help="Column of the nodes.  [default: first]")] = None
+    label_column: Annotated[str | None, Option(metavar="NAME", help="Column of the classes.  [default: last]")] = None
     label_predicate: Annotated[
         str | None,
         Option(metavar="IRI", help="Predicate of the classes, instead of --labels; its triples are removed."),
@@ -89,9 +87,7 @@ class ModelOptions:
     batch_norm: Annotated[bool | None, Option(help="Apply batch normalisation to relational layers.")] = None
     feature_dropout: Annotated[float | None, Option(metavar="RATE", help="Rate of feature dropout.")] = None
     edge_dropout: Annotated[float | None, Option(metavar="RATE", help="Rate of edge dropout.")] = None
-    kernel_l2: Annotated[float | None, Option("--l2", metavar="RATE", help="Coefficient of the squared kernels.")] = (
-        None
-    )
+    kernel_l2: Annotated[float | None, Option("--l2", metavar="RATE", help="Coefficient of squared kernels.")] = None
 
 
 @grouped

@@ -52,14 +52,9 @@ def predict_file(
 ) -> Streamed:
     """Predict all molecules of a file and write a .csv or .tsv table with one row per molecule, in the same order.
 
-    Args:
-        predictor: the predictor.
-        source: CSV or TSV with a column of SMILES, or .smi or .txt with one SMILES per line; plain or compressed.
-        out: the table.
-        smiles_column: by default the column called smiles.
-        workers: processes that parse SMILES; by default one per core.
-        resume: continue an interrupted run, whose rows are beside ``out``.
-        progress: called with the share that is done.
+    The file is CSV or TSV with a column of SMILES (by default the one called smiles), or .smi or .txt with one SMILES
+    per line; plain or compressed. So many worker processes parse SMILES, by default one per core. With ``resume``, an
+    interrupted run continues, whose rows are beside ``out``.
     """
     source, out = Path(source), Path(out)
     if out.suffix not in (".csv", ".tsv"):

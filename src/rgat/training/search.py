@@ -8,6 +8,7 @@ number of workers.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -86,9 +87,8 @@ def select(trials: Sequence[Record]) -> Record:
 
 def retrain_epochs(trial: Record) -> int:
     """Return the number of epochs to retrain for: the median of the folds' best epochs, rounded up."""
-    epochs: list[int] = sorted(fold["best_epoch"] for fold in trial["folds"])
-    middle = (epochs[(len(epochs) - 1) // 2] + epochs[len(epochs) // 2]) / 2
-    return math.ceil(middle)
+    epochs: list[int] = [fold["best_epoch"] for fold in trial["folds"]]
+    return math.ceil(statistics.median(epochs))
 
 
 def _optuna() -> Any:

@@ -234,9 +234,7 @@ class GraphTask:
         if self._padded is None:
             self._padded = PaddedBatch(store, size, self.device, Capacity.usual(store, self.data.train, size))
             self._tables = [
-                None
-                if table is None
-                else torch.cat([table, table.new_full((1, *table.shape[1:]), value)]).to(self.device)
+                None if table is None else nn.functional.pad(table, (0, 0, 0, 1), value=value).to(self.device)
                 for table, value in ((store.x, 0), (store.edge_attr, 0), (self.data.labels, MISSING))
             ]
         if not same and not self._padded.holds(ids):
