@@ -147,7 +147,7 @@ def test_a_process_with_one_node_is_normalised_by_the_nodes_of_all_processes(oth
     together = normalise(before, torch.cat([x, theirs]))[:1]
     mean = torch.cat([x, theirs]).mean(0)
     shares = iter([torch.tensor(float(others)), theirs.sum(0), (theirs - mean).square().sum(0)])
-    monkeypatch.setattr(distributed, "_sum", lambda own: own + next(shares))
+    monkeypatch.setattr(distributed._Sum, "apply", lambda own: own + next(shares))
     out = normalise(distributed.SyncBatchNorm(norm), x)
     torch.testing.assert_close(out, together)
     for ours, expected in zip(norm.buffers(), before.buffers(), strict=True):

@@ -8,9 +8,8 @@ import rgat
 from rgat import RelationalGraph
 from rgat.models import NodeClassifier
 from rgat.nn import RGATConv
-from rgat.predictor.calibration import Calibration
-from rgat.predictor.ensemble import Ensemble
-from rgat.predictor.explain_node import agreement, flow, layer_attention, logits_at_equal_share, receptive_field
+from rgat.predictor.ensemble import Calibration, Ensemble
+from rgat.predictor.explain_node import agreement, flow, layer_attention, logits_at_equal_share
 
 PERSON = "http://institute.example/person/3"
 
@@ -34,9 +33,9 @@ def test_walks_are_credited_to_the_edge_they_start_with():
 
 def test_the_receptive_field_alone_gives_the_same_logits(node_model):
     data, node = node_model.data, node_model.find(PERSON)
-    edges = receptive_field(data.graph, node)
-    assert len(edges) < data.graph.num_edges
-    logits = node_model.member_logits(data.x, data.graph.with_edges(edges))
+    graph, _ = data.graph.receptive_fields(torch.tensor([node]))
+    assert node_model.explain(PERSON).num_edges == graph.num_edges < data.graph.num_edges
+    logits = node_model.member_logits(data.x, graph)
     assert torch.allclose(logits[:, node], node_model.logits[:, node], atol=1e-5)
 
 

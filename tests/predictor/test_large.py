@@ -8,8 +8,7 @@ import pytest
 
 import rgat
 from rgat.data import load
-from rgat.predictor import comparison, forecast
-from rgat.predictor import fitting as estimate
+from rgat.predictor import evaluation, fitting
 from rgat.training import Settings, many
 
 QUICK = {"max_epochs": 3, "patience": 3, "hidden_channels": 8}
@@ -26,8 +25,8 @@ def test_where_memory_is_short_folds_are_trained_one_at_a_time_to_the_same_model
         models.extend(map(weakref.ref, given))
         return fit_many(given, *arguments, **options)
 
-    fit_many = estimate.fit_many
-    monkeypatch.setattr(estimate, "fit_many", watched)
+    fit_many = fitting.fit_many
+    monkeypatch.setattr(fitting, "fit_many", watched)
     monkeypatch.setattr(many, "free_memory", lambda device: 1)
     alone = rgat.fit(node_data, comparison=False, **QUICK)
     assert sizes == [1] * 6, "five folds and the model"
@@ -37,14 +36,14 @@ def test_where_memory_is_short_folds_are_trained_one_at_a_time_to_the_same_model
 
 @pytest.mark.parametrize(("free", "sizes"), [(3.5, [1, 1, 1, 1, 1]), (5, [2, 2, 1]), (1000, [5])])
 def test_so_many_folds_are_trained_together_as_fit_in_half_of_the_free_memory(node_data, monkeypatch, free, sizes):
-    found, fit_many = [], estimate.fit_many
+    found, fit_many = [], fitting.fit_many
 
     def counted(given, *arguments, **options):
         found.append(len(given))
         return fit_many(given, *arguments, **options)
 
-    monkeypatch.setattr(estimate, "fit_many", counted)
-    model = estimate.build_model(node_data, hidden_channels=8)
+    monkeypatch.setattr(fitting, "fit_many", counted)
+    model = fitting.build_model(node_data, hidden_channels=8)
     needed = many.bytes_needed(many.Job(model, node_data, Settings(), 0))
     monkeypatch.setattr(many, "free_memory", lambda device: free * needed)
     rgat.fit(node_data, comparison=False, **QUICK)
@@ -52,7 +51,7 @@ def test_so_many_folds_are_trained_together_as_fit_in_half_of_the_free_memory(no
 
 
 def test_a_comparison_for_which_memory_is_short_is_left_out_and_says_why(node_data, monkeypatch):
-    monkeypatch.setattr(estimate, "free_memory", lambda device: 1000)
+    monkeypatch.setattr(fitting, "free_memory", lambda device: 1000)
     fitted = rgat.fit(node_data, **QUICK)
     majority, feat, rgcn = fitted.report["comparison"]
     assert majority["scores"]
@@ -68,8 +67,8 @@ def test_a_comparison_that_fails_leaves_the_model(node_data, monkeypatch, error,
     def fail(*arguments):
         raise error
 
-    monkeypatch.setitem(comparison.NODE_BASELINES, "FEAT", fail)
-    monkeypatch.setattr(comparison, "_rgcn", fail)
+    monkeypatch.setitem(evaluation.NODE_BASELINES, "FEAT", fail)
+    monkeypatch.setattr(evaluation, "_rgcn", fail)
     rows = rgat.fit(node_data, **QUICK).report["comparison"]
     assert [row["note"] for row in rows] == ["", f"left out: {note}", f"left out: {note}"]
 
@@ -78,27 +77,27 @@ def test_a_model_is_kept_before_it_is_compared(node_data, monkeypatch, tmp_path)
     def killed(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(estimate, "compare", killed)
+    monkeypatch.setattr(fitting, "compare", killed)
     with pytest.raises(KeyboardInterrupt):
         rgat.fit(node_data, keep=lambda fitted: fitted.save(tmp_path), **QUICK)
     assert rgat.predictor.load(tmp_path).report["scores"]["test"] >= 0
 
 
 def test_what_a_fit_can_take_is_counted_before_it_begins(node_data, monkeypatch):
-    monkeypatch.setattr(forecast, "_seconds_per_epoch", lambda data, config, seed, device: 2.0)
-    assert forecast.forecast(node_data, max_epochs=150) == (
+    monkeypatch.setattr(fitting, "_seconds_per_epoch", lambda data, config, seed, device: 2.0)
+    assert fitting.forecast(node_data, max_epochs=150) == (
         "time: about 1:00:00 (h:mm:ss) for cross-validation in 5 folds, the model, an RGCN to compare with; "
         "up to 150 epochs each"
     )
-    assert forecast.forecast(node_data, comparison=False, max_epochs=1) == (
+    assert fitting.forecast(node_data, comparison=False, max_epochs=1) == (
         "time: about 0:00:12 (h:mm:ss) for cross-validation in 5 folds, the model; up to 1 epoch each"
     )
-    found = forecast.forecast(load("molecules"), ensemble=3, search=4, max_epochs=1000)
+    found = fitting.forecast(load("molecules"), ensemble=3, search=4, max_epochs=1000)
     assert found.startswith(
         "time: about 4:26:40 (h:mm:ss) for 4 configurations to try (larger ones take longer), 3 models, an RGCN"
     )
 
 
 def test_an_epoch_is_timed_on_the_data(node_data):
-    config = estimate.configure("node", QUICK)
-    assert forecast._seconds_per_epoch(estimate.make_folds(node_data, 0)[0], config, 0, "cpu") > 0
+    config = fitting.configure("node", QUICK)
+    assert fitting._seconds_per_epoch(fitting.make_folds(node_data, 0)[0], config, 0, "cpu") > 0

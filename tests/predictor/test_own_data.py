@@ -10,6 +10,8 @@ from rich.console import Console
 from rgat import cli
 from rgat.data.synthetic.molecules import PATTERNS, molecule_set
 from rgat.predictor import files as own_data
+from rgat.predictor import load
+from rgat.predictor.inspection import describe
 from rgat.predictor.text import comparison_rows, node_rows, node_sentences, performance, short
 
 
@@ -116,7 +118,7 @@ def test_a_model_of_a_data_set_by_name_can_be_used_too(tmp_path, rgat):
     assert done.returncode == 0, done.stderr
     done = rgat("predict", tmp_path / "m", "--node", "verdict 3")
     assert "class" in done.stdout
-    assert own_data.load(tmp_path / "m").config["max_epochs"] == 3
+    assert load(tmp_path / "m").config["max_epochs"] == 3
 
 
 GOOD = "".join(
@@ -218,7 +220,7 @@ def test_questions_that_do_not_fit_are_refused(tmp_path, files, node_model, grap
     for model, options, message in (
         (node_model, {"smiles": "CC"}, "this is a model of the nodes of a graph"),
         (node_model, {"resume": True}, "--resume must be left out here: it is for a file of molecules"),
-        (node_model, {"nodes": ["a"], "kind": "b"}, "--type must be left out here: it is for all nodes"),
+        (node_model, {"node": ["a"], "kind": "b"}, "--type must be left out here: it is for all nodes"),
         (graph_model, {"smiles": "CC", "kind": "b"}, "--type must be left out here"),
         (graph_model, {}, "this is a model of molecules"),
         (graph_model, {"smiles": "none.smi"}, "must be an existing file"),
@@ -246,9 +248,9 @@ def test_a_leak_is_warned_of_before_training(tmp_path, files):
     graph = tmp_path / "leak.nt"
     leak = "".join(f"<{node}> <http://x/in> <http://x/{name}> .\n" for node, name in rows)
     graph.write_text(files[0].read_text() + leak)
-    lines = own_data.describe(own_data.read(None, rdf=[graph], labels=files[1]))
+    lines = describe(own_data.read(None, rdf=[graph], labels=files[1]))
     assert [line for line in lines if line.startswith("warning: <http://x/in> alone determines the class of 100%")]
-    lines = own_data.describe(own_data.read(None, rdf=[graph], labels=files[1], drop_predicates=["http://x/in"]))
+    lines = describe(own_data.read(None, rdf=[graph], labels=files[1], drop_predicates=["http://x/in"]))
     assert not [line for line in lines if line.startswith("warning")]
 
 
@@ -335,13 +337,13 @@ def test_a_training_on_files_of_ones_own_resumes_on_request_alone(tmp_path, file
         done.stderr
     )
     assert rgat(*line, 2, "--resume").returncode == 0
-    assert own_data.load(tmp_path / "m").config["max_epochs"] == 2
+    assert load(tmp_path / "m").config["max_epochs"] == 2
 
 
 def test_labels_of_unknown_nodes_are_counted(tmp_path, files):
     labels = tmp_path / "labels.tsv"
     labels.write_text(files[1].read_text() + "http://x/nobody\tvision\n")
-    lines = own_data.describe(own_data.read(None, rdf=[files[0]], labels=labels, skip_unknown=True))
+    lines = describe(own_data.read(None, rdf=[files[0]], labels=labels, skip_unknown=True))
     assert "skipped: 1 labels of nodes that are not in the graph" in lines
 
 

@@ -22,7 +22,7 @@ from rgat.data import GraphData, load
 from rgat.data.splits import stratified_folds
 from rgat.models import NodeClassifier
 from rgat.training import Settings, build_model, fit, has_checkpoint, load_checkpoint, save_checkpoint
-from rgat.training.identity import identify
+from rgat.training.checkpoint import identify
 
 TENSORS = {"a": torch.arange(6.0).view(2, 3), "b": torch.tensor(7)}
 OPTIONS = {"hidden_channels": 8, "heads": 2, "batch_norm": True, "feature_dropout": 0.3, "edge_dropout": 0.3}

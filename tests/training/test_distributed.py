@@ -27,14 +27,14 @@ RUN = """
     out, settings, train = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
     data = load("molecules")
     data = dataclasses.replace(data, train=torch.cat([data.train, data.test])[:train])
-    steps, step = [], loop.Training._step
+    steps, step = [], loop.Training.step
 
     def watched(self, ids):
         losses = step(self, ids)
         steps.append(float(processes().average(losses.clone())))
         return losses
 
-    loop.Training._step = watched
+    loop.Training.step = watched
     with joined_processes():
         model = build_model(data, 1, hidden_channels=8, dense_channels=8, heads=2, batch_norm=True).double()
         data = dataclasses.replace(data, graphs=dataclasses.replace(data.graphs, x=data.graphs.x.double()))
@@ -83,8 +83,17 @@ def test_the_command_line_trains_in_two_processes_and_one_speaks(tmp_path, free_
     done = torchrun(2, free_port, *command)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("constant attention") == 1
+    assert "FutureWarning" not in done.stderr
     names = sorted(path.name.partition("-")[0] for path in (tmp_path / "run").iterdir())
     assert names == ["checkpoint", "checkpoint.json", "fit.json", "fitted", "fitted.json"]
+
+
+def test_a_users_mistake_is_printed_by_one_process_and_named_by_the_launcher(tmp_path, free_port):
+    done = torchrun(2, free_port, "-m", "rgat", "train", "molecules", "--out", str(tmp_path / "run"), "--option", "a=1")
+    assert done.returncode != 0
+    assert done.stderr.count("rgat: `option` must be") <= 1, "none if the launcher ends the first process before"
+    assert "traceback : `option` must be" in done.stderr
+    assert "exitcode  : 2" in done.stderr
 
 
 def test_nodes_of_one_graph_are_not_shared_out(monkeypatch):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 try:
@@ -62,7 +65,12 @@ def _repeat_option(option: str, arguments: Sequence[str]) -> list[str]:
 
 
 def _fail(sentence: str) -> NoReturn:
-    print(f"rgat: {sentence}", file=sys.stderr)
+    """Print one sentence and exit; of the processes of `torchrun`, one prints, and its summary has the sentence."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ or os.environ.get("RANK", "0") == "0":
+        print(f"rgat: {sentence}", file=sys.stderr)
+    if summary := os.environ.get("TORCHELASTIC_ERROR_FILE"):
+        message = {"message": sentence, "extraInfo": {"timestamp": int(time.time())}}
+        Path(summary).write_text(json.dumps({"message": message}))
     raise SystemExit(2) from None
 
 

@@ -36,13 +36,14 @@ def explain(
       rgat explain model --smiles CCO --json
     """
     from rgat.predictor import files as own_data
+    from rgat.predictor import load
+    from rgat.predictor.text import explanation_table
 
-    fitted = own_data.load(model)
-    explanation = own_data.explain(fitted, node=node, smiles=smiles, task=task, top=top, by=by, page=page)
+    explanation = own_data.explain(load(model), node=node, smiles=smiles, task=task, top=top, by=by, page=page)
     if as_json:
         print(json.dumps(explanation.as_json(), ensure_ascii=False))
         return
-    sentences, columns, rows, texts = own_data.explanation_table(explanation, top, wide=printing.console.width >= 108)
+    sentences, columns, rows, texts = explanation_table(explanation, top, wide=printing.console.width >= 108)
     for line in sentences:
         print_line(line)
     print_table(columns, rows, texts)

@@ -14,7 +14,7 @@ from rgat.cli.printing import print_line, print_table, step_bars
 
 @dataclass(frozen=True)
 class NodeOptions:
-    """Options for models of nodes."""
+    """Options for models of nodes; the fields are named after those of `rgat.predictor.files.predict`."""
 
     node: Annotated[list[str] | None, Option(metavar="IRI", help="Predict this node; may be repeated.")] = None
     nodes: Annotated[Path | None, Option(metavar="FILE", help="Predict the nodes of a file, one per line.")] = None
@@ -29,7 +29,7 @@ class NodeOptions:
 
 @dataclass(frozen=True)
 class MoleculeOptions:
-    """Options for models of molecules."""
+    """Options for models of molecules; the fields are named after those of `rgat.predictor.files.predict`."""
 
     smiles: Annotated[
         str | None, Option(metavar="FILE|SMILES", help="Predict the molecules of a file, or one molecule.")
@@ -59,20 +59,12 @@ def predict(
       rgat predict model --smiles library.smi --out predictions.csv --resume
     """
     from rgat.predictor import files as own_data
+    from rgat.predictor import load
     from rgat.predictor.text import prediction_rows
 
-    fitted = own_data.load(model)
+    predictor = load(model)
     with step_bars() as progress:
-        predictions, notes = own_data.predict(
-            fitted,
-            out,
-            nodes=own_data.read_nodes(nodes.node or (), nodes.nodes),
-            kind=nodes.kind,
-            rdf=nodes.rdf,
-            predicate=nodes.predicate,
-            **asdict(molecules),
-            progress=progress,
-        )
+        predictions, notes = own_data.predict(predictor, out, progress=progress, **asdict(nodes), **asdict(molecules))
     if out is None and predictions is not None:
         print_table(*prediction_rows(predictions), text_columns=2)
     for line in notes:

@@ -1,25 +1,70 @@
-"""`rgat reproduce`."""
+"""`rgat reproduce`, and what `rgat search` shares with it."""
 
 from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Option
 
-from rgat.cli import protocol
 from rgat.cli.baseline import run_and_print
-from rgat.cli.options import grouped, required_data
-from rgat.cli.printing import print_line, print_table
+from rgat.cli.options import OptionalDataName, Workers, grouped, required_data
+from rgat.cli.printing import count_bar, print_line, print_table
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """Keys of an experiment's plan; None where an option is not given."""
+
+    data: OptionalDataName = None
+    models: Annotated[
+        list[str] | None,
+        Option(metavar="NAMES", help="Models, separated by commas; may be repeated.  [default: the paper's five]"),
+    ] = None
+    budget: Annotated[
+        str | None, Option(metavar="NAME", help="smoke, small (50 trials per model) or paper (200).  [default: small]")
+    ] = None
+    trials: Annotated[int | None, Option(metavar="N", help="Search trials per model.  [default: by budget]")] = None
+    folds: Annotated[
+        int | None,
+        Option(metavar="N", help="Folds of the search, of 5 for nodes or 10 for graphs.  [default: by budget]"),
+    ] = None
+    search_seed: Annotated[int | None, Option(metavar="N", help="Random seed of the search.  [default: 0]")] = None
+
+
+@dataclass(frozen=True)
+class ExecutionOptions:
+    """Where the trials and runs are executed."""
+
+    executor: Annotated[str, Option(metavar="NAME", help="local (this process), processes or ray.")] = "processes"
+    workers: Workers = None
+    address: Annotated[
+        str | None, Option(metavar="HOST:PORT", help="Address of a Ray cluster.  [default: start Ray on this machine]")
+    ] = None
+    device: Annotated[str, Option(metavar="NAME", help="cpu or cuda.")] = "cpu"
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """Where the plan and the records are."""
+
+    config: Annotated[
+        Path | None, Option(metavar="FILE", help="TOML file with a plan; options given here override it.")
+    ] = None
+    out: Annotated[
+        Path, Option(metavar="FOLDER", help="Folder for records; an interrupted command continues from them.")
+    ] = Path("runs")
+    propose: Annotated[bool, Option("--propose", help="Only write the next units of work for another machine.")] = False
 
 
 @grouped
 def reproduce(
-    plan: protocol.PlanOptions,
-    files: protocol.FileOptions,
-    execution: protocol.ExecutionOptions,
+    plan: PlanOptions,
+    files: FileOptions,
+    execution: ExecutionOptions,
     seeds: Annotated[
         int | None, Option(metavar="N", help="Final runs per model and split.  [default: by budget]")
     ] = None,
@@ -37,15 +82,18 @@ def reproduce(
       rgat reproduce mutag --executor ray --address 10.0.0.1:6379
       rgat reproduce --config configs/aifb/rgcn.toml   a setting selected before
     """
-    requested = protocol.request(plan, seeds)
+    from rgat.experiments.baseline_runs import is_baseline
+    from rgat.experiments.variants import ALL_VARIANTS
+
+    requested = plan_keys(plan, seeds)
     names = requested.get("models", [])
-    baselines = [] if files.propose else [name for name in names if _is_baseline(name)]
+    baselines = [name for name in names if not files.propose and name not in ALL_VARIANTS and is_baseline(name)]
     if baselines:
         requested["models"] = [name for name in names if name not in baselines]
     if baselines and not requested["models"]:
         records = run_and_print(baselines, required_data(plan.data), seeds or 3, files.out)
     else:
-        folder, records = protocol.run(requested, files, execution, search_only=False)
+        folder, records = run_plan(requested, files, execution, search_only=False)
         if records:
             print_table(("model", "runs", "test", "constant", "paper"), _rows(records))
             print_line(f"Records are in {folder}.")
@@ -58,12 +106,31 @@ def reproduce(
             print_line(f"{path}")
 
 
-def _is_baseline(name: str) -> bool:
-    """Return whether a name is that of a baseline, in any spelling that is not a model's."""
-    from rgat.experiments.baseline_runs import is_baseline
-    from rgat.experiments.variants import ALL_VARIANTS
+def plan_keys(plan: PlanOptions, seeds: int | None = None) -> dict[str, Any]:
+    """Return the keys of the plan that were given, with the names of models separated."""
+    given = {key: value for key, value in (asdict(plan) | {"seeds": seeds}).items() if value is not None}
+    if plan.models:
+        given["models"] = [name.strip() for names in plan.models for name in names.split(",")]
+    return given
 
-    return name not in ALL_VARIANTS and is_baseline(name)
+
+def run_plan(
+    requested: dict[str, Any], files: FileOptions, execution: ExecutionOptions, search_only: bool
+) -> tuple[Path, list[dict[str, Any]]]:
+    """Run the units of work that have no record yet; return the folder and all records, none with `--propose`.
+
+    The requested keys override those of the plan file. With ``search_only``, no final runs on test data follow.
+    """
+    from rgat.experiments.prepared import write_prepared
+    from rgat.experiments.protocol import open_protocol, run_protocol
+    from rgat.experiments.request import read_request
+
+    protocol = open_protocol((read_request(files.config) if files.config else {}) | requested, files.out)
+    if files.propose:
+        print_line(f"{write_prepared(protocol, search_only)} units to do in {protocol.folder}")
+        return protocol.folder, []
+    with count_bar(protocol.request.data, "records") as show:
+        return protocol.folder, run_protocol(protocol, search_only, on_progress=show, **asdict(execution))
 
 
 def _rows(records: list[dict[str, Any]]) -> list[tuple[str, ...]]:

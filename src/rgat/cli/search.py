@@ -6,16 +6,16 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from rgat.cli import protocol
 from rgat.cli.options import grouped, required_data
 from rgat.cli.printing import print_line, print_table
+from rgat.cli.reproduce import ExecutionOptions, FileOptions, PlanOptions, plan_keys, run_plan
 
 
 @grouped
 def search(
-    plan: protocol.PlanOptions,
-    files: protocol.FileOptions,
-    execution: protocol.ExecutionOptions,
+    plan: PlanOptions,
+    files: FileOptions,
+    execution: ExecutionOptions,
     priors: Annotated[bool, Option("--priors", help="Only print the priors.")] = False,
 ) -> None:
     """Search hyper-parameters with the paper's priors.
@@ -29,17 +29,17 @@ def search(
     if priors:
         _print_priors(required_data(plan.data))
         return
-    folder, records = protocol.run(protocol.request(plan), files, execution, search_only=True)
+    folder, records = run_plan(plan_keys(plan), files, execution, search_only=True)
     if records:
         print_table(("model", "trials", "not done", "best", "trial"), _rows(records))
         print_line(f"Records are in {folder}.")
 
 
 def _print_priors(data: str) -> None:
-    from rgat.data import GraphData, load
-    from rgat.training.priors import PRIORS
+    from rgat.data import load
+    from rgat.training.configuration import PRIORS, task_of
 
-    priors = PRIORS["graph" if isinstance(load(data), GraphData) else "node"]
+    priors = PRIORS[task_of(load(data))]
     rows = [(row.words, str(row.prior), option, "-" if row.of_attention else "yes") for option, row in priors.items()]
     print_table(("hyper-parameter", "prior", "option", "RGCN"), rows, text_columns=4)
 

@@ -29,8 +29,7 @@ from rgat.experiments.request import Request, make_request
 from rgat.experiments.units import Unit
 from rgat.experiments.variants import build_variant
 from rgat.training.configuration import split_config
-from rgat.training.priors import draw_options
-from rgat.training.search import FROM_PRIOR, ROUND, propose, retrain_epochs, select
+from rgat.training.search import FROM_PRIOR, ROUND, draw_options, propose, retrain_epochs, select
 
 STACK = 20  # seeds of node runs that train together; a constant, so that records do not depend on the machine
 

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 from rgat.checks import check_count, check_word
 from rgat.experiments.folds import NUM_FOLDS
 from rgat.experiments.variants import ALL_VARIANTS
-from rgat.training.configuration import VARIANTS, read_toml
-from rgat.training.priors import Prior, check_kinds, priors_of
+from rgat.training.configuration import VARIANTS, Prior, check_kinds, priors_of, read_toml
 
 
 class Budget(NamedTuple):

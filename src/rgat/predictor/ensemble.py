@@ -1,38 +1,111 @@
-"""An ensemble of trained models whose mean logits are calibrated, and the vocabulary of a molecule data set."""
+"""An ensemble of trained models, the calibration of its mean logits, and the vocabulary of a molecule data set.
+
+Calibration fits a slope and intercepts of the logits to held-out examples. Class weights shift the logits of a rare
+class, and long training scales them up. A slope alone (a temperature) would correct only the scale.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from rgat.data import MISSING
 from rgat.graph import RelationalGraph
 from rgat.models import Model
-from rgat.predictor.calibration import Calibration
 from rgat.training.configuration import Config
+
+# Standard deviations of the normal priors: log slopes around 0, intercepts around the shift that undoes class weights.
+SLOPE_DEVIATION, INTERCEPT_DEVIATION = 1.0, 3.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Calibration:
+    """A map from logits to probabilities."""
+
+    slope: Tensor  # [] for nodes, [tasks] for graphs
+    intercept: Tensor  # [classes] for nodes, [tasks] for graphs
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Return probabilities: for nodes ``[..., classes]``, for graphs ``[..., tasks]`` from ``[..., tasks, 2]``."""
+        if self.slope.dim() == 0:
+            return torch.softmax(self.slope.to(logits) * logits + self.intercept.to(logits), dim=-1)
+        shifted = self.slope.to(logits) * (logits[..., 1] - logits[..., 0]) + self.intercept.to(logits)
+        return torch.sigmoid(shifted)
+
+
+def calibrate_nodes(logits: Tensor, labels: Tensor) -> Calibration:
+    """Fit one slope to the logits ``[n, classes]`` and labels ``[n]`` of held-out nodes.
+
+    Node losses have no class weights, and held-out nodes are too few for more parameters.
+    """
+    logits = logits.double().cpu()
+    zero = torch.zeros(logits.shape[1], dtype=torch.float64)
+
+    def loss(log_slope: Tensor, _: Tensor) -> Tensor:
+        return torch.nn.functional.cross_entropy(log_slope.exp() * logits, labels.cpu(), reduction="sum")
+
+    slope, _ = _maximise_posterior(loss, torch.zeros((), dtype=torch.float64), zero)
+    return Calibration(slope.float(), zero.float())
+
+
+def calibrate_graphs(logits: Tensor, labels: Tensor, class_weights: Tensor) -> Calibration:
+    """Fit a slope and an intercept for each task to held-out graphs.
+
+    Logits are ``[n, tasks, 2]``, labels ``[n, tasks]`` with -1 where missing, and class weights, those of the training
+    loss, ``[tasks, 2]``.
+    """
+    margin = (logits[..., 1] - logits[..., 0]).double().cpu()
+    labels = labels.cpu()
+    expected = -(class_weights[:, 1] / class_weights[:, 0]).log().double().cpu()
+    known = labels != MISSING
+
+    def loss(log_slope: Tensor, intercept: Tensor) -> Tensor:
+        shifted = log_slope.exp() * margin + intercept
+        nll = torch.nn.functional.binary_cross_entropy_with_logits(shifted, labels.double(), reduction="none")
+        return torch.where(known, nll, 0).sum()
+
+    slope, intercept = _maximise_posterior(loss, torch.zeros_like(expected), expected)
+    return Calibration(slope.float(), intercept.float())
+
+
+def _maximise_posterior(
+    loss: Callable[[Tensor, Tensor], Tensor], log_slope: Tensor, expected: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the slopes and intercepts with the highest posterior, given the intercepts that the prior expects.
+
+    ``loss`` takes log slopes and intercepts.
+    """
+    parameters = [log_slope.clone().requires_grad_(), expected.clone().requires_grad_()]
+    optimizer = torch.optim.LBFGS(parameters, max_iter=200, line_search_fn="strong_wolfe")
+
+    def evaluate() -> Tensor:
+        optimizer.zero_grad()
+        slope, intercept = parameters
+        prior = (slope / SLOPE_DEVIATION).square().sum()
+        prior = prior + ((intercept - expected) / INTERCEPT_DEVIATION).square().sum()
+        value: Tensor = loss(slope, intercept) + prior / 2
+        value.backward()  # type: ignore[no-untyped-call]
+        return value
+
+    optimizer.step(evaluate)  # type: ignore[no-untyped-call]
+    return parameters[0].detach().exp(), parameters[1].detach()
 
 
 @dataclasses.dataclass(frozen=True)
 class Ensemble:
-    """Trained models that predict together.
+    """Trained models that predict together."""
 
-    Attributes:
-        members: the models, one per random seed.
-        config: model options and training settings, flat.
-        calibration: maps logits to probabilities.
-        report: held-out performance and the comparison with simpler systems, as plain values.
-    """
-
-    members: list[Model]
-    config: Config
+    members: list[Model]  # one per random seed
+    config: Config  # model options and training settings, flat
     calibration: Calibration
-    report: dict[str, Any]
+    report: dict[str, Any]  # held-out performance and the comparison with simpler systems, as plain values
 
     @property
     def device(self) -> torch.device:
-        """The device of the members."""
         return next(self.members[0].parameters()).device
 
     def to(self, device: torch.device | str) -> None:
@@ -64,21 +137,13 @@ class Ensemble:
 
 @dataclasses.dataclass(frozen=True)
 class MoleculeVocabulary:
-    """What a predictor keeps of its molecule data set.
-
-    Attributes:
-        tasks: names of the tasks.
-        relation_names: bond types, then "self" where atoms have self-loops.
-        in_channels: number of atom features.
-        provenance: origin of the training data.
-    """
+    """What a predictor keeps of its molecule data set."""
 
     tasks: tuple[str, ...]
-    relation_names: tuple[str, ...]
-    in_channels: int
-    provenance: dict[str, Any]
+    relation_names: tuple[str, ...]  # bond types, then "self" where atoms have self-loops
+    in_channels: int  # number of atom features
+    provenance: dict[str, Any]  # origin of the training data
 
     @property
     def self_loops(self) -> bool:
-        """Whether atoms have self-loops."""
         return "self" in self.relation_names

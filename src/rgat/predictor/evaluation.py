@@ -1,21 +1,31 @@
-"""Score a predictor on its training and test parts, with a 95 % interval of the test score."""
+"""Score a predictor, and what it has to beat on the same split: a majority vote, a simple baseline and an RGCN."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from rgat.baselines import GRAPH_BASELINES, NODE_BASELINES
 from rgat.data import MISSING, GraphData, NodeData
+from rgat.data.dataset import PARTS
+from rgat.models import Model
 from rgat.predictor.predictor import NodePredictor, Predictor
-from rgat.training import accuracy, mean_pr_auc, mean_roc_auc, roc_auc_per_task
+from rgat.training import accuracy, graph_logits, mean_pr_auc, mean_roc_auc, node_logits, roc_auc_per_task
+from rgat.training.configuration import Config
 
 REPLICATES = 200  # of the bootstrap
 QUANTILE = 1.959964  # of the normal distribution, for 95 %
+MEMORISED = 0.99  # training score of an RGCN that leaves attention nothing to gain
+LOGISTIC = "logistic regression"
+OF_ATTENTION = (  # options that an RGCN does not have
+    *("heads", "num_attention_bases", "attention_l2_1", "attention_l2_2", "attention_channels"),
+    *("edge_dim", "negative_slope"),
+)
 
 
 def evaluate(predictor: Predictor, data: NodeData | GraphData) -> dict[str, Any]:
@@ -55,7 +65,7 @@ def _evaluate_test_graphs(logits: Tensor, labels: Tensor, tasks: tuple[str, ...]
         "interval": bootstrap(lambda rows: mean_roc_auc(logits[rows], labels[rows]), len(labels)),
         "pr_auc": mean_pr_auc(logits, labels),
         "positives": float((labels == 1).sum() / (labels != MISSING).sum().clamp(min=1)),
-        "tasks": {task: None if math.isnan(value) else value for task, value in per_task.items()},
+        "tasks": nan_to_none(per_task),
     }
 
 
@@ -73,3 +83,59 @@ def bootstrap(statistic: Callable[[Tensor], float], count: int, seed: int = 0) -
     values = [statistic(torch.randint(count, (count,), generator=generator)) for _ in range(REPLICATES)]
     finite = [value for value in values if not math.isnan(value)]
     return [float(bound) for bound in np.quantile(finite, [0.025, 0.975])] if finite else [0.0, 1.0]
+
+
+def compare(
+    data: NodeData | GraphData, config: Config, seed: int, train: Callable[[Config, str], Model]
+) -> list[dict[str, Any]]:
+    """Return a row for each system: its name, its scores by part, and a note on them.
+
+    ``train`` trains one model of a configuration; a system that fails gets a row that says why.
+    """
+    simple, baselines = ("FEAT", NODE_BASELINES) if isinstance(data, NodeData) else (LOGISTIC, GRAPH_BASELINES)
+    systems: dict[str, Callable[[], tuple[dict[str, float], str]]] = {
+        "majority vote": lambda: (_majority(data), ""),
+        simple: lambda: (baselines[simple](data, seed).scores(data), ""),
+        "RGCN": lambda: _rgcn(data, config, train),
+    }
+    rows = []
+    for name, run in systems.items():
+        if name == config["model"]:
+            continue
+        try:
+            scores, note = run()
+        except (ImportError, ValueError, RuntimeError, MemoryError) as error:  # the predictor does not depend on it
+            reason = "memory ran out" if isinstance(error, MemoryError) else str(error).partition("\n")[0]
+            scores, note = {}, f"left out: {reason}"
+        rows.append({"name": name, "scores": nan_to_none(scores), "note": note})
+    return rows
+
+
+def _majority(data: NodeData | GraphData) -> dict[str, float]:
+    """Always predict the largest class; a constant score has a ROC-AUC of one half."""
+    if isinstance(data, GraphData):
+        return {part: 0.5 for part in PARTS if len(getattr(data, part))}
+    largest = int(data.labels[data.train].bincount().argmax())
+    hits = {part: data.labels[getattr(data, part)] == largest for part in PARTS}
+    return {part: float(hit.double().mean()) for part, hit in hits.items() if len(hit)}
+
+
+def _rgcn(
+    data: NodeData | GraphData, config: Config, train: Callable[[Config, str], Model]
+) -> tuple[dict[str, float], str]:
+    shared = {name: value for name, value in config.items() if name not in OF_ATTENTION}
+    model = train(shared | {"model": "RGCN"}, "an RGCN to compare with")
+    scores = {}
+    for part in PARTS:
+        ids = getattr(data, part)
+        if len(ids) and isinstance(data, NodeData):
+            scores[part] = accuracy(node_logits(model, data)[ids], data.labels[ids])
+        elif len(ids) and isinstance(data, GraphData):
+            scores[part] = mean_roc_auc(graph_logits(model, data.graphs, ids), data.labels[ids])
+    fits = "it fits the training part without attention, so attention is unlikely to help on these data"
+    return scores, fits if scores["train"] >= MEMORISED else ""
+
+
+def nan_to_none(scores: Mapping[str, float]) -> dict[str, float | None]:
+    """Return scores with None in place of NaN, which JSON does not have."""
+    return {name: None if math.isnan(value) else value for name, value in scores.items()}

@@ -25,29 +25,17 @@ LOWERS, RAISES, ATTENTION = (0.48, 0.2, 0.58), (0.0, 0.53, 0.22), (0.85, 0.45, 0
 
 @dataclasses.dataclass(frozen=True)
 class MoleculeExplanation(Explanation):
-    """Attention and effects of atoms and bonds, in RDKit's order.
-
-    Attributes:
-        smiles: the molecule.
-        task: the explained task.
-        probability: of a positive result.
-        atoms: their symbols.
-        atom_attention: share of the attention that starts at each atom.
-        atom_effect: change of the probability when the atom loses its features and its bonds.
-        bonds: first atom, second atom and type of each.
-        bond_attention: share of the attention that starts with each bond.
-        bond_effect: change of the probability when the bond is removed.
-    """
+    """Attention and effects of atoms and bonds, in RDKit's order."""
 
     smiles: str
     task: str
-    probability: float
-    atoms: list[str]
-    atom_attention: list[float]
-    atom_effect: list[float]
-    bonds: list[tuple[int, int, str]]
-    bond_attention: list[float]
-    bond_effect: list[float]
+    probability: float  # of a positive result
+    atoms: list[str]  # their symbols
+    atom_attention: list[float]  # share of the attention that starts at each atom
+    atom_effect: list[float]  # change of the probability when the atom loses its features and its bonds
+    bonds: list[tuple[int, int, str]]  # first atom, second atom and type of each
+    bond_attention: list[float]  # share of the attention that starts with each bond
+    bond_effect: list[float]  # change of the probability when the bond is removed
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write a page with both drawings (.html), a drawing of the effects (.svg) or, to any other file, JSON."""
@@ -66,8 +54,7 @@ class MoleculeExplanation(Explanation):
         molecule = parse_smiles(self.smiles, relaxed=True)
         drawing = rdMolDraw2D.MolDraw2DSVG(width, height)
         options: Any = drawing.drawOptions()
-        options.clearBackground = False
-        options.fillHighlights = True
+        options.clearBackground, options.fillHighlights = False, True
         atoms, bonds = (_colours(getattr(self, f"{part}_{shade}"), shade) for part in ("atom", "bond"))
         prepared = rdMolDraw2D.PrepareMolForDrawing(molecule, kekulize=False)
         drawing.DrawMolecule(
@@ -95,14 +82,9 @@ class MoleculeExplanation(Explanation):
             f"<tr><td>{html.escape(name)}</td><td>{attention:.1%}</td><td>{100 * effect:+.1f}</td></tr>"
             for name, attention, effect in self.named()
         )
-        for key, value in {
-            "smiles": html.escape(self.smiles),
-            "task": html.escape(self.task),
-            "probability": f"{self.probability:.1%}",
-            "effect": self.svg("effect"),
-            "attention": self.svg("attention"),
-            "rows": cells,
-        }.items():
+        values = {key: html.escape(getattr(self, key)) for key in ("smiles", "task")}
+        values |= {"probability": f"{self.probability:.1%}", "rows": cells}
+        for key, value in (values | {shade: self.svg(shade) for shade in SHADES}).items():
             template = template.replace(f"<!--{key}-->", value)
         return template
 

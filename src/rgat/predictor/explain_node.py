@@ -30,27 +30,16 @@ MIN_REMOVED = 32  # edges to remove one by one, even if fewer reasons are asked 
 
 @dataclasses.dataclass(frozen=True)
 class Reason:
-    """An edge in the receptive field of a node.
+    """An edge in the receptive field of a node."""
 
-    Attributes:
-        relation: its name; "inverse of" says that it was given in the other direction.
-        source: the node whose features the edge carries.
-        target: the node that receives them: the explained node or a neighbour of it.
-        attention: share of the attention that reaches the explained node along walks that start with this edge.
-        equal_share: the same share under constant attention.
-        effect: change of the predicted class's probability when the edge and its inverse are removed.
-        log_odds: the same change in log-odds, which do not saturate.
-        choice: change in log-odds when the edge's attention is set to its equal share.
-    """
-
-    relation: str
-    source: str
-    target: str
-    attention: float
-    equal_share: float
-    effect: float
-    log_odds: float
-    choice: float
+    relation: str  # "inverse of" says that it was given in the other direction
+    source: str  # the node whose features the edge carries
+    target: str  # the node that receives them: the explained node or a neighbour of it
+    attention: float  # share of the attention that reaches the explained node along walks that start with this edge
+    equal_share: float  # the same share under constant attention
+    effect: float  # change of the predicted class's probability when the edge and its inverse are removed
+    log_odds: float  # the same change in log-odds, which do not saturate
+    choice: float  # change in log-odds when the edge's attention is set to its equal share
 
     @property
     def support(self) -> float:
@@ -90,47 +79,31 @@ class Explanation:
 class NodeExplanation(Explanation):
     """The reasons for a node's predicted class.
 
-    Attributes:
-        node: its name.
-        predicted: the most probable class.
-        probability: of this class.
-        label: the known class, if there is one.
-        own: share of attention on the node's own input.
-        reasons: in the requested order; by strength, edges that count against the prediction come last.
-        relations: share of attention of each relation, largest first.
-        agreement: rank correlation between attention and effect over the reasons; near 1, attention is a good guide,
-            near 0 or below, it is not. None for fewer than three reasons.
-        num_edges: number of edges in the receptive field.
-        choice: distance between attention and equal shares, from 0 to 1; near 0, the model does not choose among edges.
+    ``agreement`` is the rank correlation between attention and effect over the reasons, None for fewer than three: near
+    1, attention is a good guide, near 0 or below, it is not. ``choice`` is the distance between attention and equal
+    shares, from 0 to 1: near 0, the model does not choose among edges.
     """
 
     node: str
-    predicted: str
+    predicted: str  # the most probable class
     probability: float
-    label: str | None
-    own: float
-    reasons: list[Reason]
-    relations: dict[str, float]
+    label: str | None  # the known class
+    own: float  # share of attention on the node's own input
+    reasons: list[Reason]  # by strength, edges that count against the prediction come last
+    relations: dict[str, float]  # share of attention of each relation, largest first
     agreement: float | None
-    num_edges: int
+    num_edges: int  # in the receptive field
     choice: float
 
 
 @dataclasses.dataclass(frozen=True)
 class RelationImportance(Explanation):
-    """The importance of relations for the labelled nodes of a graph, most attention first.
+    """The importance of relations for the labelled nodes of a graph, most attention first."""
 
-    Attributes:
-        attention: share of each relation, both directions together.
-        effect: mean change of the predicted class's probability without the relation.
-        changed: share of the nodes whose predicted class changes without the relation.
-        nodes: number of labelled nodes.
-    """
-
-    attention: dict[str, float]
-    effect: dict[str, float]
-    changed: dict[str, float]
-    nodes: int
+    attention: dict[str, float]  # share of each relation, both directions together
+    effect: dict[str, float]  # mean change of the predicted class's probability without the relation
+    changed: dict[str, float]  # share of the nodes whose predicted class changes without the relation
+    nodes: int  # number of labelled nodes
 
 
 def explain_node(ensemble: Ensemble, data: NodeData, node: int, top: int = 20, by: str = "strength") -> NodeExplanation:
@@ -139,7 +112,7 @@ def explain_node(ensemble: Ensemble, data: NodeData, node: int, top: int = 20, b
     Only the edges with the most attention, or with the attention farthest from an equal share, are removed one by one.
     """
     check_word("by", by, tuple(ORDERS))
-    graph = data.graph.with_edges(receptive_field(data.graph, node)).prepare()  # once, for all forward passes
+    graph = data.graph.receptive_fields(torch.tensor([node]))[0].prepare()  # once, for all forward passes
     attention, equal = (
         flow(layer_attention(ensemble, data.x, graph, constant), graph, torch.tensor([node]))
         for constant in (False, True)
@@ -147,7 +120,9 @@ def explain_node(ensemble: Ensemble, data: NodeData, node: int, top: int = 20, b
     before = ensemble.probabilities(ensemble.member_logits(data.x, graph)[:, node])
     predicted = int(before.argmax())
     reasons = []
-    for edge in _edges_by_choice(attention.edges, equal.edges)[: max(2 * top, MIN_REMOVED)]:
+    score = torch.maximum(attention.edges, (attention.edges - equal.edges).abs())
+    order = score.argsort(descending=True, stable=True)
+    for edge in order[score[order] > 0][: max(2 * top, MIN_REMOVED)].tolist():
         after = ensemble.probabilities(ensemble.member_logits(data.x, _without(graph, edge, data))[:, node])
         equally = ensemble.probabilities(logits_at_equal_share(ensemble, data.x, graph, edge)[:, node])
         source, target = graph.edge_index[:, edge].tolist()
@@ -179,13 +154,6 @@ def explain_node(ensemble: Ensemble, data: NodeData, node: int, top: int = 20, b
         num_edges=graph.num_edges,
         choice=choice,
     )
-
-
-def _edges_by_choice(attention: Tensor, equal_share: Tensor) -> list[int]:
-    """Return the edges by attention or by its distance from an equal share, whichever is larger, without zeros."""
-    score = torch.maximum(attention, (attention - equal_share).abs())
-    order: list[int] = score.argsort(descending=True, stable=True).tolist()
-    return [edge for edge in order if score[edge] > 0]
 
 
 def explain_relations(ensemble: Ensemble, data: NodeData) -> RelationImportance:
@@ -326,12 +294,3 @@ def flow(attentions: Sequence[tuple[Tensor, Tensor]], graph: RelationalGraph, no
         own.index_add_(0, source, torch.where(is_loop, last * loop[source], 0))
     total = (edges.sum() + own.sum()).clamp(min=1e-300)
     return Flow(edges / total, own / total)
-
-
-def receptive_field(graph: RelationalGraph, node: int) -> Tensor:
-    """Return the ids of the edges in the receptive field of a node after two layers."""
-    source, target = graph.edge_index
-    reached = torch.zeros(graph.num_nodes, dtype=torch.bool)
-    reached[source[target == node]] = True
-    reached[node] = True
-    return reached[target].nonzero().squeeze(1)

@@ -19,31 +19,23 @@ from rgat.locks import locked
 from rgat.predictor.explain_molecule import MoleculeExplanation
 from rgat.predictor.explain_node import ORDERS, NodeExplanation, RelationImportance
 from rgat.predictor.explorer import write_explorer
-from rgat.predictor.fitting import fit
-from rgat.predictor.fold_results import FIT
-from rgat.predictor.fold_results import NAME as FOLDS
+from rgat.predictor.fitting import FIT, FOLDS, fit
 from rgat.predictor.folder import NAME as PREDICTOR
-from rgat.predictor.forecast import forecast
-from rgat.predictor.inspection import describe as describe_data
-from rgat.predictor.inspection import find_leaks
 from rgat.predictor.predictions import PREDICTED, Predictions
-from rgat.predictor.predictor import MoleculePredictor, NodePredictor, Predictor, load
+from rgat.predictor.predictor import MoleculePredictor, NodePredictor, Predictor
 from rgat.predictor.streaming import predict_file
-from rgat.predictor.text import molecule_rows, node_rows, node_sentences, relation_rows
 from rgat.training.checkpoint import NAME as CHECKPOINT
 from rgat.training.checkpoint import has_checkpoint
-from rgat.training.configuration import check_options, read_config, read_option
+from rgat.training.configuration import read_config, read_option
 from rgat.training.distributed import processes, under_torchrun
-from rgat.training.progress import Progress, no_progress
-
-__all__ = ["check_options", "forecast", "load"]
+from rgat.training.run import Progress, no_progress
 
 Path_ = str | PathLike[str]
-OPTIONS: dict[str, tuple[str, ...]] = {
+LABELS = ("labels", "test_labels", "label_predicate", "node_column", "label_column", "skip_unknown")
+OPTIONS = {
     "smiles": ("smiles_column", "tasks", "thresholds", "split", "skip_invalid", "relaxed"),
-    "rdf": ("node_column", "label_column", "drop_predicates", "features", "skip_unknown"),
+    "rdf": (*LABELS, "drop_predicates", "features"),
 }
-LABELLING: dict[str, tuple[str, ...]] = {"smiles": (), "rdf": ("labels", "test_labels", "label_predicate")}
 TEST_SHARE = 0.2  # of the labelled nodes, if no test labels are given
 
 
@@ -54,21 +46,16 @@ def given_options(config: Path_ | None, options: Sequence[str], **flags: Any) ->
     return given | {name: value for name, value in flags.items() if value is not None}
 
 
-def check_folder(folder: Path) -> None:
-    """Raise before the training starts if a model could not be written to the folder."""
-    parent = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise ValueError(f"{folder} must be a folder that can be written, but {parent} is not; choose another --out")
-
-
 @contextmanager
 def held_folder(folder: Path, resume: bool = False) -> Iterator[None]:
-    """Lock a model's folder while the block runs; raise if another process has locked it.
+    """Lock a model's folder while the block runs; raise if another process has locked it, or if it cannot be written.
 
     A folder with an interrupted or finished training is refused unless ``resume``. Of the processes that `torchrun`
     starts together, the first holds the lock for all.
     """
-    check_folder(folder)
+    parent = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise ValueError(f"{folder} must be a folder that can be written, but {parent} is not; choose another --out")
     if under_torchrun() and os.environ.get("RANK", "0") != "0":
         yield
         return
@@ -129,30 +116,18 @@ def read(
     *,
     rdf: Sequence[Path_] | None = None,
     smiles: Path_ | None = None,
-    labels: Path_ | None = None,
-    test_labels: Path_ | None = None,
-    label_predicate: str | None = None,
     seed: int = 0,
     **options: Any,
 ) -> NodeData | GraphData:
     """Load a data set by name, or read RDF files and labels, or a table of SMILES; keep hashes of the files.
 
-    Args:
-        name: the name of a data set.
-        rdf: files of the graph.
-        smiles: the file of the molecules.
-        labels: a table of nodes and classes.
-        test_labels: the same for the test part.
-        label_predicate: the predicate whose objects are the classes, instead of ``labels``.
-        seed: the seed of a random split.
-        **options: arguments of :func:`rgat.data.from_rdf` or :func:`rgat.data.from_smiles`.
+    Options are those of `rgat train`, and arguments of :func:`rgat.data.from_rdf` or :func:`rgat.data.from_smiles`.
     """
     if (name is not None) + bool(rdf) + (smiles is not None) != 1:
         raise ValueError("one of a data set's name, --rdf and --smiles must be given; `rgat data list` shows the names")
     check_seed(seed)
-    labelling = {"labels": labels, "test_labels": test_labels, "label_predicate": label_predicate}
     kind = "name" if name is not None else "smiles" if smiles is not None else "rdf"
-    refuse_foreign(kind, options | labelling)
+    _refuse_foreign(kind, options)
     if name is not None:
         return load_data(name)
     chosen = {word: options[word] for word in OPTIONS[kind] if word in options}
@@ -160,29 +135,24 @@ def read(
         data: NodeData | GraphData = from_smiles(smiles, seed=seed, name=Path(smiles).name, **chosen)
         files = [smiles]
     else:
-        if labels is None and label_predicate is None:
+        labels, test_labels = chosen.pop("labels", None), chosen.pop("test_labels", None)
+        has_predicate = chosen.get("label_predicate") is not None
+        if labels is None and not has_predicate:
             raise ValueError("classes of some nodes must be given: --labels FILE, or --label-predicate IRI")
-        if labels is not None and label_predicate is not None:
+        if labels is not None and has_predicate:
             raise ValueError("labels must come either from --labels or by --label-predicate, got both")
-        parts: dict[str, Any] = {"labels": labels} if test_labels is None else {"train": labels, "test": test_labels}
-        files = [*(rdf or ()), *(path for path in (labels, test_labels) if path is not None)]
-        data = from_rdf(
-            list(rdf or ()),
-            **parts,
-            label_predicate=label_predicate,
-            shares=(1 - TEST_SHARE, 0.0),
-            seed=seed,
-            name=Path(files[0]).name,
-            **chosen,
-        )
+        chosen |= {"labels": labels} if test_labels is None else {"train": labels, "test": test_labels}
+        graph, shares = list(rdf or ()), (1 - TEST_SHARE, 0.0)
+        data = from_rdf(graph, shares=shares, seed=seed, name=Path(graph[0]).name, **chosen)
+        files = [*graph, *(path for path in (labels, test_labels) if path is not None)]
     data.provenance["sha256"] = {Path(path).name: sha256(Path(path)) for path in files}
     return data
 
 
-def refuse_foreign(kind: str, given: Mapping[str, Any]) -> None:
+def _refuse_foreign(kind: str, given: Mapping[str, Any]) -> None:
     """Raise if an option is given that does not apply to this kind of data."""
     for other, words in OPTIONS.items():
-        foreign = [word for word in (*words, *LABELLING[other]) if given.get(word) and given[word] != "random"]
+        foreign = [word for word in words if given.get(word) and given[word] != "random"]
         if other != kind and foreign:
             option = {"thresholds": "threshold", "drop_predicates": "drop"}.get(foreign[0], foreign[0])
             raise ValueError(
@@ -194,12 +164,6 @@ def refuse_foreign(kind: str, given: Mapping[str, Any]) -> None:
 def refuse_batch_size(options: Mapping[str, Any]) -> None:
     """Raise if a batch size is given for nodes, which are trained on together."""
     refuse({"--batch-size": options.get("batch_size")}, "molecules; a graph is trained on as a whole")
-
-
-def describe(data: NodeData | GraphData) -> list[str]:
-    """Return a description of the data, and warnings of relations that leak the class, a line each."""
-    leaks = find_leaks(data) if isinstance(data, NodeData) else []
-    return [*describe_data(data), *(f"warning: {leak}" for leak in leaks)]
 
 
 def train(data: NodeData | GraphData, out: Path, **asked: Any) -> Predictor:
@@ -221,7 +185,8 @@ def predict(
     predictor: Predictor,
     out: Path_ | None,
     *,
-    nodes: Sequence[str] | None = None,
+    node: Sequence[str] | None = None,
+    nodes: Path_ | None = None,
     kind: str | None = None,
     rdf: Sequence[Path_] | None = None,
     predicate: str | None = None,
@@ -232,31 +197,30 @@ def predict(
     progress: Progress = no_progress,
 ) -> tuple[Predictions | None, list[str]]:
     """Predict nodes or molecules; return the predictions (None if written to a file in parts), and lines to print."""
-    of_nodes = {"--node": nodes, "--type": kind, "--rdf": rdf, "--predicate": predicate}
+    names = read_nodes(node or (), nodes)
+    of_nodes = {"--node": names, "--type": kind, "--rdf": rdf, "--predicate": predicate}
     of_molecules = {"--smiles-column": smiles_column, "--workers": workers, "--resume": resume}
     if isinstance(predictor, NodePredictor):
         if smiles is not None:
             raise ValueError("this is a model of the nodes of a graph: give --node, --nodes, --type or --rdf")
         refuse(of_molecules, "a file of molecules")
-        if nodes is not None:
+        if names is not None:
             refuse({"--type": kind}, "all nodes, not for those that are named")
         if out is None or Path(out).suffix != ".nt":
             refuse({"--predicate": predicate}, "an --out that ends in .nt")
-        predictions = predictor.predict(nodes, type=kind, rdf=list(rdf) if rdf else None)
+        predictions = predictor.predict(names, type=kind, rdf=list(rdf) if rdf else None)
     elif smiles is None:
         raise ValueError("this is a model of molecules: give --smiles, a file or a SMILES")
-    elif _is_file(smiles):
-        refuse(of_nodes, "nodes of a graph")
-        if out is None:
-            raise ValueError("predictions of a file of molecules must go to a file: --out predictions.csv")
-        summary = predict_file(
-            predictor, smiles, out, smiles_column=smiles_column, workers=workers, resume=resume, progress=progress
-        )
-        resumed = f", {summary.resumed:,} of them resumed" if summary.resumed else ""
-        bad = f"; {summary.invalid:,} are invalid SMILES and marked so" if summary.invalid else ""
-        return None, [f"{summary.molecules:,} molecules are in {out}{resumed}{bad}"]
     else:
         refuse(of_nodes, "nodes of a graph")
+        if _is_file(smiles):
+            if out is None:
+                raise ValueError("predictions of a file of molecules must go to a file: --out predictions.csv")
+            options: dict[str, Any] = {"smiles_column": smiles_column, "workers": workers, "resume": resume}
+            summary = predict_file(predictor, smiles, out, **options, progress=progress)
+            resumed = f", {summary.resumed:,} of them resumed" if summary.resumed else ""
+            bad = f"; {summary.invalid:,} are invalid SMILES and marked so" if summary.invalid else ""
+            return None, [f"{summary.molecules:,} molecules are in {out}{resumed}{bad}"]
         refuse(of_molecules, "a file of molecules")
         if Path(smiles).suffix in (".csv", ".tsv", ".smi", ".txt", ".gz"):
             raise ValueError(f"{smiles} must be an existing file or a SMILES")
@@ -315,23 +279,3 @@ def explain(
     if page is not None:
         write_explorer(predictor, page, node)
     return predictor.explain(node, top=top, by=by)
-
-
-def explanation_table(
-    explanation: NodeExplanation | RelationImportance | MoleculeExplanation, top: int, wide: bool
-) -> tuple[list[str], Sequence[str], list[tuple[str, ...]], int]:
-    """Return sentences, columns and rows to print, and how many of the columns are text."""
-    if isinstance(explanation, NodeExplanation):
-        return node_sentences(explanation), *node_rows(explanation, wide), 3
-    if isinstance(explanation, RelationImportance):
-        sentence = (
-            f"Relations by attention, over {explanation.nodes:,} labelled nodes; effect: mean change without them."
-        )
-        return (
-            [sentence],
-            ("relation", "attention", "effect, points", "class changes"),
-            relation_rows(explanation, top),
-            1,
-        )
-    sentence = f"{explanation.smiles}: {explanation.task} positive with probability {explanation.probability:.1%}"
-    return [sentence], ("atom or bond", "attention", "effect, points"), molecule_rows(explanation, top), 1

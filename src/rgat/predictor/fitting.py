@@ -10,11 +10,13 @@ Several processes that `torchrun` started run the same fit: they share each batc
 from __future__ import annotations
 
 import dataclasses
-import math
+import json
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,37 +24,29 @@ from torch import Tensor
 from rgat.checks import check_count, check_seed
 from rgat.data import GraphData, NodeData
 from rgat.data import load as load_data
+from rgat.data.files import read_whole, write_atomically
 from rgat.data.splits import stratified_folds
 from rgat.memory import free_memory
 from rgat.models import Model
-from rgat.predictor.calibration import Calibration, calibrate_graphs, calibrate_nodes
-from rgat.predictor.comparison import compare
-from rgat.predictor.ensemble import Ensemble
-from rgat.predictor.evaluation import evaluate
-from rgat.predictor.fold_results import FoldResults
+from rgat.predictor.ensemble import Calibration, Ensemble, calibrate_graphs, calibrate_nodes
+from rgat.predictor.evaluation import compare, evaluate, nan_to_none
 from rgat.predictor.inspection import check
 from rgat.predictor.predictor import Predictor, make_predictor
-from rgat.training import (
-    Epoch,
-    Job,
-    Result,
-    Settings,
-    balanced_class_weights,
-    build_model,
-    bytes_needed,
-    fit_many,
-    graph_logits,
-    members_that_fit,
-    node_logits,
-)
-from rgat.training.configuration import Config, configure, split_config, task_of
+from rgat.training import has_checkpoint, load_checkpoint, save_checkpoint
+from rgat.training.checkpoint import digest, digest_data, remove_checkpoint
+from rgat.training.configuration import Config, Settings, build_model, configure, priors_of, split_config, task_of
 from rgat.training.distributed import processes
-from rgat.training.priors import priors_of
-from rgat.training.progress import Progress, no_progress
+from rgat.training.loop import Data
+from rgat.training.loop import fit as fit_model
+from rgat.training.loss import balanced_class_weights
+from rgat.training.many import Job, bytes_needed, fit_many, members_that_fit
+from rgat.training.run import Epoch, Progress, Result, curve_from_json, curve_to_json, no_progress
 from rgat.training.search import ROUND, propose, select
+from rgat.training.task import graph_logits, node_logits
 
 NUM_FOLDS = 5
-Data = NodeData | GraphData
+FOLDS, FIT = "folds", "fit.json"  # files of a fit in its folder
+_LARGEST = 1 << 20  # bytes of the latter
 
 
 def fit(
@@ -97,10 +91,10 @@ def fit(
     trainer.fold_results.check_same_fit(config | {"seed": seed, "ensemble": ensemble, "search": search})
     if search:
         config = _search(trainer, config, options, search)
-    trained = trainer.train(config, ensemble, checkpoint=trainer.folder if ensemble == 1 else None)
-    predictor = make_predictor(Ensemble(trained.members, config, trained.calibration, {}), data)
+    trained, results = trainer.train(config, ensemble, checkpoint=trainer.folder if ensemble == 1 else None)
+    predictor = make_predictor(trained, data)
     predictor.report.update(seed=seed, ensemble=ensemble, search=search, **evaluate(predictor, data))
-    predictor.report["training"] = [_summary(result) for result in trained.results]
+    predictor.report["training"] = [_summary(result) for result in results]
     if keep is not None:
         keep(predictor)
     if comparison and processes().number == 1:
@@ -109,18 +103,9 @@ def fit(
     return predictor
 
 
-class _Trained(NamedTuple):
-    members: list[Model]
-    results: list[Result]
-    calibration: Calibration
-
-
 def _summary(result: Result) -> dict[str, Any]:
-    """Return the training result of one member as plain values; a part without labels has no score."""
-    scores, constant_scores = (
-        {part: None if math.isnan(value) else value for part, value in by_part.items()}
-        for by_part in (result.scores, result.constant_scores)
-    )
+    """Return the training result of one member as plain values."""
+    scores, constant_scores = nan_to_none(result.scores), nan_to_none(result.constant_scores)
     epochs = {"best_epoch": result.best_epoch, "epochs": len(result.curve)}
     return {**epochs, "scores": scores, "constant_scores": constant_scores, "how": result.how}
 
@@ -131,7 +116,7 @@ class _Trainer:
     def __init__(self, data: Data, device: torch.device, seed: int, progress: Progress, folder: Path | None) -> None:
         self.data, self.device, self.seed, self.progress, self.folder = data, device, seed, progress, folder
         self.folds = make_folds(data, seed)
-        self.fold_results = FoldResults(folder, data, seed)
+        self.fold_results = _FoldResults(folder, data, seed)
 
     def run(
         self,
@@ -176,12 +161,12 @@ class _Trainer:
         Data with a validation part are one fold, and get no logits. No more models are held than are trained together.
         """
         datas: list[Data] = [*self.folds] or [self.data]
-        missing = [fold for fold in range(len(datas)) if not self.fold_results.has(config, fold)]
+        missing = [fold for fold in range(len(datas)) if self.fold_results.get(config, fold) is None]
         size = max(1, members_that_fit(self._job(datas[0], config))) if len(missing) > 1 else 1
         for start in range(0, len(missing), size):
             self._train_folds(datas, missing[start : start + size], config, step)
         pairs = [self.fold_results.get(config, fold) for fold in range(len(datas))]
-        return [best for best, _ in pairs], [logits for _, logits in pairs if logits is not None]
+        return [pair[0] for pair in pairs if pair], [pair[1] for pair in pairs if pair and pair[1] is not None]
 
     def _train_folds(self, datas: Sequence[Data], chosen: Sequence[int], config: Config, step: str) -> None:
         _, settings = split_config(config)
@@ -196,7 +181,9 @@ class _Trainer:
         options, settings = split_config(config)
         return Job(build_model(data, self.seed, **options).to(self.device), data, settings, self.seed)
 
-    def train(self, config: Config, ensemble: int, step: str = "the model", checkpoint: Path | None = None) -> _Trained:
+    def train(
+        self, config: Config, ensemble: int, step: str = "the model", checkpoint: Path | None = None
+    ) -> tuple[Ensemble, list[Result]]:
         """Train the members of an ensemble, and calibrate their mean."""
         _, settings = split_config(config)
         seeds = [self.seed * 1000 + member for member in range(ensemble)]
@@ -210,14 +197,14 @@ class _Trainer:
             settings = dataclasses.replace(settings, max_epochs=epochs, patience=None)
         datas = [self.data] * ensemble
         members, results = self.run(step, datas, config, settings, seeds, checkpoint=checkpoint)
-        return _Trained(members, results, calibration or self._calibrate(members))
+        return Ensemble(members, config, calibration or self._calibrate(members), {}), results
 
     def train_rival(self, config: Config, step: str) -> Model:
         """Train one model to compare with; raise if memory is short."""
         needed, free = bytes_needed(self._job(self.data, config)), free_memory(self.device)
         if needed > free:
             raise ValueError(f"it may take {needed / 2**30:.1f} GiB of memory, and {free / 2**30:.1f} GiB are free")
-        return self.train(config, 1, step).members[0]
+        return self.train(config, 1, step)[0].members[0]
 
     def _calibrate(self, members: list[Model]) -> Calibration:
         """Calibrate on the validation part."""
@@ -227,6 +214,78 @@ class _Trainer:
             return calibrate_graphs(logits, data.labels[valid], balanced_class_weights(data.labels[data.train]))
         logits = torch.stack([node_logits(member, data) for member in members]).mean(0)
         return calibrate_nodes(logits[valid], data.labels[valid])
+
+
+class _FoldResults:
+    """The best epoch of each fold's model and its held-out logits, by configuration and fold.
+
+    They are stored under a digest of everything that they depend on, so those of another data set, seed or
+    configuration are never returned. Without a folder they live in memory alone.
+    """
+
+    def __init__(self, folder: Path | None, data: Data, seed: int) -> None:
+        self.folder, self.seed = folder, seed
+        self.data = {} if folder is None else digest_data(data)
+        self.points: dict[str, Any] = {}
+        self.logits: dict[str, Tensor] = {}
+        if folder is not None and has_checkpoint(folder, FOLDS):
+            self.logits, record = load_checkpoint(folder, FOLDS)
+            self.points = record["points"]
+
+    def check_same_fit(self, options: Mapping[str, Any]) -> None:
+        """Note the data and options of the fit in the folder; raise if the folder has those of another one.
+
+        Only ``max_epochs`` may differ.
+        """
+        if self.folder is None:
+            return
+        path = self.folder / FIT
+        ours: dict[str, Any] = json.loads(json.dumps({**options, "data": digest(self.data)}))
+        if path.exists():
+            try:
+                theirs: dict[str, Any] = json.loads(read_whole(path, _LARGEST))
+                other = [name for name in {**theirs, **ours} if theirs.get(name) != ours.get(name)]
+            except (OSError, ValueError, AttributeError, TypeError) as error:
+                raise ValueError(f"{path} must describe a fit, but is damaged; choose another folder") from error
+            for name in (name for name in other if name != "max_epochs"):
+                difference = f"its `{name}` is {theirs.get(name)!r}, not {ours.get(name)!r}"
+                raise ValueError(
+                    f"the fit in {self.folder} must be resumed with the same data and options, but "
+                    f"{'it has other data' if name == 'data' else difference}; "
+                    "use those of the first call, or choose another folder"
+                )
+        if processes().rank == 0:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, json.dumps(ours, indent=1).encode())
+
+    def forget_fit(self) -> None:
+        """Remove what a fit that failed has left, so that it can be started again with other options."""
+        if self.folder is not None and processes().rank == 0:
+            (self.folder / FIT).unlink(missing_ok=True)
+            remove_checkpoint(self.folder)
+        self.remove()
+
+    def _key(self, config: Mapping[str, Any], fold: int) -> str:
+        return digest([self.data, self.seed, sorted(config.items()), fold])
+
+    def get(self, config: Mapping[str, Any], fold: int) -> tuple[Epoch, Tensor | None] | None:
+        """Return the best epoch of a fold's model and its held-out logits; None if the fold is not finished."""
+        key = self._key(config, fold)
+        return (curve_from_json([self.points[key]])[0], self.logits.get(key)) if key in self.points else None
+
+    def add(self, config: Mapping[str, Any], fold: int, best: Epoch, logits: Tensor | None) -> None:
+        """Add a finished fold, and write it to the folder."""
+        key = self._key(config, fold)
+        (self.points[key],) = curve_to_json([best])
+        if logits is not None:
+            self.logits[key] = logits
+        if self.folder is not None and processes().rank == 0:
+            save_checkpoint(self.folder, self.logits, {"points": self.points}, FOLDS)
+
+    def remove(self) -> None:
+        """Remove the file of a fit that is complete."""
+        if self.folder is not None and processes().rank == 0:
+            remove_checkpoint(self.folder, FOLDS)
 
 
 def make_folds(data: Data, seed: int) -> list[NodeData]:
@@ -262,3 +321,42 @@ def _search(trainer: _Trainer, config: Config, given: Mapping[str, Any], trials:
         finished.append(record | {"status": "done", "objective": objective, "tie_breaker": tie_breaker, "tried": tried})
     chosen: Config = select(finished)["tried"]
     return chosen
+
+
+def forecast(
+    data: Data,
+    *,
+    ensemble: int = 1,
+    search: int = 0,
+    comparison: bool = True,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    **options: Any,
+) -> str:
+    """Return a sentence that says how long :func:`rgat.fit` with these arguments can take, and for which steps."""
+    check(data)
+    config = configure(task_of(data), options)
+    folds = make_folds(data, seed)
+    is_compared = comparison and processes().number == 1 and config["model"] != "RGCN"
+    models = search * (len(folds) or 1) + len(folds) + ensemble + (is_compared * (len(folds) + 1))
+    steps = [
+        f"{search} configuration{'s' * (search > 1)} to try (larger ones take longer)" if search else "",
+        f"cross-validation in {len(folds)} folds" if folds else "",
+        "the model" if ensemble == 1 else f"{ensemble} models",
+        "an RGCN to compare with" if is_compared else "",
+    ]
+    epochs = split_config(config)[1].max_epochs
+    seconds = models * epochs * _seconds_per_epoch(folds[0] if folds else data, config, seed, device)
+    duration = timedelta(seconds=max(1, round(seconds)))
+    each = f"up to {epochs} epoch{'s' * (epochs > 1)} each"
+    return f"time: about {duration} (h:mm:ss) for {', '.join(filter(None, steps))}; {each}"
+
+
+def _seconds_per_epoch(data: Data, config: Config, seed: int, device: torch.device | str) -> float:
+    """Time the second epoch: the first also compiles kernels and prepares the data."""
+    options, settings = split_config(config)
+    times: list[float] = []
+    brief = dataclasses.replace(settings, max_epochs=2)
+    model = build_model(data, seed, **options).to(device)
+    fit_model(model, data, brief, seed, lambda epoch: times.append(time.perf_counter()))
+    return times[-1] - times[0]

@@ -14,8 +14,7 @@ from rgat.data import NodeData
 from rgat.data.dataset import PARTS
 from rgat.graph import RelationalGraph, check_ids
 from rgat.models import GraphClassifier
-from rgat.predictor.calibration import Calibration
-from rgat.predictor.ensemble import Ensemble, MoleculeVocabulary
+from rgat.predictor.ensemble import Calibration, Ensemble, MoleculeVocabulary
 from rgat.training import build_model, has_checkpoint, load_checkpoint, save_checkpoint
 from rgat.training.configuration import split_config
 from rgat.version import __version__

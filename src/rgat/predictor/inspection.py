@@ -19,11 +19,7 @@ def check(data: NodeData | GraphData) -> None:
     """Raise unless there are enough labels to learn from."""
     if isinstance(data, GraphData):
         _check_tasks(data)
-    else:
-        _check_classes(data)
-
-
-def _check_classes(data: NodeData) -> None:
+        return
     if data.graph.num_edges == 0:
         raise ValueError(f"{data.name}: the graph must have edges, got {data.graph.num_nodes} nodes and no edge")
     counts = data.labels[data.train].bincount(minlength=len(data.classes)).tolist()
@@ -57,7 +53,7 @@ def _check_tasks(data: GraphData) -> None:
 
 
 def describe(data: NodeData | GraphData) -> list[str]:
-    """Return lines that describe the data: counts, classes or tasks, what was skipped, and the split."""
+    """Return lines that describe the data: counts, classes or tasks, what was skipped, the split, and label leaks."""
     parts = ", ".join(f"{len(getattr(data, part)):,} {part}" for part in PARTS if len(getattr(data, part)))
     provenance = data.provenance
     if isinstance(data, NodeData):
@@ -72,6 +68,7 @@ def describe(data: NodeData | GraphData) -> list[str]:
             f"labels: {sum(counts):,} nodes of {len(counts)} classes: {listed}",
             *([f"skipped: {unknown:,} labels of nodes that are not in the graph"] if unknown else []),
             f"split: {parts}",
+            *(f"warning: {leak}" for leak in find_leaks(data)),
         ]
     lines = [f"molecules: {len(data.graphs):,}, with {len(data.graphs.x):,} atoms"]
     if skipped := provenance.get("skipped_lines"):

@@ -50,7 +50,7 @@ def extend(data: NodeData, files: Any) -> tuple[NodeData, set[str], list[str]]:
         torch.cat([data.labels, torch.full((len(added),), MISSING)]),
         data.classes,
         (data.train, data.valid, data.test),
-        with_inverses(data),
+        any(base != relation for relation, base in enumerate(data.base_relation)),  # with inverses
         "self" in data.relation_names,
         data.name,
     )
@@ -70,11 +70,6 @@ def _select_known(triples: Triples, known: set[str]) -> tuple[set[str], list[str
     if len(unknown) == len(names):
         raise ValueError(note)
     return set(names), [note, _UNUSED]
-
-
-def with_inverses(data: NodeData) -> bool:
-    """Return whether the relations have inverses."""
-    return any(base != relation for relation, base in enumerate(data.base_relation))
 
 
 def _translate(triples: Triples, node_names: list[str], relation_names: Sequence[str]) -> tuple[Any, list[str]]:

@@ -28,24 +28,17 @@ _OBJECT = re.compile(rf"{_IRI}|{_STRING}(?:@[A-Za-z]{{1,8}}(?:-[A-Za-z0-9]{{1,8}
 
 @dataclass(frozen=True)
 class Predictions:
-    """Calibrated probabilities.
+    """Calibrated probabilities ``[n, columns]``: of each class, or of a positive result in each task.
 
-    Attributes:
-        names: names of the nodes, or SMILES.
-        columns: classes of nodes, or tasks of molecules.
-        probabilities: of each class (they sum to one), or of a positive result in each task, ``[n, columns]``; NaN for
-            invalid SMILES.
-        spread: standard deviation of the probabilities over the members of the ensemble; 0 for one member.
-        exclusive: whether the columns are mutually exclusive classes, or independent tasks.
-        notes: remarks for the reader, such as how many nodes could not be predicted.
+    Invalid SMILES have NaN. ``spread`` is the standard deviation over the members of the ensemble; 0 for one member.
     """
 
-    names: tuple[str, ...]
-    columns: tuple[str, ...]
+    names: tuple[str, ...]  # of the nodes, or SMILES
+    columns: tuple[str, ...]  # classes of nodes, or tasks of molecules
     probabilities: Array = field(repr=False)
     spread: Array = field(repr=False)
-    exclusive: bool = True
-    notes: tuple[str, ...] = ()
+    exclusive: bool = True  # whether the columns are mutually exclusive classes, or independent tasks
+    notes: tuple[str, ...] = ()  # remarks for the reader, such as how many nodes could not be predicted
 
     def __len__(self) -> int:
         return len(self.names)

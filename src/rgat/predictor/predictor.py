@@ -29,13 +29,9 @@ BATCH_SIZE = 256  # molecules in one forward pass
 
 @dataclasses.dataclass(frozen=True)
 class NodePredictor(Ensemble):
-    """Predicts classes of the nodes of one graph.
+    """Predicts classes of the nodes of one graph."""
 
-    Attributes:
-        data: the graph, the known labels and all names.
-    """
-
-    data: NodeData
+    data: NodeData  # the graph, the known labels and all names
 
     def __repr__(self) -> str:
         return f"NodePredictor({self.config['model']}, {len(self.members)} members, {self.data})"
@@ -47,7 +43,6 @@ class NodePredictor(Ensemble):
 
     @cached_property
     def node_ids(self) -> dict[str, int]:
-        """Ids of the nodes by name."""
         return {name: node for node, name in enumerate(self.data.node_names)}
 
     def find(self, node: str) -> int:
@@ -144,17 +139,14 @@ class NodePredictor(Ensemble):
     ) -> NodeExplanation | RelationImportance:
         """Explain the prediction of a node or, without a node, the importance of each relation in the whole graph.
 
-        Args:
-            node: its name.
-            top: number of edges to return.
-            by: their order: "strength" (attention and effect together), "attention" or "effect".
+        A node's ``top`` edges come in the order of "strength" (attention and effect together), "attention" or "effect".
         """
         if node is None:
             return explain_relations(self, self.data)
         return explain_node(self, self.data, self.find(node), top, by)
 
     def save(self, folder: str | PathLike[str]) -> None:
-        """Write the predictor into a folder of safetensors and JSON."""
+        """Write the predictor into a folder, which :func:`load` reads."""
         write_folder(folder, self, self.data)
 
 
@@ -178,11 +170,7 @@ def parse_molecules(smiles: Sequence[str], self_loops: bool) -> MoleculeBatch:
 
 @dataclasses.dataclass(frozen=True)
 class MoleculePredictor(Ensemble):
-    """Predicts the tasks of a molecule data set for any molecule.
-
-    Attributes:
-        vocabulary: names and sizes of the training data.
-    """
+    """Predicts the tasks of a molecule data set for any molecule."""
 
     vocabulary: MoleculeVocabulary
 
@@ -191,7 +179,6 @@ class MoleculePredictor(Ensemble):
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """Names of the tasks."""
         return self.vocabulary.tasks
 
     def predict(self, smiles: Sequence[str] | str) -> Predictions:
@@ -232,7 +219,7 @@ class MoleculePredictor(Ensemble):
         return explain_molecule(self, self.vocabulary, smiles, task)
 
     def save(self, folder: str | PathLike[str]) -> None:
-        """Write the predictor into a folder of safetensors and JSON."""
+        """Write the predictor into a folder, which :func:`load` reads."""
         write_folder(folder, self, self.vocabulary)
 
 

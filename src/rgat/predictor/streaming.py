@@ -26,7 +26,7 @@ from rgat.data.tables import csv_cell, separator_hint
 from rgat.locks import locked
 from rgat.predictor.predictions import table_text
 from rgat.predictor.predictor import MoleculeBatch, MoleculePredictor, parse_molecules
-from rgat.training.progress import Progress, no_progress
+from rgat.training.run import Progress, no_progress
 from rgat.workers import WorkerPool
 
 BATCH_SIZE = 512  # molecules in one forward pass: more would not be faster
@@ -50,16 +50,11 @@ def predict_file(
     resume: bool = False,
     progress: Progress = no_progress,
 ) -> Streamed:
-    """Predict all molecules of a file and write a table with one row per molecule, in the same order.
+    """Predict all molecules of a file and write a .csv or .tsv table with one row per molecule, in the same order.
 
-    Args:
-        predictor: the predictor.
-        source: CSV or TSV with a column of SMILES, or .smi or .txt with one SMILES per line; plain or compressed.
-        out: a .csv or .tsv file.
-        smiles_column: by default the column called smiles.
-        workers: processes that parse SMILES; by default one per core.
-        resume: continue an interrupted run, whose rows are beside ``out``.
-        progress: called with the share that is done.
+    The file is CSV or TSV with a column of SMILES (by default the one called smiles), or .smi or .txt with one SMILES
+    per line; plain or compressed. So many worker processes parse SMILES, by default one per core. With ``resume``, an
+    interrupted run continues, whose rows are beside ``out``.
     """
     source, out = Path(source), Path(out)
     if out.suffix not in (".csv", ".tsv"):

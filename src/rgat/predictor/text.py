@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 
 from rgat.data.dataset import INVERSE
 from rgat.predictor.explain_molecule import MoleculeExplanation
@@ -54,19 +55,25 @@ def comparison_rows(predictor: Predictor) -> tuple[list[Row], list[str]]:
     report, count = predictor.report, len(predictor.members)
     name = f"{predictor.config['model']}{f', {count} members' if count > 1 else ''}"
     systems = [{"name": name, "scores": report["scores"], "note": ""}, *report.get("comparison", [])]
-    rows = [
-        (system["name"], *(_percent(system["scores"].get(part)) for part in ("train", "test"))) for system in systems
-    ]
+    rows = [_score_row(system["name"], system["scores"]) for system in systems]
     notes = [f"{system['name']}: {system['note']}" for system in systems if system["note"]]
     score = report["scores"].get("test")
     better = [s["name"] for s in systems[1:] if score is not None and (s["scores"].get("test") or 0) >= score]
     if better:
         notes.append(f"not better on the test part than {' and '.join(better)}: prefer the simpler one, or add labels")
+    if count == 1:
+        (member,) = report["training"]
+        if name != "RGCN":
+            rows.insert(1, _score_row("constant attention", member["constant_scores"]))
+        chosen_by = "cross-validation" if member["scores"]["valid"] is None else "validation"
+        notes.append(f"Best epoch by {chosen_by}: {member['best_epoch']} of {member['epochs']}; {member['how']}.")
     return rows, notes
 
 
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f}"
+def _score_row(name: str, scores: Mapping[str, float | None]) -> Row:
+    """Return the name of a system and its training and test score in percent."""
+    values = [scores.get(part) for part in ("train", "test")]
+    return name, *("-" if value is None else f"{100 * value:.1f}" for value in values)
 
 
 def prediction_rows(predictions: Predictions) -> tuple[Row, list[Row]]:
@@ -123,19 +130,24 @@ def node_sentences(explanation: NodeExplanation) -> list[str]:
     return lines
 
 
-def relation_rows(importance: RelationImportance, top: int) -> list[Row]:
-    """Return relation, attention, effect and share of nodes whose class changes."""
-    return [
-        (
-            short(name),
-            f"{attention:.1%}",
-            f"{100 * importance.effect[name]:+.2f}",
-            f"{importance.changed[name]:.1%}",
-        )
-        for name, attention in list(importance.attention.items())[:top]
-    ]
-
-
-def molecule_rows(explanation: MoleculeExplanation, top: int) -> list[Row]:
-    """Return atom or bond, attention and effect, largest effects first."""
-    return [(name, f"{attention:.1%}", f"{100 * effect:+.1f}") for name, attention, effect in explanation.named()[:top]]
+def explanation_table(
+    explanation: NodeExplanation | RelationImportance | MoleculeExplanation, top: int, wide: bool
+) -> tuple[list[str], Sequence[str], list[Row], int]:
+    """Return sentences, columns and rows to print, and how many of the columns are text."""
+    if isinstance(explanation, NodeExplanation):
+        return node_sentences(explanation), *node_rows(explanation, wide), 3
+    if isinstance(explanation, RelationImportance):
+        nodes = f"{explanation.nodes:,} labelled nodes"
+        sentence = f"Relations by attention, over {nodes}; effect: mean change without them."
+        columns: Row = ("relation", "attention", "effect, points", "class changes")
+        effect, changed = explanation.effect, explanation.changed
+        rows: list[Row] = [
+            (short(name), f"{attention:.1%}", f"{100 * effect[name]:+.2f}", f"{changed[name]:.1%}")
+            for name, attention in list(explanation.attention.items())[:top]
+        ]
+    else:
+        probability = f"{explanation.probability:.1%}"
+        sentence = f"{explanation.smiles}: {explanation.task} positive with probability {probability}"
+        columns = ("atom or bond", "attention", "effect, points")
+        rows = [(name, f"{share:.1%}", f"{100 * effect:+.1f}") for name, share, effect in explanation.named()[:top]]
+    return [sentence], columns, rows, 1

@@ -3,21 +3,30 @@
 A folder holds ``NAME.json`` and the file of tensors that it names. New tensors are written beside the old ones, and
 renaming the new JSON into place replaces the checkpoint, so a complete one exists at every moment. The JSON holds the
 hashes of the tensors and of itself.
+
+A training run is identified by digests of everything that it depends on, so that only the same run resumes a
+checkpoint.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import types
+from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from torch import Tensor
+import numpy as np
+import torch
+from torch import Tensor, nn
 
+from rgat.data import GraphData, GraphStore, NodeData
+from rgat.data.dataset import PARTS
 from rgat.data.files import WriteError, read_whole, write_atomically
+from rgat.graph import RelationalGraph
+from rgat.training.configuration import Settings
 
 FORMAT = 1
 NAME = "checkpoint"
@@ -27,26 +36,26 @@ LARGEST_RECORD = 2**30  # bytes; enough for the names of about ten million nodes
 def save_checkpoint(
     folder: str | Path, tensors: Mapping[str, Tensor], record: Mapping[str, Any], name: str = NAME
 ) -> None:
-    """Write a checkpoint, and replace the one of the same name.
-
-    Args:
-        folder: created if it does not exist.
-        tensors: by name; on any device.
-        record: anything that JSON can hold.
-        name: the name of the checkpoint's files in the folder.
-    """
+    """Write tensors and a record that JSON can hold, and replace the checkpoint of the same name."""
     folder, packed = Path(folder), _safetensors()
     data = packed.save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
     digest = hashlib.sha256(data).hexdigest()
     file = f"{name}-{digest[:16]}.safetensors"
     body = {"format": FORMAT, "tensors": file, "tensors_sha256": digest, **record}
     text = json.dumps(body | {"sha256": _hash(body)}, indent=1, allow_nan=False)
-    with _clear_errors(folder, name):
+    try:
         write_atomically(folder / file, data)
         write_atomically(folder / f"{name}.json", text.encode())
         for old in folder.glob(f"{name}-*.safetensors"):
             if old.name != file:
                 old.unlink()
+    except (OSError, WriteError) as error:
+        reason = error.reason if isinstance(error, WriteError) else error.strerror
+        previous = "; the last checkpoint there is intact" if has_checkpoint(folder, name) else ""
+        raise ValueError(
+            f"a checkpoint must be written to {folder}, which failed: {reason}{previous}; "
+            "make room or choose another folder"
+        ) from error
 
 
 def load_checkpoint(folder: str | Path, name: str = NAME) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -131,22 +140,120 @@ def _refusal(path: Path, reason: str) -> ValueError:
     return ValueError(f"{path} must be part of a complete checkpoint, but {reason}; train again, into another folder")
 
 
-@contextmanager
-def _clear_errors(folder: Path, name: str) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, WriteError) as error:
-        reason = error.reason if isinstance(error, WriteError) else error.strerror
-        previous = "; the last checkpoint there is intact" if has_checkpoint(folder, name) else ""
-        raise ValueError(
-            f"a checkpoint must be written to {folder}, which failed: {reason}{previous}; "
-            "make room or choose another folder"
-        ) from error
-
-
-def _safetensors() -> ModuleType:
+def _safetensors() -> types.ModuleType:
     try:
         import safetensors.torch
     except ImportError as error:
         raise ImportError("checkpoints need safetensors; install it with `pip install safetensors`") from error
     return safetensors.torch
+
+
+def identify(model: nn.Module, data: NodeData | GraphData, settings: Settings, seed: int) -> dict[str, Any]:
+    """Describe a run before its first epoch: names and settings as plain values, everything else by digests.
+
+    Two runs with the same description, built on any device, start from the same numbers and take the same steps.
+    """
+    parts = {
+        "layer options": [(name, _options(module)) for name, module in model.named_modules()],
+        "initial parameters": [(name, p.requires_grad, p) for name, p in model.named_parameters()],
+        "initial buffers": list(model.named_buffers()),
+    }
+    return {
+        "data": str(data),
+        "model": str(model),
+        "seed": seed,
+        "settings": {name: list(v) if isinstance(v, tuple) else v for name, v in vars(settings).items()},  # as in JSON
+        "digests": digest_data(data) | {name: digest(part) for name, part in parts.items()},
+    }
+
+
+def digest_data(data: NodeData | GraphData) -> dict[str, str]:
+    """Return digests of the labels, splits, features and edges of a data set."""
+    graph: RelationalGraph | GraphStore
+    features: Tensor | None
+    sizes: Any
+    if isinstance(data, NodeData):
+        graph, features, sizes = data.graph, data.x, data.graph.num_nodes
+    else:
+        graph, features, sizes = data.graphs, data.graphs.x, (data.graphs.node_ptr, data.graphs.edge_ptr)
+    parts = {
+        "labels": data.labels,
+        "splits": [getattr(data, part) for part in PARTS],
+        "features": features,
+        "edges": (graph.edge_index, graph.edge_type, graph.edge_attr, graph.num_relations, sizes),
+    }
+    return {name: digest(part) for name, part in parts.items()}
+
+
+def run_difference(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> str | None:
+    """Return a clause that says how the run of a checkpoint differs from this one; None if only in ``max_epochs``."""
+    for name in ("data", "model", "seed", "settings"):
+        ours, other = mine[name], theirs.get(name)
+        if isinstance(ours, dict) and isinstance(other, dict):
+            ours, other = ({k: v for k, v in settings.items() if k != "max_epochs"} for settings in (ours, other))
+        if ours != other:
+            return f"its `{name}` is {other!r}, not {ours!r}"
+    digests = theirs.get("digests")
+    if not isinstance(digests, dict):
+        return f"it does not say which {_listed(list(mine['digests']))} it had"
+    changed = [name for name, value in mine["digests"].items() if value != digests.get(name)]
+    return f"it had other {_listed(changed)}" if changed else None
+
+
+def _listed(words: list[str]) -> str:
+    *most, last = words
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def _options(module: nn.Module) -> tuple[str, dict[str, Any]]:
+    """Return the class of a module, and its attributes besides parameters, buffers and other modules."""
+    attributes = vars(module).keys() - vars(nn.Module()).keys()
+    return type(module).__qualname__, {name: vars(module)[name] for name in sorted(attributes)}
+
+
+def digest(value: Any) -> str:
+    """Return the SHA-256 of a value: of tensors by their bytes, of plain values by their repr, of objects by parts."""
+    sha256 = hashlib.sha256()
+    _add(sha256, value, set())
+    return sha256.hexdigest()
+
+
+def _add(sha256: Any, value: Any, seen: set[int]) -> None:
+    if isinstance(value, Tensor):
+        _add(sha256, f"{value.layout} {value.dtype} {list(value.shape)}", seen)
+        if value.layout != torch.strided:
+            entries = value.detach().to_sparse(layout=torch.sparse_coo).coalesce()
+            _add(sha256, [entries.indices(), entries.values()], seen)
+            return
+        sha256.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    elif isinstance(value, list | tuple):
+        _add(sha256, len(value), seen)
+        for item in value:
+            _add(sha256, item, seen)
+    elif isinstance(value, dict):
+        _add(sha256, list(value.items()), seen)
+    elif isinstance(value, set | frozenset):
+        _add(sha256, sorted(digest(item) for item in value), seen)
+    elif value is None or isinstance(value, str | bytes | int | float | complex | torch.dtype | torch.device):
+        sha256.update(f"{type(value).__name__} {len(repr(value))} {value!r}".encode())
+    elif isinstance(value, np.ndarray | np.generic):
+        _add(sha256, f"{value.dtype} {value.shape}", seen)
+        sha256.update(np.ascontiguousarray(value).tobytes())
+    elif id(value) not in seen:  # not by its repr, which may hold its address
+        seen.add(id(value))
+        _add(sha256, f"{type(value).__qualname__} {getattr(value, '__qualname__', '')}", seen)
+        _add(sha256, _parts(value), seen)
+
+
+def _parts(value: Any) -> list[Any]:
+    """Return what distinguishes a function or an object from others with the same name."""
+    if isinstance(value, functools.partial):
+        return [value.func, value.args, value.keywords]
+    if isinstance(value, types.FunctionType):
+        code = value.__code__
+        constants = [constant for constant in code.co_consts if not isinstance(constant, types.CodeType)]
+        closed = [cell.cell_contents for cell in value.__closure__ or ()]
+        return [code.co_code, code.co_names, constants, value.__defaults__, closed]
+    if isinstance(value, type | nn.Module) or not hasattr(value, "__dict__"):
+        return []
+    return sorted(vars(value).items())

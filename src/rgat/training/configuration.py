@@ -1,4 +1,4 @@
-"""Which model to train, and how: the paper's variants, the defaults of `rgat.fit` and `rgat train`, and options.
+"""Which model to train, and how: the paper's variants and priors, the defaults of `rgat.fit` and `rgat train`, options.
 
 A configuration is a flat dict: ``model`` (a name from the paper's tables), options of the model and settings of
 training; L2 coefficients are given per layer, as ``kernel_l2_1``, ``kernel_l2_2``, ``attention_l2_1``,
@@ -8,12 +8,15 @@ training; L2 coefficients are given per layer, as ``kernel_l2_1``, ``kernel_l2_2
 from __future__ import annotations
 
 import inspect
+import math
+import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from os import PathLike
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from rgat.checks import check_count, check_word
@@ -21,7 +24,6 @@ from rgat.data import GraphData, NodeData
 from rgat.data.files import read_whole
 from rgat.models import RGCN_OPTIONS, GraphClassifier, Model, NodeClassifier
 from rgat.nn import RGATConv
-from rgat.training.priors import check_kinds, priors_of
 
 Config = dict[str, Any]
 
@@ -61,30 +63,126 @@ DEFAULTS: dict[str, Config] = {
 PER_LAYER = ("kernel_l2", "attention_l2")
 _FROM_DATA = ("self", "in_channels", "out_channels", "num_classes", "num_tasks", "num_relations", "graph", "options")
 _FROM_VARIANT = ("layer", "scope", "score", "head_merge")
+_TYPES = {bool: "true or false", int: "an integer", float: "a finite number", str: "a word"}
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """One of several values with equal probability."""
+
+    values: tuple[Any, ...]
+
+    def draw(self, generator: np.random.Generator) -> Any:
+        return self.values[int(generator.integers(len(self.values)))]
+
+    def __str__(self) -> str:
+        words = {None: "Full", True: "Yes", False: "No"}
+        shown = [words[value] if value is None or isinstance(value, bool) else str(value) for value in self.values]
+        return f"OneOf({', '.join(shown)})"
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """A number between ``low`` and ``high``."""
+
+    low: float
+    high: float
+
+    def draw(self, generator: np.random.Generator) -> float:
+        return float(generator.uniform(self.low, self.high))
+
+    def __str__(self) -> str:
+        return f"Uniform({self.low}, {self.high})"
+
+
+@dataclass(frozen=True)
+class LogUniform(Uniform):
+    """A number whose logarithm is uniform."""
+
+    def draw(self, generator: np.random.Generator) -> float:
+        return min(math.exp(generator.uniform(math.log(self.low), math.log(self.high))), self.high)
+
+    def __str__(self) -> str:
+        return f"LogUniform({self.low:.0e}, {self.high:.0e})".replace("e-0", "e-")
+
+
+@dataclass(frozen=True)
+class MultiplesOf:
+    """A multiple of ``step`` from ``low`` to ``high``, both included."""
+
+    step: int
+    low: int
+    high: int
+
+    def draw(self, generator: np.random.Generator) -> int:
+        return self.low + self.step * int(generator.integers((self.high - self.low) // self.step + 1))
+
+    def __str__(self) -> str:
+        word = {4: "Four", 8: "Eight"}[self.step]
+        return f"MultiplesOf{word}({self.low}, {self.high})"
+
+
+Prior = OneOf | Uniform | MultiplesOf
+
+
+class Row(NamedTuple):
+    """A row of a table: the paper's name, the prior, and whether only models with attention have the option."""
+
+    words: str
+    prior: Prior
+    of_attention: bool = False
+
+
+# The two tables of the paper's appendix B.
+# Multiples of 4 are divisible by 1, 2 and 4 heads, multiples of 8 by 8 heads too, so every draw is a valid model.
+PRIORS: dict[str, dict[str, Row]] = {
+    "node": {
+        "hidden_channels": Row("Graph kernel units", MultiplesOf(4, 4, 20)),
+        "heads": Row("Heads", OneOf((1, 2, 4)), of_attention=True),
+        "feature_dropout": Row("Feature dropout rate", Uniform(0.0, 0.8)),
+        "edge_dropout": Row("Edge dropout", Uniform(0.0, 0.8)),
+        "num_bases": Row("W basis size", OneOf((None, 5, 10, 20, 30))),
+        "kernel_l2_1": Row("Graph layer 1 W L2 coef", LogUniform(1e-6, 1e-1)),
+        "kernel_l2_2": Row("Graph layer 2 W L2 coef", LogUniform(1e-6, 1e-1)),
+        "num_attention_bases": Row("A basis size", OneOf((None, 5, 10, 20, 30)), of_attention=True),
+        "attention_l2_1": Row("Graph layer 1 A L2 coef", LogUniform(1e-6, 1e-1), of_attention=True),
+        "attention_l2_2": Row("Graph layer 2 A L2 coef", LogUniform(1e-6, 1e-1), of_attention=True),
+        "learning_rate": Row("Learning rate", LogUniform(1e-5, 1e-1)),
+        "bias": Row("Use bias", OneOf((True, False))),
+        "batch_norm": Row("Use batch normalisation", OneOf((True, False))),
+    },
+    "graph": {
+        "hidden_channels": Row("Graph kernel units", MultiplesOf(8, 32, 128)),
+        "dense_channels": Row("Dense units", MultiplesOf(8, 32, 128)),
+        "heads": Row("Heads", OneOf((1, 2, 4, 8)), of_attention=True),
+        "feature_dropout": Row("Feature dropout", Uniform(0.0, 0.8)),
+        "edge_dropout": Row("Edge dropout", Uniform(0.0, 0.8)),
+        "kernel_l2_1": Row("W L2 coef (1)", LogUniform(1e-6, 1e-1)),
+        "kernel_l2_2": Row("W L2 coef (2)", LogUniform(1e-6, 1e-1)),
+        "attention_l2_1": Row("a L2 coef (1)", LogUniform(1e-6, 1e-1), of_attention=True),
+        "attention_l2_2": Row("a L2 coef (2)", LogUniform(1e-6, 1e-1), of_attention=True),
+        "learning_rate": Row("Learning rate", LogUniform(1e-5, 1e-1)),
+        "bias": Row("Use bias", OneOf((True, False))),
+        "batch_norm": Row("Use batch normalisation", OneOf((True, False))),
+    },
+}
 
 
 @dataclass(frozen=True)
 class Settings:
     """How to train; by default as nodes are trained, but without L2 penalties. Graphs need a smaller learning rate.
 
-    Attributes:
-        learning_rate: of Adam.
-        max_epochs: the largest number of epochs.
-        patience: stop after this many epochs without an improvement on the validation part; None trains for exactly
-            ``max_epochs`` epochs, ignores the validation part (which may be empty) and keeps the last epoch.
-        batch_size: graphs per step; node classification always takes all training nodes at once.
-        kernel_l2: coefficient of the squared kernels ``W``, one per relational layer.
-        attention_l2: coefficient of the squared attention kernels, one per relational layer.
-        autocast: run the model in bfloat16 where that is safe.
+    Training stops after ``patience`` epochs without an improvement on the validation part. With None it takes exactly
+    ``max_epochs`` epochs, ignores the validation part (which may be empty) and keeps the last epoch.
     """
 
-    learning_rate: float = DEFAULTS["node"]["learning_rate"]
+    learning_rate: float = DEFAULTS["node"]["learning_rate"]  # of Adam
     max_epochs: int = DEFAULTS["node"]["max_epochs"]
     patience: int | None = DEFAULTS["node"]["patience"]
-    batch_size: int = 64
-    kernel_l2: tuple[float, float] = (0.0, 0.0)
-    attention_l2: tuple[float, float] = (0.0, 0.0)
-    autocast: bool = False
+    batch_size: int = 64  # graphs per step; node classification always takes all training nodes at once
+    kernel_l2: tuple[float, float] = (0.0, 0.0)  # coefficient of the squared kernels ``W`` of each relational layer
+    attention_l2: tuple[float, float] = (0.0, 0.0)  # coefficient of the squared attention kernels of each layer
+    autocast: bool = False  # run the model in bfloat16 where that is safe
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "max_epochs", "patience", "batch_size"):
@@ -119,6 +217,28 @@ def configure(task: str, given: Mapping[str, Any]) -> Config:
     if config["model"] == "RGCN":
         config = {name: value for name, value in config.items() if name not in ("heads", "num_attention_bases")}
     return config
+
+
+def priors_of(task: str, model: str) -> dict[str, Prior]:
+    """Return the priors of a model's options for "node" or "graph" tasks."""
+    has_attention = model not in ("RGCN", "GGNN")
+    return {name: row.prior for name, row in PRIORS[task].items() if has_attention or not row.of_attention}
+
+
+def check_kinds(priors: Mapping[str, Prior], given: Mapping[str, Any]) -> None:
+    """Raise unless each given option that has a prior has the type of its draws."""
+    for name in (name for name in given if name in priors):
+        prior, value = priors[name], given[name]
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+        if isinstance(prior, OneOf):
+            types = list(dict.fromkeys(type(allowed) for allowed in prior.values if allowed is not None))
+            fits = type(value) in map(type, prior.values)
+        elif isinstance(prior, MultiplesOf):
+            types, fits = [int], is_number and isinstance(value, int)
+        else:
+            types, fits = [float], is_number
+        if not fits:
+            raise ValueError(f"`{name}` must be {' or '.join(_TYPES[kind] for kind in types)}, got {value!r}")
 
 
 def check_options(given: Mapping[str, Any], task: str | None = None) -> None:

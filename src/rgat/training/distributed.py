@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -86,7 +86,9 @@ def parallel(model: nn.Module) -> Iterator[nn.Module]:
     for name, norm in norms.items():
         setattr(model, name, SyncBatchNorm(norm))
     try:
-        yield DistributedDataParallel(model, broadcast_buffers=False)
+        wrapper = DistributedDataParallel(model)
+        wrapper.broadcast_buffers = False  # each process has its own dropout seeds
+        yield wrapper
     finally:
         for name, norm in norms.items():
             setattr(model, name, norm.train(model.training))
@@ -116,12 +118,18 @@ class SyncBatchNorm(nn.BatchNorm1d):
         """Normalise ``[N, C]``."""
         if not self.training:
             return super().forward(x)
-        return normalise_counted(self, x, x.new_ones(len(x)), _sum)
+        return normalise_counted(self, x, x.new_ones(len(x)), _Sum.apply)
 
 
-def _sum(values: Tensor) -> Tensor:
-    """Return the differentiable sum over all processes."""
-    from torch.distributed.nn.functional import all_reduce
+class _Sum(torch.autograd.Function):
+    """The sum over all processes; so is the gradient of each process's values."""
 
-    total: Tensor = all_reduce(values)  # type: ignore[no-untyped-call]
-    return total
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        total = values.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return _Sum.forward(ctx, *grads)

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,17 +14,14 @@ from torch import Tensor, nn
 from rgat.data import GraphData, NodeData
 from rgat.data.dataset import PARTS
 from rgat.models import Stack
-from rgat.nn.stacked import SHARED
-from rgat.training.adam import make_adam, select_members
+from rgat.nn.stacked import SHARED, take_members
 from rgat.training.capture import Captured, training_on, why_not_capture
-from rgat.training.checkpoint import has_checkpoint, load_checkpoint, save_checkpoint
+from rgat.training.checkpoint import has_checkpoint, identify, load_checkpoint, run_difference, save_checkpoint
 from rgat.training.configuration import Settings
 from rgat.training.distributed import parallel, processes, separate_masks
-from rgat.training.identity import identify, run_difference
 from rgat.training.loss import l2_penalty, member_l2_penalties
-from rgat.training.progress import epoch_bar
-from rgat.training.run import Epoch, Result, Run, curve_from_json, curve_to_json
-from rgat.training.task import GraphTask, NodeTask, Score, Task
+from rgat.training.run import Epoch, Result, Run, curve_from_json, curve_to_json, epoch_bar
+from rgat.training.task import GraphTask, NodeTask, Score, Task, device_of
 
 Data = NodeData | GraphData
 
@@ -66,24 +64,17 @@ def fit(
             with epoch_bar(settings.max_epochs, progress and processes().rank == 0) as advance:
                 run = training.runs[0]
                 for ((_, epoch),) in training.epochs():
-                    advance(f"{_shown(task, epoch)}, best epoch {run.best_epoch}")
+                    shown = f"validation {task.metric} {epoch.valid_metric:.3f}"
+                    if math.isnan(epoch.valid_metric):
+                        shown = f"training loss {epoch.train_loss:.3f}"
+                    advance(f"{shown}, best epoch {run.best_epoch}")
                     if on_epoch is not None:
                         on_epoch(epoch)
                     if writer is not None:
                         writer.write(run.is_finished)
-            training.restore()
+            model.load_state_dict(training.finished[0])
+            model.eval()
         return training.results(model, training.runs, "alone")[0]
-
-
-def _shown(task: Task, epoch: Epoch) -> str:
-    if math.isnan(epoch.valid_metric):
-        return f"training loss {epoch.train_loss:.3f}"
-    return f"validation {task.metric} {epoch.valid_metric:.3f}"
-
-
-def device_of(model: nn.Module) -> torch.device:
-    """Return the device of a model's first parameter."""
-    return next(model.parameters()).device
 
 
 def make_task(datas: Sequence[Data], settings: Settings, device: torch.device) -> Task:
@@ -95,14 +86,9 @@ def make_task(datas: Sequence[Data], settings: Settings, device: torch.device) -
 
 
 class Training:
-    """The state of a training: everything that a checkpoint holds.
+    """The state of a training, of a model or a stack with one run per member: everything that a checkpoint holds.
 
-    Args:
-        called: computes logits and gradients: the model, or a wrapper of it.
-        model: a model, or a stack.
-        task: the data of its members.
-        runs: one per member.
-        seed: the seed of the order of the batches.
+    ``called`` computes logits and gradients: the model, or a wrapper of it.
     """
 
     def __init__(self, called: nn.Module, model: nn.Module, task: Task, runs: list[Run], seed: int) -> None:
@@ -110,7 +96,7 @@ class Training:
         self.members = list(range(len(runs)))  # those still in training
         self.generator = torch.Generator().manual_seed(seed)
         self.layers: nn.Module = model.model if isinstance(model, Stack) else model
-        self.optimizer = make_adam(model.parameters(), [run.settings.learning_rate for run in runs])
+        self.optimizer = _make_adam(list(model.parameters()), [run.settings.learning_rate for run in runs])
         self.best = {name: tensor.detach().clone() for name, tensor in self.layers.state_dict().items()}
         self.finished: dict[int, dict[str, Tensor]] = {}  # the best state of members that have left the stack
         self.started = time.perf_counter()
@@ -135,7 +121,7 @@ class Training:
     def step(self, ids: Tensor) -> Tensor:
         """Take one step of Adam on a batch, captured where possible; return the loss of each member, ``[S]``."""
         if self.why_not_capture is not None:
-            return self._step(ids)
+            return self._learn(lambda: self.task.losses(self.called, ids))
         if not self.task.pad(ids):  # the padded buffer has a new address
             self.captured_step.forget()
         return self.captured_step(lambda: self._learn(lambda: self.task.padded_losses(self.called))).clone()
@@ -146,25 +132,20 @@ class Training:
             return self.task.evaluate(self.called, ["valid"])[0]
         return self.task.scores(self.captured_logits(lambda: self.task.logits(self.called, "valid")), "valid")
 
-    def _step(self, ids: Tensor) -> Tensor:
-        return self._learn(lambda: self.task.losses(self.called, ids))
-
     def _learn(self, compute_losses: Callable[[], Tensor]) -> Tensor:
         with self.autocast:
             losses = compute_losses()
         if self.l2 is not None:
-            losses = losses + self._penalties()
+            settings, is_stack = self.runs[0].settings, isinstance(self.model, Stack)
+            losses = losses + (
+                member_l2_penalties(self.layers, *self.l2)
+                if is_stack
+                else l2_penalty(self.layers, settings.kernel_l2, settings.attention_l2)
+            )
         self.optimizer.zero_grad()
         losses.sum().backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         return losses.detach()
-
-    def _penalties(self) -> Tensor:
-        if isinstance(self.model, Stack):
-            assert self.l2 is not None
-            return member_l2_penalties(self.layers, *self.l2)
-        settings = self.runs[0].settings
-        return l2_penalty(self.layers, settings.kernel_l2, settings.attention_l2)
 
     def epochs(self) -> Iterator[list[tuple[int, Epoch]]]:
         """Train until all members are finished; after every epoch yield the new point of each member's curve."""
@@ -227,14 +208,9 @@ class Training:
         elif isinstance(self.model, Stack):
             self.model.select(staying)
             self.task.select(staying)
-            select_members(self.optimizer, staying)
+            _select_members(self.optimizer, staying)
             self.best = {name: t if _is_shared(name) else t[staying] for name, t in self.best.items()}
             self._prepare()
-
-    def restore(self) -> None:
-        """Set a single model to its best epoch."""
-        self.layers.load_state_dict(self.finished[0])
-        self.layers.eval()
 
     def results(self, model: nn.Module, runs: Sequence[Run], how: str) -> list[Result]:
         """Return the scores of models at their best epochs."""
@@ -280,6 +256,48 @@ def _is_shared(name: str) -> bool:
     return name.rpartition(".")[2] == SHARED
 
 
+def _make_adam(parameters: list[nn.Parameter], learning_rates: Sequence[float]) -> torch.optim.Adam:
+    """Return an optimiser; with several learning rates, the parameters have a leading axis of members."""
+    on_gpu = parameters[0].is_cuda
+    if len(set(learning_rates)) == 1:
+        return torch.optim.Adam(parameters, lr=learning_rates[0], fused=True, capturable=on_gpu)
+    return _MemberAdam(parameters, torch.tensor(learning_rates, dtype=parameters[0].dtype, device=parameters[0].device))
+
+
+class _MemberAdam(torch.optim.Adam):
+    """Adam with a learning rate for each member, which scales the member's part of the step."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter], rates: Tensor) -> None:
+        super().__init__(parameters, capturable=parameters[0].is_cuda)
+        self.rates = rates  # [S]
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        group = self.param_groups[0]
+        (beta1, beta2), eps = group["betas"], group["eps"]
+        for p in group["params"]:
+            state = self.state[p]
+            if not state:
+                state["step"] = torch.zeros((), device=p.device)
+                state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(p), torch.zeros_like(p)
+            step = state["step"].add_(1).double()
+            mean, square = state["exp_avg"], state["exp_avg_sq"]
+            mean.lerp_(p.grad, 1 - beta1)
+            square.mul_(beta2).addcmul_(p.grad, p.grad, value=1 - beta2)
+            size = (self.rates / (1 - beta1**step)).to(p.dtype).view(-1, *[1] * (p.dim() - 1))
+            root = (square.sqrt() / (1 - beta2**step).sqrt().to(p.dtype)).add_(eps)
+            p.sub_(mean * size / root)
+
+
+def _select_members(optimizer: torch.optim.Adam, members: list[int]) -> None:
+    """Keep only some members of a stack."""
+    for state in optimizer.state.values():
+        for name in ("exp_avg", "exp_avg_sq"):
+            state[name] = take_members(state[name], members)
+    if isinstance(optimizer, _MemberAdam):
+        optimizer.rates = optimizer.rates[members]
+
+
 class _Checkpoints:
     """Writes the checkpoints of a training, after resuming from the one in the folder."""
 
@@ -287,19 +305,17 @@ class _Checkpoints:
         self.folder, self.seconds, self.training = folder, seconds, training
         self.identity = identify(training.layers, data, training.runs[0].settings, seed)
         self.written = time.monotonic()
-        if has_checkpoint(folder):
-            self._resume()
-
-    def _resume(self) -> None:
-        tensors, record = load_checkpoint(self.folder)
+        if not has_checkpoint(folder):
+            return
+        tensors, record = load_checkpoint(folder)
         reason = run_difference(self.identity, record)
         if reason is not None:
             raise ValueError(
-                f"the checkpoint in {self.folder} must be of this run, but {reason}; choose another folder, "
+                f"the checkpoint in {folder} must be of this run, but {reason}; choose another folder, "
                 "or use the data, options and seed of the first call"
             )
-        run = self.training.runs[0]
-        self.training.load(tensors)
+        run = training.runs[0]
+        training.load(tensors)
         run.best_epoch = record["best_epoch"]
         run.curve = curve_from_json(record["curve"])
         if run.best_epoch:

@@ -17,9 +17,9 @@ from rgat.models import difference, stack
 from rgat.training.capture import training_on
 from rgat.training.configuration import Settings
 from rgat.training.distributed import processes
-from rgat.training.loop import Data, Training, device_of, fit, make_task
-from rgat.training.progress import epoch_bar
-from rgat.training.run import Epoch, Result, Run
+from rgat.training.loop import Data, Training, fit, make_task
+from rgat.training.run import Epoch, Result, Run, epoch_bar
+from rgat.training.task import device_of
 
 MEMORY_SHARE = 0.5  # of the free memory, for one stack
 

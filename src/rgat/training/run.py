@@ -1,13 +1,16 @@
-"""The learning curve, state and result of one training run."""
+"""The learning curve, state, result and progress bar of one training run."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from rgat.training.configuration import Settings
+
+Progress = Callable[[str, float], None]  # called with the name of a step and its finished share, from 0 to 1
 
 
 @dataclass(frozen=True)
@@ -73,3 +76,24 @@ class Run:
         """Whether the training has reached its last epoch."""
         patience, epoch = self.settings.patience, len(self.curve)
         return epoch >= self.settings.max_epochs or (patience is not None and epoch - self.best_epoch >= patience)
+
+
+def no_progress(step: str, share: float) -> None:
+    """Show nothing."""
+
+
+@contextmanager
+def epoch_bar(total: int, show: bool) -> Iterator[Callable[[str], None]]:
+    """Yield a function to call after every epoch with the text beside the bar; it does nothing unless ``show``."""
+    if not show:
+        yield lambda text: None
+        return
+    try:
+        import rich.progress as rich
+    except ImportError as error:
+        raise ImportError("`progress=True` needs rich; install it with `pip install rich`") from error
+    counts = (rich.BarColumn(), rich.MofNCompleteColumn(), rich.TextColumn("epochs,"))
+    times = (rich.TimeRemainingColumn(), rich.TextColumn("left"), rich.TextColumn("{task.description}"))
+    with rich.Progress(*counts, *times) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda text: bar.update(task, advance=1, description=text)

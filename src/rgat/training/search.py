@@ -8,10 +8,13 @@ number of workers.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from rgat.training.priors import Prior, draw_options
+import numpy as np
+
+from rgat.training.configuration import LogUniform, MultiplesOf, OneOf, Prior
 
 Record = dict[str, Any]
 
@@ -19,17 +22,31 @@ ROUND = 10  # trials
 FROM_PRIOR = 20  # the first trials are drawn from the prior
 
 
+def draw_options(priors: dict[str, Prior], search_seed: int, trial: int) -> dict[str, Any]:
+    """Draw one value from each prior.
+
+    Each option has its own random generator, so trial 7 of two models has the same values of the options they share.
+    """
+    return {
+        name: prior.draw(np.random.default_rng([search_seed, trial, *name.encode()])) for name, prior in priors.items()
+    }
+
+
+def distribution(prior: Prior) -> Any:
+    """Return a prior as an Optuna object."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if isinstance(prior, OneOf):
+        return CategoricalDistribution(prior.values)
+    if isinstance(prior, MultiplesOf):
+        return IntDistribution(prior.low, prior.high, step=prior.step)
+    return FloatDistribution(prior.low, prior.high, log=isinstance(prior, LogUniform))
+
+
 def propose(
     priors: dict[str, Prior], search_seed: int, number: int, finished: Sequence[Record]
 ) -> list[dict[str, Any]]:
-    """Return the options of the ten trials of a round.
-
-    Args:
-        priors: the prior of each option.
-        search_seed: the seed of the whole search.
-        number: the number of the round, from 0.
-        finished: the records of all earlier rounds, in any order.
-    """
+    """Return the options of the ten trials of round ``number``, from the records of all earlier rounds in any order."""
     first = ROUND * number
     if first < FROM_PRIOR:
         return [draw_options(priors, search_seed, trial) for trial in range(first, first + ROUND)]
@@ -38,7 +55,7 @@ def propose(
     sampler = optuna.samplers.TPESampler(seed=1000 * search_seed + number)
     study = optuna.create_study(direction="maximize", sampler=sampler)
     study.add_trials([_as_optuna(record, priors) for record in sorted(finished, key=lambda record: record["trial"])])
-    distributions = {name: prior.distribution() for name, prior in priors.items()}
+    distributions = {name: distribution(prior) for name, prior in priors.items()}
     # Optuna treats a running trial as a bad one when it proposes the next, so the ten differ.
     return [study.ask(distributions).params for _ in range(ROUND)]
 
@@ -51,7 +68,7 @@ def _as_optuna(record: Record, priors: dict[str, Prior]) -> Any:
     return optuna.trial.create_trial(
         state=states.FAIL if failed else states.COMPLETE,
         params={name: record["config"][name] for name in priors},
-        distributions={name: prior.distribution() for name, prior in priors.items()},
+        distributions={name: distribution(prior) for name, prior in priors.items()},
         value=None if failed else record["objective"] if record["status"] == "done" else 0.0,
     )
 
@@ -70,9 +87,8 @@ def select(trials: Sequence[Record]) -> Record:
 
 def retrain_epochs(trial: Record) -> int:
     """Return the number of epochs to retrain for: the median of the folds' best epochs, rounded up."""
-    epochs: list[int] = sorted(fold["best_epoch"] for fold in trial["folds"])
-    middle = (epochs[(len(epochs) - 1) // 2] + epochs[len(epochs) // 2]) / 2
-    return math.ceil(middle)
+    epochs: list[int] = [fold["best_epoch"] for fold in trial["folds"]]
+    return math.ceil(statistics.median(epochs))
 
 
 def _optuna() -> Any:

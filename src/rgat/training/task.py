@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -60,10 +60,15 @@ def _wide(logits: Tensor) -> Tensor:
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
+def device_of(model: nn.Module) -> torch.device:
+    """Return the device of a model's first parameter."""
+    return next(model.parameters()).device
+
+
 @torch.no_grad()
 def graph_logits(model: nn.Module, store: GraphStore, graphs: Tensor, constant_attention: bool = False) -> Tensor:
     """Return a model's logits of graphs, ``[G, tasks, classes]`` on the CPU, in batches of bounded memory."""
-    device = next(model.parameters()).device
+    device = device_of(model)
     batches = (store.batch(ids) for ids in store.split(graphs))
     parts = [model(x.to(device), graph.to(device), constant_attention=constant_attention) for x, graph in batches]
     return torch.cat([part.float().cpu() for part in parts])
@@ -72,7 +77,7 @@ def graph_logits(model: nn.Module, store: GraphStore, graphs: Tensor, constant_a
 @torch.no_grad()
 def node_logits(model: nn.Module, data: NodeData, constant_attention: bool = False) -> Tensor:
     """Return a model's logits of all nodes, ``[N, classes]`` on the CPU; a diverged model gives NaN."""
-    device = next(model.parameters()).device
+    device = device_of(model)
     graph = copy.copy(data.graph) if data.graph.device == device else data.graph.to(device)
     graph.validate = False
     x = None if data.x is None else data.x.to(device)
@@ -184,11 +189,6 @@ def _padded(labels: Sequence[Tensor], ids: Sequence[Tensor], device: torch.devic
     return _Part(*(torch.nn.utils.rnn.pad_sequence(part, batch_first=True).to(device) for part in (nodes, known)))
 
 
-def _with_filler(table: Tensor, value: int) -> Tensor:
-    """Append one row, which the padding of a batch refers to."""
-    return torch.cat([table, table.new_full((1, *table.shape[1:]), value)])
-
-
 class GraphTask:
     """Mini-batch multi-task graph classification; early stopping watches the mean ROC-AUC.
 
@@ -210,6 +210,7 @@ class GraphTask:
         self.class_weights = balanced_class_weights(data.labels[data.train]).to(device)
         self._kept: dict[str, list[tuple[Tensor, RelationalGraph]]] = {}  # batches of parts
         self._padded: PaddedBatch | None = None
+        self._tables: list[Any] = []  # features, edge features and labels, with a last row for the padding of a batch
 
     def batches(self, generator: torch.Generator) -> Iterator[Tensor]:
         order = torch.randperm(len(self.data.train), generator=generator)
@@ -233,7 +234,7 @@ class GraphTask:
         if self._padded is None:
             self._padded = PaddedBatch(store, size, self.device, Capacity.usual(store, self.data.train, size))
             self._tables = [
-                None if table is None else _with_filler(table, value).to(self.device)
+                None if table is None else nn.functional.pad(table, (0, 0, 0, 1), value=value).to(self.device)
                 for table, value in ((store.x, 0), (store.edge_attr, 0), (self.data.labels, MISSING))
             ]
         if not same and not self._padded.holds(ids):
@@ -244,8 +245,6 @@ class GraphTask:
     def padded_losses(self, model: nn.Module) -> Tensor:
         batch, (features, edge_attr, known) = self._padded, self._tables
         assert batch is not None
-        assert features is not None
-        assert known is not None
         batch.widen()
         if edge_attr is not None:
             batch.graph.edge_attr = edge_attr.index_select(0, batch.edges)
@@ -277,9 +276,8 @@ class GraphTask:
         if part in self._kept:
             return self._kept[part]
         store = self.data.graphs
-        trained_on = int(
-            self.batch_size * store.sizes[self.data.train].double().mean()
-        )  # a training batch fits into memory
+        # As large as a training batch, which fits into memory.
+        trained_on = int(self.batch_size * store.sizes[self.data.train].double().mean())
         ids = self.processes.share(getattr(self.data, part))
         batches = map(self._batch, store.split(ids, max(AT_ONCE // members, trained_on)))
         if self.keeps(part):

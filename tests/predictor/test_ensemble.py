@@ -1,6 +1,6 @@
 import torch
 
-from rgat.predictor.calibration import Calibration, calibrate_graphs, calibrate_nodes
+from rgat.predictor.ensemble import Calibration, calibrate_graphs, calibrate_nodes
 
 
 def test_slope_and_intercept_of_each_task_are_found_again():
