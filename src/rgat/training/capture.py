@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from rgat import ops
-from rgat.training.task import GraphTask, Task
 
 WARM_UP = 3  # calls before the capture: they compile and tune kernels and allocate memory
 
@@ -32,12 +31,12 @@ def training_on(device: torch.device) -> Iterator[None]:
         yield
 
 
-def why_not_capture(task: Task, device: torch.device) -> str | None:
-    """Return why a step cannot be captured; None if it can."""
+def why_not_capture(why_not_pad: str | None, device: torch.device) -> str | None:
+    """Return why a step cannot be captured; None if it can. Its batches must be padded, if they differ in size."""
     if device.type != "cuda":
         return f"it runs on the {device.type.upper()}"
-    if isinstance(task, GraphTask) and task.processes.number > 1:
-        return "several processes share its batches"
+    if why_not_pad is not None:
+        return why_not_pad
     backend = ops.active_backend(device)
     return None if backend == "triton" else f'the backend "{backend}" reads numbers on the host'
 

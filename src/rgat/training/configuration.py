@@ -61,6 +61,8 @@ DEFAULTS: dict[str, Config] = {
     },
 }
 PER_LAYER = ("kernel_l2", "attention_l2")
+MAX_LAYERS = {"node": 4, "graph": 2}  # with L2 coefficients
+SEEDS_PER_STEP = 1024  # of sampled training, unless a batch size is given
 _FROM_DATA = ("self", "in_channels", "out_channels", "num_classes", "num_tasks", "num_relations", "graph", "options")
 _FROM_VARIANT = ("layer", "scope", "score", "head_merge")
 _TYPES = {bool: "true or false", int: "an integer", float: "a finite number", str: "a word"}
@@ -179,19 +181,21 @@ class Settings:
     learning_rate: float = DEFAULTS["node"]["learning_rate"]  # of Adam
     max_epochs: int = DEFAULTS["node"]["max_epochs"]
     patience: int | None = DEFAULTS["node"]["patience"]
-    batch_size: int = 64  # graphs per step; node classification always takes all training nodes at once
-    kernel_l2: tuple[float, float] = (0.0, 0.0)  # coefficient of the squared kernels ``W`` of each relational layer
-    attention_l2: tuple[float, float] = (0.0, 0.0)  # coefficient of the squared attention kernels of each layer
+    batch_size: int = 64  # graphs per step, or training nodes with `fanouts`; without, all training nodes at once
+    kernel_l2: tuple[float, ...] = (0.0, 0.0)  # coefficient of the squared kernels ``W`` of each relational layer
+    attention_l2: tuple[float, ...] = (0.0, 0.0)  # coefficient of the squared attention kernels of each layer
     autocast: bool = False  # run the model in bfloat16 where that is safe
+    fanouts: tuple[int, ...] | None = None  # edges of each (target, relation) to sample, per layer; None: all nodes
+    validate_every: int = 1  # epochs from one validation to the next
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "max_epochs", "patience", "batch_size"):
+        for name in ("learning_rate", "max_epochs", "patience", "batch_size", "validate_every"):
             if getattr(self, name) is not None and not getattr(self, name) > 0:
                 raise ValueError(f"`{name}` must be above 0, got {getattr(self, name)}")
         for name in PER_LAYER:
             values = getattr(self, name)
-            if len(values) != 2 or not all(value >= 0 for value in values):
-                raise ValueError(f"`{name}` must be two numbers of at least 0, one per relational layer, got {values}")
+            if not all(value >= 0 for value in values):
+                raise ValueError(f"`{name}` must be numbers of at least 0, one per relational layer, got {values}")
 
 
 def task_of(data: NodeData | GraphData) -> str:
@@ -205,7 +209,7 @@ def build_model(data: NodeData | GraphData, seed: int = 0, **options: Any) -> Mo
         torch.manual_seed(seed)
         if isinstance(data, GraphData):
             return GraphClassifier(data.in_channels, len(data.tasks), data.graphs.num_relations, **options)
-        if data.x is None:
+        if data.x is None and options.get("embedding_channels") is None:
             options = options | {"graph": data.graph}
         return NodeClassifier(data.in_channels, len(data.classes), data.graph.num_relations, **options)
 
@@ -249,8 +253,10 @@ def check_options(given: Mapping[str, Any], task: str | None = None) -> None:
     check_kinds(priors_of("node", "additive WIRGAT") | priors_of("graph", "additive WIRGAT"), given)
     for name, value in given.items():
         check_word("option", name, known)
-        if name in ("max_epochs", "patience", "batch_size") and value is not None:
+        if name in ("max_epochs", "patience", "batch_size", "validate_every", "num_layers") and value is not None:
             check_count(name, value)
+        if name == "fanouts":
+            _check_fanouts(value, given.get("num_layers", 2))
         if name == "autocast" and not isinstance(value, bool):
             raise ValueError(f"`autocast` must be true or false, got {value!r}")
     if "model" in given:
@@ -260,12 +266,24 @@ def check_options(given: Mapping[str, Any], task: str | None = None) -> None:
         raise ValueError(f"`{of_attention[0]}` must not be given for RGCN, which has no attention; leave it out")
 
 
+def _check_fanouts(fanouts: Any, num_layers: int) -> None:
+    if fanouts is None:
+        return
+    if not isinstance(fanouts, list | tuple) or len(fanouts) != num_layers:
+        raise ValueError(f"`fanouts` must be {num_layers} numbers, one for each layer of the model, got {fanouts!r}")
+    for fanout in fanouts:
+        if isinstance(fanout, bool) or not isinstance(fanout, int) or (fanout < 1 and fanout != -1):
+            raise ValueError(f"a fan-out must be a number of at least 1, or -1 for all edges, got {fanout!r}")
+
+
 def known_options(task: str) -> tuple[str, ...]:
     """Return the names that a configuration may hold."""
     model = NodeClassifier if task == "node" else GraphClassifier
     options = [*inspect.signature(model).parameters, *inspect.signature(RGATConv).parameters, *RGCN_OPTIONS]
     settings = [field.name for field in fields(Settings) if field.name not in PER_LAYER]
-    per_layer = [f"{name}_{layer}" for name in PER_LAYER for layer in (1, 2)]
+    if task == "graph":
+        settings.remove("fanouts")
+    per_layer = [f"{name}_{layer}" for name in PER_LAYER for layer in range(1, MAX_LAYERS[task] + 1)]
     chosen = (name for name in options if name not in (*_FROM_DATA, *_FROM_VARIANT))
     return tuple(dict.fromkeys(["model", *chosen, *settings, *per_layer]))
 
@@ -277,7 +295,13 @@ def split_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], Settings]:
         options = VARIANTS[options.pop("model")] | options
     settings = {field.name: options.pop(field.name) for field in fields(Settings) if field.name in options}
     for name in PER_LAYER:
-        settings[name] = tuple(options.pop(f"{name}_{layer}", 0.0) for layer in (1, 2))
+        layers = range(1, options.get("num_layers", 2) + 1)
+        settings[name] = tuple(options.pop(f"{name}_{layer}", 0.0) for layer in layers)
+        for layer in range(len(layers) + 1, MAX_LAYERS["node"] + 1):
+            options.pop(f"{name}_{layer}", None)
+    if settings.get("fanouts") is not None:
+        settings["fanouts"] = tuple(settings["fanouts"])
+        settings.setdefault("batch_size", SEEDS_PER_STEP)
     return options, Settings(**settings)
 
 

@@ -21,9 +21,11 @@ from rgat.training.configuration import Settings
 from rgat.training.distributed import parallel, processes, separate_masks
 from rgat.training.loss import l2_penalty, member_l2_penalties
 from rgat.training.run import Epoch, Result, Run, curve_from_json, curve_to_json, epoch_bar
-from rgat.training.task import GraphTask, NodeTask, Score, Task, device_of
+from rgat.training.sampled import SampledTask
+from rgat.training.task import GraphTask, NodeTask, Score, check_parts, device_of
 
 Data = NodeData | GraphData
+Task = NodeTask | GraphTask | SampledTask
 
 
 def fit(
@@ -54,7 +56,7 @@ def fit(
     """
     settings = settings or Settings()
     with training_on(device_of(model)):
-        task = make_task([data], settings, device_of(model))
+        task = make_task([data], settings, device_of(model), seed)
         with parallel(model) as called:
             training = Training(called, model, task, [Run(settings)], seed)
             writer = (
@@ -77,11 +79,14 @@ def fit(
         return training.results(model, training.runs, "alone")[0]
 
 
-def make_task(datas: Sequence[Data], settings: Settings, device: torch.device) -> Task:
+def make_task(datas: Sequence[Data], settings: Settings, device: torch.device, seed: int = 0) -> Task:
     """Return the data of the members of a stack, or of one model, as the loop uses them."""
     selects, first = settings.patience is not None, datas[0]
     if isinstance(first, GraphData):
         return GraphTask(first, settings.batch_size, device, selects)
+    if settings.fanouts is not None:
+        check_parts(first, selects)
+        return SampledTask(first, settings, device, seed)
     return NodeTask([data for data in datas if isinstance(data, NodeData)], device, selects)
 
 
@@ -96,7 +101,13 @@ class Training:
         self.members = list(range(len(runs)))  # those still in training
         self.generator = torch.Generator().manual_seed(seed)
         self.layers: nn.Module = model.model if isinstance(model, Stack) else model
-        self.optimizer = _make_adam(list(model.parameters()), [run.settings.learning_rate for run in runs])
+        rates = [run.settings.learning_rate for run in runs]
+        embedding = getattr(self.layers, "embedding", None)
+        rows = [] if embedding is None else list(embedding.parameters())
+        is_row = {id(parameter) for parameter in rows}
+        self.optimizer = _make_adam([p for p in model.parameters() if id(p) not in is_row], rates)
+        # Gradients of node embeddings are sparse: only the rows of a batch are updated.
+        self.row_optimizer = torch.optim.SparseAdam(rows, lr=rates[0]) if rows else None
         self.best = {name: tensor.detach().clone() for name, tensor in self.layers.state_dict().items()}
         self.finished: dict[int, dict[str, Tensor]] = {}  # the best state of members that have left the stack
         self.started = time.perf_counter()
@@ -104,7 +115,7 @@ class Training:
         self.autocast = torch.autocast(
             self.device.type, torch.bfloat16, runs[0].settings.autocast, cache_enabled=self.device.type != "cuda"
         )
-        self.why_not_capture = why_not_capture(task, self.device)
+        self.why_not_capture = why_not_capture(task.why_not_pad, self.device)
         self._prepare()
 
     def _prepare(self) -> None:
@@ -118,9 +129,9 @@ class Training:
         self.l2 = (kernel, attention) if bool(kernel.any() or attention.any()) else None
         self.captured_step, self.captured_logits = Captured(), Captured()
 
-    def step(self, ids: Tensor) -> Tensor:
+    def step(self, ids: Any) -> Tensor:
         """Take one step of Adam on a batch, captured where possible; return the loss of each member, ``[S]``."""
-        if self.why_not_capture is not None:
+        if self.why_not_capture is not None or isinstance(self.task, SampledTask):
             return self._learn(lambda: self.task.losses(self.called, ids))
         if not self.task.pad(ids):  # the padded buffer has a new address
             self.captured_step.forget()
@@ -128,7 +139,7 @@ class Training:
 
     def validate(self) -> list[Score]:
         """Score each member on the validation part, with its logits captured where possible."""
-        if self.why_not_capture is not None or not self.task.keeps("valid"):
+        if self.why_not_capture is not None or isinstance(self.task, SampledTask) or not self.task.keeps("valid"):
             return self.task.evaluate(self.called, ["valid"])[0]
         return self.task.scores(self.captured_logits(lambda: self.task.logits(self.called, "valid")), "valid")
 
@@ -142,9 +153,12 @@ class Training:
                 if is_stack
                 else l2_penalty(self.layers, settings.kernel_l2, settings.attention_l2)
             )
-        self.optimizer.zero_grad()
+        optimizers = [self.optimizer] if self.row_optimizer is None else [self.optimizer, self.row_optimizer]
+        for optimizer in optimizers:
+            optimizer.zero_grad()
         losses.sum().backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
+        for optimizer in optimizers:
+            optimizer.step()
         return losses.detach()
 
     def epochs(self) -> Iterator[list[tuple[int, Epoch]]]:
@@ -152,11 +166,13 @@ class Training:
         self._let_go()  # a resumed run may be finished
         while self.members:
             self.called.train()
-            losses = torch.stack([self.step(ids) for ids in self.task.batches(self.generator)]).mean(0)
+            epoch = len(self.runs[self.members[0]].curve)
+            batches: Iterator[Any] = self.task.batches(self.generator, epoch)
+            losses = torch.stack([self.step(batch) for batch in batches]).mean(0)
             train_losses = processes().average(losses).tolist()
             self.called.eval()
             scores: list[Score] = [(math.nan, math.nan)] * len(self.members)
-            if self.runs[0].settings.patience is not None:
+            if self._validates(epoch + 1):
                 with torch.no_grad(), self.autocast:
                     scores = self.validate()
             points, improved = [], []
@@ -170,6 +186,12 @@ class Training:
             self._keep_best(improved)
             yield points
             self._let_go()
+
+    def _validates(self, epoch: int) -> bool:
+        """Return whether an epoch, counted from 1, ends with a validation; the last one does."""
+        settings = self.runs[0].settings
+        is_due = epoch % settings.validate_every == 0 or epoch == settings.max_epochs
+        return settings.patience is not None and is_due
 
     def _keep_best(self, places: list[int]) -> None:
         state = self.layers.state_dict()
@@ -235,7 +257,8 @@ class Training:
         for name, tensor in self.layers.state_dict().items():
             tensors |= {f"model.{name}": tensor, f"best.{name}": self.best[name]}
         for name, parameter in self.layers.named_parameters():
-            tensors |= {f"adam.{name}.{key}": value for key, value in self.optimizer.state[parameter].items()}
+            state = self._adam_state(parameter)
+            tensors |= {f"adam.{name}.{key}": torch.as_tensor(value) for key, value in state.items()}
         return tensors
 
     def load(self, tensors: dict[str, Tensor]) -> None:
@@ -249,7 +272,16 @@ class Training:
         self.best = {name: tensor.to(self.device) for name, tensor in best.items()}
         for name, parameter in self.layers.named_parameters():
             keys = ("step", "exp_avg", "exp_avg_sq")
-            self.optimizer.state[parameter] = {key: tensors[f"adam.{name}.{key}"].to(self.device) for key in keys}
+            state = {key: tensors[f"adam.{name}.{key}"].to(self.device) for key in keys}
+            self._adam_state(parameter).update(state)
+        if self.row_optimizer is not None:
+            for rows in self.row_optimizer.state.values():
+                rows["step"] = int(rows["step"])
+
+    def _adam_state(self, parameter: nn.Parameter) -> dict[str, Any]:
+        has_rows = self.row_optimizer is not None and parameter is self.row_optimizer.param_groups[0]["params"][0]
+        state: dict[str, Any] = (self.row_optimizer if has_rows else self.optimizer).state[parameter]  # type: ignore[union-attr]
+        return state
 
 
 def _is_shared(name: str) -> bool:

@@ -65,12 +65,12 @@ def l2_penalty(model: nn.Module, kernel: Sequence[float], attention: Sequence[fl
     """Return ``coefficient * sum(p ** 2)`` over the kernels' parameters: the full kernel, or bases and coefficients.
 
     Args:
-        model: a model with the layers ``conv1`` and ``conv2``.
+        model: a model with relational layers.
         kernel: coefficients of ``W``, one per layer.
         attention: coefficients of the attention kernels, one per layer; an RGCN has no such kernels.
     """
     penalty = next(model.parameters()).new_zeros(())
-    for parts, layer in zip(zip(kernel, attention, strict=True), (model.conv1, model.conv2), strict=True):
+    for parts, layer in zip(zip(kernel, attention, strict=True), _layers(model), strict=False):
         for coefficient, parameters in zip(parts, _kernel_parameters(layer), strict=True):
             if coefficient:
                 for parameter in parameters:
@@ -81,12 +81,18 @@ def l2_penalty(model: nn.Module, kernel: Sequence[float], attention: Sequence[fl
 def member_l2_penalties(model: nn.Module, kernel: Tensor, attention: Tensor) -> Tensor:
     """Return the penalty of each member of a stack, ``[S]``; coefficients are ``[S, 2]``, per member and layer."""
     penalties = kernel.new_zeros(len(kernel))
-    for number, layer in enumerate((model.conv1, model.conv2)):
+    for number, layer in enumerate(_layers(model)[: kernel.shape[1]]):
         for coefficients, parameters in zip((kernel, attention), _kernel_parameters(layer), strict=True):
             for parameter in parameters:
                 squares = parameter.square().sum(dim=tuple(range(1, parameter.dim())))
                 penalties = penalties + coefficients[:, number] * squares
     return penalties
+
+
+def _layers(model: Any) -> list[Any]:
+    """Return the relational layers of a model; baselines have two layers and no list of them."""
+    layers: list[Any] = getattr(model, "convs", None) or [model.conv1, model.conv2]
+    return layers
 
 
 def _kernel_parameters(layer: Any) -> tuple[list[nn.Parameter], list[nn.Parameter]]:

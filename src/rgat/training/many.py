@@ -127,6 +127,8 @@ def _why_not_together(first: Job, other: Job) -> str | None:
         return "others have other graphs"
     elif first.seed != other.seed or first.settings.batch_size != other.settings.batch_size:
         return "others have other batches, which follow from seed and batch size"
+    if first.settings.fanouts is not None or other.settings.fanouts is not None:
+        return "its batches are sampled"
     if first.settings.autocast != other.settings.autocast:
         return "others have another precision"
     if (first.settings.patience is None) != (other.settings.patience is None):
@@ -145,7 +147,7 @@ def bytes_needed(job: Job) -> int:
     """
     model: Any = job.model
     parameters = sum(p.numel() * p.element_size() for p in job.model.parameters())
-    widths: list[int] = [layer.heads * layer.out_channels for layer in (model.conv1, model.conv2)]
+    widths: list[int] = [layer.heads * layer.out_channels for layer in model.convs]
     if isinstance(job.data, GraphData):
         store = job.data.graphs
         places = job.settings.batch_size * (len(store.edge_type) + len(store.x)) // max(len(store), 1)

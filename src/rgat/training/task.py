@@ -99,6 +99,7 @@ class NodeTask:
     """
 
     metric = "accuracy"
+    why_not_pad: str | None = None  # every step has the same sizes
 
     def __init__(self, datas: Sequence[NodeData], device: torch.device, selects: bool = True) -> None:
         for data in datas:
@@ -133,7 +134,7 @@ class NodeTask:
             self._fields[part] = tuple(field.prepare() for field in fields) if worth else self.graph
         return self._fields[part]
 
-    def batches(self, generator: torch.Generator) -> Iterator[Tensor]:
+    def batches(self, generator: torch.Generator, epoch: int) -> Iterator[Tensor]:
         """Yield the ids of the training examples of each step of an epoch."""
         yield self.parts["train"].nodes
 
@@ -207,12 +208,13 @@ class GraphTask:
         self.batch_size = batch_size
         self.device = device
         self.processes = processes()
+        self.why_not_pad = None if self.processes.number == 1 else "several processes share its batches"
         self.class_weights = balanced_class_weights(data.labels[data.train]).to(device)
         self._kept: dict[str, list[tuple[Tensor, RelationalGraph]]] = {}  # batches of parts
         self._padded: PaddedBatch | None = None
         self._tables: list[Any] = []  # features, edge features and labels, with a last row for the padding of a batch
 
-    def batches(self, generator: torch.Generator) -> Iterator[Tensor]:
+    def batches(self, generator: torch.Generator, epoch: int) -> Iterator[Tensor]:
         order = torch.randperm(len(self.data.train), generator=generator)
         yield from torch.split(self.data.train[order], self.batch_size)
 
@@ -297,6 +299,3 @@ class GraphTask:
 
     def select(self, members: list[int]) -> None:
         """Do nothing: members share all data."""
-
-
-Task = NodeTask | GraphTask  # two classes with the same methods, documented in the first

@@ -1,0 +1,102 @@
+"""Node classification on sampled mini-batches, with exact scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from rgat.data import NodeData
+from rgat.data.dataset import MISSING
+from rgat.graph import RelationalGraph
+from rgat.memory import free_memory
+from rgat.models import Stack
+from rgat.sampling import Batch, NeighborLoader, exact_logits, gather_features
+from rgat.training.configuration import Settings
+from rgat.training.distributed import processes
+
+Score = tuple[float, float]  # loss and metric
+
+GRAPH_SHARE = 0.4  # of the free memory of a GPU, for the edges of the graph and their index
+
+
+class SampledTask:
+    """Mini-batches of the training nodes of one graph, for a model or for a stack whose members share the split.
+
+    Training samples the edges of each batch; scores are computed with all edges. A graph is sampled on the GPU where
+    it fits there, else on the CPU; features are gathered from wherever they are kept.
+    """
+
+    metric = "accuracy"
+    why_not_pad = "its batches are sampled"
+
+    def __init__(self, data: NodeData, settings: Settings, device: torch.device, seed: int = 0) -> None:
+        assert settings.fanouts is not None
+        if processes().number > 1:
+            raise ValueError(
+                f"sampled training must run in one process, got {processes().number} for {data.name}; only graph "
+                "classification can be shared among processes"
+            )
+        self.data, self.device = data, device
+        self.x = data.x
+        graph = data.graph
+        if isinstance(graph, RelationalGraph) and graph.device != device and _fits(graph, device):
+            graph = graph.to(device)
+        options = {"fanouts": settings.fanouts, "batch_size": settings.batch_size, "seed": seed}
+        self.loader = NeighborLoader(graph, data.train, **options)  # type: ignore[arg-type]
+        self.labels = data.labels
+        self.dtype = torch.bfloat16 if settings.autocast else None
+
+    def batches(self, generator: torch.Generator, epoch: int) -> Iterator[Batch]:
+        """Yield the batches of an epoch, counted from 0."""
+        self.loader.epoch = epoch
+        yield from self.loader
+
+    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the loss of each member on a batch, ``[S]``."""
+        x = None
+        if self.x is not None:
+            x = gather_features(self.x, batch.nodes, self.device, self.dtype or next(model.parameters()).dtype)
+        seeds = batch.nodes[: batch.num_seeds]
+        labels = self.labels[seeds.cpu()].to(self.device)
+        logits = model(x, batch.graphs if batch.nodes.device == self.device else batch.to(self.device).graphs)
+        members = logits if isinstance(model, Stack) else logits.unsqueeze(0)
+        return torch.stack([cross_entropy(each[: len(labels)].float(), labels) for each in members])
+
+    def evaluate(self, model: nn.Module, parts: Sequence[str], constant_attention: bool = False) -> list[list[Score]]:
+        """Return the loss and metric of each member, for each part."""
+        nodes = [getattr(self.data, part) for part in parts]
+        logits = self.logits(model, torch.cat(nodes), constant_attention)
+        by_part = logits.split_with_sizes([len(part) for part in nodes], dim=1)
+        return [self._scores(each, part) for each, part in zip(by_part, nodes, strict=True)]
+
+    def logits(self, model: nn.Module, nodes: Tensor, constant_attention: bool = False) -> Tensor:
+        """Return exact logits of nodes, ``[S, n, classes]`` on the CPU."""
+        distinct, place = torch.unique(nodes, return_inverse=True)
+        exact = exact_logits(model, self.x, self.loader.sampler, distinct, constant_attention)  # type: ignore[arg-type]
+        exact = exact if isinstance(model, Stack) else exact.unsqueeze(0)
+        return exact.float().cpu()[:, place]
+
+    def _scores(self, logits: Tensor, nodes: Tensor) -> list[Score]:
+        labels = self.labels[nodes]
+        known = labels != MISSING
+        scores = []
+        for each in logits:
+            loss = float(cross_entropy(each[known], labels[known])) if known.any() else float("nan")
+            right = (each.argmax(-1) == labels)[known]
+            scores.append((loss, float(right.double().mean())))
+        return scores
+
+    def watched(self, score: Score) -> tuple[float, float]:
+        """Return what early stopping minimises; the second number breaks ties."""
+        return score[0], -score[1]
+
+    def select(self, members: list[int]) -> None:
+        """Do nothing: members share all data."""
+
+
+def _fits(graph: RelationalGraph, device: torch.device) -> bool:
+    """Tell whether the edges of a graph and their index fit on a GPU."""
+    return device.type == "cuda" and 80 * graph.num_edges < GRAPH_SHARE * free_memory(device)
