@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rgat.baselines.fingerprints import NUM_BITS, RADIUS, fingerprints
+from rgat.baselines.molecules import FINGERPRINTS, fingerprints
 from rgat.baselines.outcome import Outcome
 from rgat.baselines.svm import sklearn_svm
 from rgat.data import MISSING, GraphData
@@ -87,7 +87,7 @@ def _select(data: GraphData, learn: Learn, settings: list[dict[str, Any]], confi
     assert best is not None
     _, chosen, logits = best
     return Outcome(
-        config={"num_bits": NUM_BITS, "radius": RADIUS, **config, **chosen},
+        config=FINGERPRINTS | config | chosen,
         selected_on=f"mean ROC-AUC of the validation part, {len(settings)} candidates"
         if len(settings) > 1
         else "nothing: the settings are given",

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rgat.baselines.outcome import Outcome
-from rgat.baselines.svm import Array, classify, labelled, linear_kernel
-from rgat.baselines.triples import Ids, original_triples
+from rgat.baselines.svm import Array, Ids, classify, labelled, linear_kernel, original_triples
 from rgat.checks import check_count, check_word
 from rgat.data import NodeData
 from rgat.data.cache import Arrays, cached

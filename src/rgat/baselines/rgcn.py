@@ -10,8 +10,8 @@ from rgat.baselines.outcome import Outcome
 from rgat.checks import check_word
 from rgat.data import NodeData
 from rgat.data.dataset import PARTS
-from rgat.models import NodeClassifier
 from rgat.training import Settings, fit
+from rgat.training.configuration import build_model
 
 LEARNING_RATE, EPOCHS = 0.01, 50
 # The paper penalises the first layer on all graphs but AIFB, the smallest.
@@ -29,17 +29,9 @@ def run(data: NodeData, seed: int = 0, **settings: Any) -> Outcome:
     for name in settings:
         check_word("setting", name, tuple(config))
     config |= settings
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = NodeClassifier(
-            data.in_channels,
-            len(data.classes),
-            data.graph.num_relations,
-            layer="rgcn",
-            hidden_channels=config["hidden_channels"],
-            num_bases=config["num_bases"],
-            graph=data.graph if data.x is None else None,
-        )
+    model = build_model(
+        data, seed, layer="rgcn", hidden_channels=config["hidden_channels"], num_bases=config["num_bases"]
+    )
     training = Settings(LEARNING_RATE, max_epochs=EPOCHS, patience=None, kernel_l2=(config["l2"], 0.0))
     result = fit(model, data, training)
     with torch.no_grad():

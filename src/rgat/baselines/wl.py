@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rgat.baselines.outcome import Outcome
-from rgat.baselines.svm import classify, labelled, linear_kernel, normalised, scipy_sparse
-from rgat.baselines.triples import Ids, original_triples
+from rgat.baselines.svm import Ids, classify, labelled, linear_kernel, normalised, original_triples, scipy_sparse
 from rgat.checks import check_count
 from rgat.data import NodeData
 from rgat.data.rdf.blank_nodes import mix
