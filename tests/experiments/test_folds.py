@@ -8,6 +8,7 @@ import torch
 
 from rgat.data import MISSING, load
 from rgat.experiments.folds import NUM_FOLDS, fold_data
+from rgat.training.configuration import task_of
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +20,7 @@ def folded_sets():
 def test_folds_cover_the_pool_and_never_see_a_test_example(folded_sets, name):
     folded = folded_sets[name]
     tested = torch.cat([parts[2] for parts in folded.splits.values()]).unique()
-    assert len(folded.folds) == NUM_FOLDS[folded.task]
+    assert len(folded.folds) == NUM_FOLDS[task_of(folded.data)]
     pools = []
     for number, (train, valid) in enumerate(folded.folds):
         pool = torch.cat([train, valid])

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from rgat.data import load
-from rgat.experiments.folds import fold_data
-from rgat.experiments.portable import decode, encode
+from rgat.experiments.folds import decode, encode, fold_data
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +66,7 @@ def test_foreign_and_newer_files_are_refused(folded_sets, monkeypatch):
     content = encode(folded_sets["institute"])
     with pytest.raises(ValueError, match="must be a safetensors file"):
         decode(content[: len(content) // 2])
-    monkeypatch.setattr("rgat.experiments.portable.VERSION", 2)
+    monkeypatch.setattr("rgat.experiments.folds.VERSION", 2)
     with pytest.raises(ValueError, match="prepared data must have version 2, got 1; write the file again"):
         decode(content)
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)

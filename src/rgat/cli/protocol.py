@@ -77,8 +77,7 @@ def run(
         search_only: stop after the search, before the final runs on test data.
     """
     from rgat.experiments.prepared import write_prepared
-    from rgat.experiments.protocol import open_protocol, run_protocol
-    from rgat.experiments.request import read_request
+    from rgat.experiments.protocol import open_protocol, read_request, run_protocol
 
     protocol = open_protocol((read_request(files.config) if files.config else {}) | requested, files.out)
     if files.propose:

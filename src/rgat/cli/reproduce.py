@@ -52,7 +52,7 @@ def reproduce(
         if baselines:
             run_and_print(baselines, folder.name, seeds or 3, files.out)
     if records and configs is not None:
-        from rgat.experiments.summary import write_configs
+        from rgat.experiments.published import write_configs
 
         for path in write_configs(records, configs, shlex.join(["rgat", *sys.argv[1:]])):
             print_line(f"{path}")
@@ -67,7 +67,7 @@ def _is_baseline(name: str) -> bool:
 
 
 def _rows(records: list[dict[str, Any]]) -> list[tuple[str, ...]]:
-    from rgat.experiments.summary import summarise
+    from rgat.experiments.published import summarise
 
     rows = []
     for row in summarise(records):

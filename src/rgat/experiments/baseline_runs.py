@@ -66,7 +66,7 @@ def _entries(data: NodeData | GraphData, outcome: Outcome) -> dict[str, Any]:
     entries |= {
         "status": "done",
         "best_epoch": outcome.best_epoch,
-        "curve": {"train_loss": list(rounded(outcome.train_loss)), "valid_loss": [], "valid_metric": []},
+        "curve": {"train_loss": rounded(outcome.train_loss), "valid_loss": [], "valid_metric": []},
     }
     entries |= score_entries(data, outcome.logits, outcome.scores(data))
     return entries | score_entries(data, None, None, "constant_")

@@ -17,8 +17,7 @@ from typing import Any
 import torch
 
 from rgat.checks import check_count, check_word
-from rgat.experiments.folds import FoldedData
-from rgat.experiments.portable import decode, encode
+from rgat.experiments.folds import FoldedData, decode, encode
 from rgat.experiments.records import Record, record_name
 from rgat.experiments.units import Unit, group_by_stack, train_units
 from rgat.workers import WorkerPool

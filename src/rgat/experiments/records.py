@@ -42,17 +42,11 @@ Record = dict[str, Any]
 
 @dataclass
 class Experiment:
-    """The content of an experiment's folder or packed file.
+    """The content of an experiment's folder or packed file."""
 
-    Attributes:
-        description: data, budget, seeds and everything else that makes two experiments comparable.
-        records: the records, in the order of their names.
-        damaged: path and reason of each file that could not be read.
-    """
-
-    description: dict[str, Any]
-    records: list[Record]
-    damaged: list[tuple[str, str]] = field(default_factory=list)
+    description: dict[str, Any]  # data, budget, seeds and everything else that makes two experiments comparable
+    records: list[Record]  # in the order of their names
+    damaged: list[tuple[str, str]] = field(default_factory=list)  # path and reason of each file that cannot be read
 
 
 def record_name(record: Record) -> str:
@@ -260,6 +254,6 @@ def environment(device: str = "cpu") -> dict[str, Any]:
     }
 
 
-def rounded(values: Iterable[float], digits: int = 5) -> Iterator[float]:
-    """Yield values rounded to the few significant digits that a curve needs."""
-    return (float(f"{value:.{digits}g}") for value in values)
+def rounded(values: Iterable[float]) -> list[float]:
+    """Return values rounded to the few significant digits that a curve needs."""
+    return [float(f"{value:.5g}") for value in values]

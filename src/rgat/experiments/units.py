@@ -115,7 +115,7 @@ def _run_trial(unit: Unit, data: FoldedData, device: str) -> dict[str, Any]:
 
 def _curve(result: Result) -> dict[str, list[float]]:
     names = ("train_loss", "valid_loss", "valid_metric")
-    return {name: list(rounded(getattr(epoch, name) for epoch in result.curve)) for name in names}
+    return {name: rounded(getattr(epoch, name) for epoch in result.curve) for name in names}
 
 
 def _run_stack(group: Sequence[Unit], folded: FoldedData, device: str) -> list[dict[str, Any]]:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rgat.report.analysis import Analysis, Comparison
 from rgat.report.statistics import SIGNIFICANT, smallest_p
-from rgat.report.studies import MODELS
-from rgat.report.tables import number
+from rgat.report.studies import MODELS, Comparison, Study
 
 MEMORISED = 0.995  # training accuracy that counts as perfect: one error in a few hundred nodes is allowed
 
 
-def summarise(analysis: Analysis) -> list[str]:
+def summarise(study: Study) -> list[str]:
     """Return paragraphs on one study: order, comparison with RGCN and with constant attention, cautions."""
-    if not analysis.study.rows:
-        return [f"{analysis.study.title} has search trials but no finished runs, so it has no test scores."]
-    if not analysis.five:
-        return [f"{analysis.study.title} has only runs of other systems, none of RGCN or an attention model."]
-    paragraphs = [_order(analysis), _against_rgcn(analysis), _against_constant(analysis), *_cautions(analysis)]
+    if not study.rows:
+        return [f"{study.title} has search trials but no finished runs, so it has no test scores."]
+    if not study.five:
+        return [f"{study.title} has only runs of other systems, none of RGCN or an attention model."]
+    paragraphs = [_order(study), _against_rgcn(study), _against_constant(study), *_cautions(study)]
     return [paragraph for paragraph in paragraphs if paragraph]
 
 
@@ -27,15 +25,15 @@ def listed(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def _order(analysis: Analysis) -> str:
+def _order(study: Study) -> str:
     """Rank the models by mean; neighbours are called tied only where there are enough runs to tell."""
-    ranking, study = analysis.ranking, analysis.study
+    ranking = study.ranking
     if len(ranking) < 2:
         return ""
-    few = min(len(row.scores()) for row, _ in ranking) < _fewest_runs(len(analysis.against_rgcn) or 1)
+    few = min(len(row.scores()) for row, _ in ranking) < _fewest_runs(len(study.against_rgcn) or 1)
     ranks: list[list[str]] = [[]]
     for row, step in ranking:
-        ranks[-1].append(f"{row.name} ({number(study, row.scores().mean())})")
+        ranks[-1].append(f"{row.name} ({study.number(row.scores().mean())})")
         if step != "last" and (few or step != "tied"):
             ranks.append([])
     order = ", ".join(f"{i}) {' tied with '.join(names)}" for i, names in enumerate(ranks, 1))
@@ -57,7 +55,7 @@ def _fewest_runs(family: int) -> int:
     return next(n for n in range(2, 99) if family * smallest_p(n, n) <= SIGNIFICANT)
 
 
-def _inconclusive(analysis: Analysis, family: Sequence[Comparison]) -> list[str]:
+def _inconclusive(study: Study, family: Sequence[Comparison]) -> list[str]:
     """Return a clause for each reason why comparisons have no conclusion."""
     runs = _fewest_runs(len(family))
     reasons = {
@@ -69,7 +67,7 @@ def _inconclusive(analysis: Analysis, family: Sequence[Comparison]) -> list[str]
     clauses = []
     for verdict, reason in reasons.items():
         names = [c.first.name for c in family if c.verdict == verdict]
-        changes = [number(analysis.study, c.difference, sign=True) for c in family if c.verdict == verdict]
+        changes = [study.number(c.difference, sign=True) for c in family if c.verdict == verdict]
         if names and reason:
             changed = listed([f"{name} {change}" for name, change in zip(names, changes, strict=True)])
             clauses.append(f"{reason}; differences of means: {changed}")
@@ -78,8 +76,8 @@ def _inconclusive(analysis: Analysis, family: Sequence[Comparison]) -> list[str]
     return clauses
 
 
-def _against_rgcn(analysis: Analysis) -> str:
-    family = analysis.against_rgcn
+def _against_rgcn(study: Study) -> str:
+    family = study.against_rgcn
     if not family:
         return ""
     if all(comparison.verdict == "no conclusion" for comparison in family):
@@ -90,31 +88,31 @@ def _against_rgcn(analysis: Analysis) -> str:
     for verdict in ("better", "worse"):
         names = [c.first.name for c in family if c.verdict == verdict]
         clauses += [f"{listed(names)} {'is' if len(names) == 1 else 'are'} {verdict} than RGCN"] if names else []
-    clauses += _inconclusive(analysis, family)
+    clauses += _inconclusive(study, family)
     return f"Against RGCN (two-sided, corrected for {len(family)} comparisons): {'; '.join(clauses)}."
 
 
-def _against_constant(analysis: Analysis) -> str:
-    family = analysis.against_constant
+def _against_constant(study: Study) -> str:
+    family = study.against_constant
     if not family:
         return ""
     clauses = []
     for verb, verdict in (("raises", "better"), ("lowers", "worse")):
         changes = [f"{c.first.name} by {abs(100 * c.relative):.2f} %" for c in family if c.verdict == verdict]
         clauses += [f"attention {verb} the mean of {listed(changes)} (relative)"] if changes else []
-    clauses += _inconclusive(analysis, family)
+    clauses += _inconclusive(study, family)
     return f"Against the same trained models with constant attention: {'; '.join(clauses)}."
 
 
-def _cautions(analysis: Analysis) -> list[str]:
-    study, cautions = analysis.study, []
-    means = sorted((row.scores().mean() for row in analysis.five), reverse=True)
+def _cautions(study: Study) -> list[str]:
+    cautions = []
+    means = sorted((row.scores().mean() for row in study.five), reverse=True)
     if study.is_node and study.test_size and len(means) > 1 and means[0] - means[1] < 1 / study.test_size:
         cautions.append(
             f"The test set has {study.test_size} nodes: one of them is worth {100 / study.test_size:.2f} points, more "
             f"than the {100 * (means[0] - means[1]):.2f} points between the two best means."
         )
-    concluded = [c for c in analysis.against_rgcn if c.verdict in ("better", "worse")]
+    concluded = [c for c in study.against_rgcn if c.verdict in ("better", "worse")]
     ranks_only = [
         c for c in concluded if c.seeds is not None and abs(c.difference) < c.seeds
     ]  # the means do not show it
@@ -128,8 +126,7 @@ def _cautions(analysis: Analysis) -> list[str]:
         )
     if ranks_only:
         shown = [
-            f"{c.first.name} {number(study, c.difference, sign=True)} ± {number(study, c.seeds or 0)}"
-            for c in ranks_only
+            f"{c.first.name} {study.number(c.difference, sign=True)} ± {study.number(c.seeds or 0)}" for c in ranks_only
         ]
         cautions.append(
             "The tests compare ranks. These means differ from RGCN's by less than the half width of the 95 % interval "

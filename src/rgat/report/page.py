@@ -1,20 +1,31 @@
-"""The sections of the report in reading order, as one HTML page and as one Markdown file."""
+"""Write the report: its sections in reading order as one HTML page and one Markdown file, and all tables and charts."""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
+from pathlib import Path
 from string import Template
 
+from rgat.data.files import write_atomically
 from rgat.report import tables
-from rgat.report.analysis import Analysis
 from rgat.report.charts import draw
 from rgat.report.claims import claims_table
 from rgat.report.conclusions import summarise
-from rgat.report.drawing import Chart
-from rgat.report.formats import ReportTable, data_attributes, escape_markdown, to_html, to_markdown
+from rgat.report.formats import (
+    Chart,
+    ReportTable,
+    chart_style,
+    data_attributes,
+    escape_markdown,
+    to_csv,
+    to_html,
+    to_latex,
+    to_markdown,
+)
+from rgat.report.records import LEFT_OUT, load_studies
 from rgat.report.studies import Study
 
 
@@ -40,6 +51,8 @@ class Section:
     study: str | None = None
 
 
+PAGE = "report.html"
+MOST_DAMAGE = 20  # sentences for `on_damage`
 READING = [
     "A row is one model with one setting, trained with several random seeds. Rows named C- are the same trained "
     "models, evaluated with constant attention: all coefficients of a softmax group are equal. The notes below the "
@@ -54,16 +67,66 @@ READING = [
 ]
 
 
-def arrange(analyses: Sequence[Analysis], notices: Sequence[str]) -> list[Section]:
+def check_libraries() -> None:
+    """Raise an ImportError unless the libraries of the report are installed; call it before a long training."""
+    try:
+        import matplotlib as mpl
+        import scipy
+    except ImportError as error:
+        raise ImportError(
+            f"a report needs matplotlib and scipy ({error}); install them with `pip install 'rgat[report]'`"
+        ) from error
+    del mpl, scipy
+
+
+def write_report(runs: Sequence[Path], out: Path, on_damage: Callable[[str], None] | None = None) -> Path:
+    """Write the report on all records at or below ``runs`` into the folder ``out``, and return the path of its page.
+
+    The folder then holds ``report.html``, ``results.md``, ``tables/*.csv`` and ``*.tex``, and ``charts/*.svg``,
+    ``*.pdf`` and ``*.png``. The same records give the same bytes. Damaged records and files are left out, and the page
+    lists them.
+
+    Args:
+        runs: folders and packed files of records.
+        out: the folder.
+        on_damage: called with a sentence on each of the first 20 damaged records and files, and one with their number.
+    """
+    check_libraries()
+    studies, notices = load_studies(runs)
+    left_out = [notice for notice in notices if notice.startswith(LEFT_OUT)]
+    if left_out:
+        count = f"Damaged records and files that are left out: {len(left_out)}."
+        notices.insert(0, count)
+        if on_damage is not None:
+            for sentence in (*left_out[:MOST_DAMAGE], count):
+                on_damage(sentence)
+    with chart_style():
+        sections = arrange(studies, notices)
+        blocks = [block for section in sections for block in section.blocks]
+        svgs = {}
+        for chart in (chart for block in blocks for chart in block.charts):
+            contents = chart.save()
+            svgs[chart.key] = contents["svg"]
+            for form, content in contents.items():
+                write_atomically(out / "charts" / f"{chart.key}.{form}", content)
+    for table in (table for block in blocks for table in block.tables):
+        write_atomically(out / "tables" / f"{table.key}.csv", to_csv(table).encode())
+        write_atomically(out / "tables" / f"{table.key}.tex", to_latex(table).encode())
+    write_atomically(out / "results.md", to_document(sections).encode())
+    write_atomically(out / PAGE, to_page(sections, studies, svgs).encode())
+    return out / PAGE
+
+
+def arrange(studies: Sequence[Study], notices: Sequence[str]) -> list[Section]:
     """Return all sections in reading order."""
-    claims = claims_table(analyses)
-    provenance = tables.provenance([analysis.study for analysis in analyses])
-    summaries = [Block(a.study.title, paragraphs=summarise(a), study=a.study.key) for a in analyses]
+    claims = claims_table(studies)
+    provenance = tables.provenance(studies)
+    summaries = [Block(study.title, paragraphs=summarise(study), study=study.key) for study in studies]
     sections = [
         Section("summary", "Summary", blocks=summaries),
         Section("notices", "Read this first", list(notices)),
-        Section("results", "Results", blocks=_overview(analyses)),
-        *(Section(a.study.key, a.study.title, blocks=_study_blocks(a), study=a.study.key) for a in analyses),
+        Section("results", "Results", blocks=_overview(studies)),
+        *(Section(s.key, s.title, blocks=_study_blocks(s), study=s.key) for s in studies),
         Section("claims", "The paper's claims", blocks=[Block(None, tables=[claims])] if claims else []),
         Section("reading", "How to read this", READING),
         Section("provenance", "Provenance", blocks=[Block(None, tables=provenance)]),
@@ -71,11 +134,11 @@ def arrange(analyses: Sequence[Analysis], notices: Sequence[str]) -> list[Sectio
     return [section for section in sections if section.paragraphs or section.blocks]
 
 
-def _overview(analyses: Sequence[Analysis]) -> list[Block]:
+def _overview(studies: Sequence[Study]) -> list[Block]:
     """Return the paper's table of results, one for nodes and one for graphs."""
-    with_runs = [analysis for analysis in analyses if analysis.study.rows]
-    nodes = [analysis for analysis in with_runs if analysis.study.is_node]
-    graphs = [analysis for analysis in with_runs if not analysis.study.is_node]
+    with_runs = [study for study in studies if study.rows]
+    nodes = [study for study in with_runs if study.is_node]
+    graphs = [study for study in with_runs if not study.is_node]
     captions = {
         "results-nodes": "Node classification: test accuracy in %, mean ± standard deviation over n runs",
         "results-graphs": "Graph classification: test mean ROC-AUC, mean ± standard deviation over n runs",
@@ -88,32 +151,31 @@ def _overview(analyses: Sequence[Analysis]) -> list[Block]:
     return [Block(None, tables=overviews)] if overviews else []
 
 
-def _study_blocks(analysis: Analysis) -> list[Block]:
-    study = analysis.study
-    charts = {chart.key.removeprefix(f"{study.key}-"): chart for chart in draw(analysis)}
+def _study_blocks(study: Study) -> list[Block]:
+    charts = {chart.key.removeprefix(f"{study.key}-"): chart for chart in draw(study)}
     comparisons = [
-        tables.comparisons(analysis, family, key, f"{study.title}: {title}")
+        tables.comparisons(study, family, key, f"{study.title}: {title}")
         for family, key, title in (
-            (analysis.against_rgcn, "against-rgcn", "attention models against RGCN"),
-            (analysis.against_constant, "against-constant", "attention against constant attention"),
+            (study.against_rgcn, "against-rgcn", "attention models against RGCN"),
+            (study.against_constant, "against-constant", "attention against constant attention"),
         )
         if family
     ]
     layout: list[tuple[str, list[str], list[ReportTable | None]]] = [
-        ("Scores", ["bars"], [tables.scores(analysis) if study.rows else None]),
+        ("Scores", ["bars"], [tables.scores(study) if study.rows else None]),
         (
             "What can be concluded",
             ["p-values", "difference-rgcn", "difference-attention"],
-            [*comparisons, tables.significance(analysis) if len(analysis.nine) > 1 else None],
+            [*comparisons, tables.significance(study) if len(study.nine) > 1 else None],
         ),
-        ("Tasks", [], [tables.tasks(analysis)]),
+        ("Tasks", [], [tables.tasks(study)]),
         (
             "The search",
             ["distribution-all", "distribution-prior", "best"],
-            [tables.search(analysis), tables.importance(analysis)],
+            [tables.search(study), tables.importance(study)],
         ),
         ("Learning curves", ["train-loss", "valid-metric"], []),
-        ("Settings", [], [tables.settings(analysis)]),
+        ("Settings", [], [tables.settings(study)]),
     ]
     blocks = [
         Block(title, [charts[key] for key in keys if key in charts], [table for table in shown if table is not None])
