@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from rgat.experiments.published import PUBLISHED
-from rgat.report.claims import CLAIMS, HOLDS, OPEN, check_claim, claims_table
-from rgat.report.conclusions import listed, summarise
+from rgat.report.claims import CLAIMS, HOLDS, OPEN, check_claim, claims_table, listed
+from rgat.report.page import summarise
 from rgat.report.records import load_studies
 
 TOX21 = {

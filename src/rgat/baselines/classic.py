@@ -80,7 +80,12 @@ def _select(data: GraphData, learn: Learn, settings: list[dict[str, Any]], confi
     """Learn all tasks with each setting; return the outputs of the best by the validation part's mean ROC-AUC."""
     best: tuple[float, dict[str, Any], Tensor] | None = None
     for setting in settings:
-        logits = _learn_all(data, learn, setting.get("C", 0.0))
+        logits = torch.zeros(*data.labels.shape, 2)  # stay zero for a task with a single class in training
+        for task, labels in enumerate(data.labels.t()):
+            rows = data.train[labels[data.train] != MISSING]
+            if len(labels[rows].unique()) > 1:
+                scores = learn(rows.numpy(), labels[rows].numpy(), setting.get("C", 0.0))
+                logits[:, task, 1] = torch.from_numpy(scores)
         score = mean_roc_auc(logits[data.valid], data.labels[data.valid]) if len(settings) > 1 else 0.0
         if best is None or score > best[0]:
             best = (score, setting, logits)
@@ -93,13 +98,3 @@ def _select(data: GraphData, learn: Learn, settings: list[dict[str, Any]], confi
         else "nothing: the settings are given",
         logits={part: logits[getattr(data, part)] for part in PARTS},
     )
-
-
-def _learn_all(data: GraphData, learn: Learn, cost: float) -> Tensor:
-    """Return the logits of all graphs, ``[G, tasks, 2]``; zero for a task with a single class in training."""
-    logits = torch.zeros(*data.labels.shape, 2)
-    for task, labels in enumerate(data.labels.t()):
-        rows = data.train[labels[data.train] != MISSING]
-        if len(labels[rows].unique()) > 1:
-            logits[:, task, 1] = torch.from_numpy(learn(rows.numpy(), labels[rows].numpy(), cost))
-    return logits

@@ -122,13 +122,8 @@ def store_pairs(data: GraphData) -> PairStore:
     )
 
 
-class WeaveAtoms(nn.Module):
-    r"""Update atoms from atoms and from their pairs.
-
-    .. math::
-        a'_i = \mathrm{ReLU}\big(\big[\mathrm{ReLU}(a_i W_{AA}) \oplus
-        \textstyle\sum_j \mathrm{ReLU}(p_{ij} W_{PA})\big] W_A\big), \qquad \text{each } W \text{ with a bias.}
-    """
+class WeaveLayer(nn.Module):
+    """The three dense layers of an update: of atoms, of pairs, and of both results."""
 
     def __init__(self, atom_channels: int, pair_channels: int, out_channels: int) -> None:
         super().__init__()
@@ -136,12 +131,21 @@ class WeaveAtoms(nn.Module):
         self.from_pairs = _dense(pair_channels, out_channels)
         self.merge = _dense(2 * out_channels, out_channels)
 
+
+class WeaveAtoms(WeaveLayer):
+    r"""Update atoms from atoms and from their pairs.
+
+    .. math::
+        a'_i = \mathrm{ReLU}\big(\big[\mathrm{ReLU}(a_i W_{AA}) \oplus
+        \textstyle\sum_j \mathrm{ReLU}(p_{ij} W_{PA})\big] W_A\big), \qquad \text{each } W \text{ with a bias.}
+    """
+
     def forward(self, atoms: Tensor, pair_sum: Tensor) -> Tensor:
         """Map atoms ``[N, F]`` and sums over their pairs ``[N, D]`` to ``[N, D]``."""
         return torch.relu(self.merge(torch.cat([torch.relu(self.from_atoms(atoms)), pair_sum], dim=1)))
 
 
-class WeavePairs(nn.Module):
+class WeavePairs(WeaveLayer):
     r"""Update pairs from their two atoms, in both orders, and from pairs.
 
     .. math::
@@ -152,10 +156,7 @@ class WeavePairs(nn.Module):
     """
 
     def __init__(self, atom_channels: int, pair_channels: int, out_channels: int) -> None:
-        super().__init__()
-        self.from_atoms = _dense(2 * atom_channels, out_channels)
-        self.from_pairs = _dense(pair_channels, out_channels)
-        self.merge = _dense(2 * out_channels, out_channels)
+        super().__init__(2 * atom_channels, pair_channels, out_channels)
 
     def forward(self, atoms: Tensor, pairs: Pairs) -> Tensor:
         """Return the updated pairs ``[P, D]``."""

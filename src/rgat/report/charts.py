@@ -1,4 +1,7 @@
-"""The charts of the report: bars, p-values, differences, distributions over the search and learning curves."""
+"""The charts of the report: bars, p-values, differences, distributions over the search and learning curves.
+
+Each is None where the records do not allow it.
+"""
 
 from __future__ import annotations
 
@@ -35,25 +38,6 @@ LINE_STYLES: dict[str, dict[str, Any]] = {
 }
 
 
-def draw(study: Study) -> list[Chart]:
-    """Return all charts of a study that its records allow."""
-    drawn = [
-        bars(study) if study.rows else None,
-        p_values(study) if len(study.nine) > 1 else None,
-        differences(study, study.against_rgcn, "rgcn", "difference from RGCN"),
-        differences(study, study.against_constant, "attention", "difference from constant attention"),
-        distribution(study, prior_only=False),
-        distribution(study, prior_only=True),
-        best_of(study),
-        curves(study, "train_loss", "training loss"),
-        curves(study, "valid_metric", f"validation {study.metric}"),
-    ]
-    charts = [chart for chart in drawn if chart is not None]
-    for chart in charts:
-        chart.freeze()
-    return charts
-
-
 def _scaled(study: Study, values: Any) -> Array:
     return np.asarray(values, float) * (100 if study.percent else 1)
 
@@ -62,9 +46,11 @@ def _unit(study: Study) -> str:
     return f"{plain(study.metric)}, %" if study.percent else plain(study.metric)
 
 
-def bars(study: Study) -> Chart:
+def bars(study: Study) -> Chart | None:
     """Draw the mean and standard deviation of every row's test score, in the paper's colours."""
     rows = study.rows
+    if not rows:
+        return None
     printed = PUBLISHED.get(study.data, {})
     guessing = (
         f" Dotted: always predicting the largest class, {study.number(study.chance_score)}." if study.is_node else ""
@@ -140,9 +126,11 @@ def _mark_labels(chart: Chart, labels: Sequence[Any], rows: Sequence[ModelRow]) 
         chart.mark(label, model=row.model)
 
 
-def p_values(study: Study) -> Chart:
+def p_values(study: Study) -> Chart | None:
     """Draw the one-sided p-values of each ordered pair of the nine rows."""
     rows = study.nine
+    if len(rows) < 2:
+        return None
     chart = Chart(
         f"{study.key}-p-values",
         f"{study.title}: does A outperform B?",

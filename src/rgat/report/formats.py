@@ -72,10 +72,6 @@ class ReportTable:
         notes = dict.fromkeys(cell.note for line in self.lines for cell in line.cells if cell.note)
         return {note: chr(ord("a") + i) for i, note in enumerate(notes)}
 
-    def all_notes(self) -> list[tuple[str, str]]:
-        """Return the footnotes with their letters, then the notes of the whole table, which have none."""
-        return [*((letter, note) for note, letter in self.letters().items()), *(("", note) for note in self.notes)]
-
     def grouped_lines(self) -> Iterator[str | Line]:
         """Yield the lines; if there are several groups, the name of each before its first line."""
         several = len({line.group for line in self.lines}) > 1
@@ -106,10 +102,10 @@ class _Markup(NamedTuple):
         return texts
 
     def notes(self, table: ReportTable, space: str = " ") -> list[str]:
-        return [
-            (_wrap(letter, self.superscript) + space if letter else "") + self.escape(note)
-            for letter, note in table.all_notes()
-        ]
+        """Return the footnotes with their letters, then the notes of the whole table, which have none."""
+        letters = table.letters().items()
+        footnotes = [_wrap(letter, self.superscript) + space + self.escape(note) for note, letter in letters]
+        return [*footnotes, *map(self.escape, table.notes)]
 
 
 def _wrap(text: str, mark: tuple[str, str]) -> str:
@@ -309,17 +305,14 @@ class Chart:
         artist.set_gid(f"mark-{len(self._marks)}")
         self._marks.append(attributes)
 
-    def freeze(self) -> None:
-        """Compute the layout now, so that all formats share it."""
-        self.figure.draw_without_rendering()
-        self.figure.set_layout_engine("none")
-
     def save(self) -> dict[str, bytes]:
         """Return the contents of the figure's files, by their suffix: svg, pdf and png."""
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.backends.backend_pdf import FigureCanvasPdf
         from matplotlib.backends.backend_svg import FigureCanvasSVG
 
+        self.figure.draw_without_rendering()  # computes the layout, which all formats share
+        self.figure.set_layout_engine("none")
         # Not `savefig`, which draws everything twice; and no dates or versions, so equal charts give equal bytes.
         svg, pdf, png = io.BytesIO(), io.BytesIO(), io.BytesIO()
         FigureCanvasSVG(self.figure).print_svg(svg, metadata={"Date": None, "Creator": None})  # type: ignore[no-untyped-call]

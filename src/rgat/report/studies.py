@@ -26,7 +26,6 @@ from rgat.report.statistics import SIGNIFICANT, Array, MannWhitney
 from rgat.training.configuration import VARIANTS
 from rgat.training.metric import roc_auc_per_task
 
-PARTS = ("train", "valid", "test")
 MODELS = tuple(VARIANTS)  # RGCN and the paper's four attention models: all comparisons are between these
 BASELINES = ("FEAT", "WL", "RDF2Vec", "R-GCN", "Multitask", "Bypass", "Weave", "GraphConv")
 BASELINE, ADDITIVE, MULTIPLICATIVE, FURTHER = GROUPS = (
@@ -285,7 +284,7 @@ class Study:
         counts = {
             split: stats.resample_counts(rng, len(part), RESAMPLINGS) for split, part in labels.items() if len(part)
         }
-        score = _accuracy if self.is_node else _mean_auc
+        score = stats.resampled_accuracy if self.is_node else _mean_auc
         replicates = {}
         for row in self.rows:
             outputs = row.outputs()
@@ -367,10 +366,6 @@ def objectives(trials: Sequence[Record], failed: float | None = None) -> Array:
     """Return the mean validation metric of the finished trials, then ``failed`` once for each of the others."""
     values = [trial["objective"] for trial in trials if trial["status"] == "done"]
     return np.array(values + [failed] * (0 if failed is None else len(trials) - len(values)), float)
-
-
-def _accuracy(outputs: np.ndarray, labels: np.ndarray, counts: Array) -> Array:
-    return stats.resampled_accuracy((outputs.argmax(-1) == labels).astype(float), counts)
 
 
 def _mean_auc(outputs: np.ndarray, labels: np.ndarray, counts: Array) -> Array:

@@ -9,7 +9,7 @@ import numpy as np
 from rgat.experiments.published import PUBLISHED, Score
 from rgat.report.formats import EMPTY, Cell, Column, Line, ReportTable
 from rgat.report.statistics import SIGNIFICANT, Array, explained, mid_ranks, spread, welch_half_width
-from rgat.report.studies import ENSEMBLE, MODELS, PARTS, Comparison, ModelRow, Study, objectives
+from rgat.report.studies import ENSEMBLE, MODELS, Comparison, ModelRow, Study, objectives
 
 PART_TITLES = {"train": "Training", "valid": "Validation", "test": "Test"}
 TONES = {"better": "good", "worse": "bad", "holds": "good", "does not hold": "bad"}
@@ -53,8 +53,12 @@ def _count(count: int) -> Cell:
     return Cell(str(count), (count,))
 
 
+def _value(value: float | None, form: Callable[[float], str]) -> Cell:
+    return EMPTY if value is None else Cell(form(value), (value,))
+
+
 def _half_width(study: Study, value: float | None) -> Cell:
-    return EMPTY if value is None else Cell(f"± {study.number(value)}", (value,))
+    return _value(value, lambda half: f"± {study.number(half)}")
 
 
 def _name(row: ModelRow) -> Cell:
@@ -97,16 +101,18 @@ def overview(studies: Sequence[Study], key: str, caption: str) -> ReportTable:
     return ReportTable(key, caption, columns, [Line(cells[row.name], row.group, row.model) for row in order])
 
 
-def scores(study: Study) -> ReportTable:
-    """Return training, validation and test scores with intervals: appendix A of the paper, for any data set."""
+def scores(study: Study) -> ReportTable | None:
+    """Return training, validation and test scores with intervals (appendix A of the paper); None without runs."""
+    if not study.rows:
+        return None
     columns, cells = [Column("Model", text=True)], {row: [_name(row)] for row in study.rows}
-    for part in PARTS:
+    for part, title in PART_TITLES.items():
         means = _means(study, lambda row, part=part: row.scores(part))  # type: ignore[misc]
         if all(cell is EMPTY for cell in means.values()):
             continue
-        columns.append(Column(PART_TITLES[part], MEAN))
+        columns.append(Column(title, MEAN))
         published = _any_published(study, part)
-        columns += [Column(f"{PART_TITLES[part]}, paper", MEAN)] if published else []
+        columns += [Column(f"{title}, paper", MEAN)] if published else []
         for row in study.rows:
             cells[row] += [means[row.name], *([_paper(study, row, part)] if published else [])]
     columns += [Column("n"), Column("± seeds"), Column("± seeds, examples")]
@@ -143,8 +149,10 @@ def _above_paper(study: Study, row: ModelRow) -> Cell:
     return Cell(study.number(difference, sign=True) + text, (difference, half))
 
 
-def comparisons(study: Study, family: Sequence[Comparison], key: str, caption: str) -> ReportTable:
-    """Return one family of comparisons: conclusions, differences, effects and p-values."""
+def comparisons(study: Study, family: Sequence[Comparison], key: str, title: str) -> ReportTable | None:
+    """Return one family of comparisons: conclusions, differences, effects and p-values; None if it is empty."""
+    if not family:
+        return None
     paired = any(comparison.first.model == comparison.second.model for comparison in family)
     titles = ["Difference", "relative", "± seeds", "± seeds, examples", "P(above)", "95 % interval", "P(tie)"]
     titles += ["P(below)", "p, one-sided", "p, two-sided", *(["p, paired"] if paired else []), "p, Holm"]
@@ -159,7 +167,7 @@ def comparisons(study: Study, family: Sequence[Comparison], key: str, caption: s
     ]
     if paired:
         notes.append("Paired: Wilcoxon's signed-rank test, because both rows are the same trained models.")
-    return ReportTable(f"{study.key}-{key}", caption, columns, lines, notes)
+    return ReportTable(f"{study.key}-{key}", f"{study.title}: {title}", columns, lines, notes)
 
 
 def _comparison(study: Study, c: Comparison, paired: bool) -> list[Cell]:
@@ -177,12 +185,14 @@ def _comparison(study: Study, c: Comparison, paired: bool) -> list[Cell]:
         EMPTY if interval is None else Cell(f"{interval[0]:.2f} to {interval[1]:.2f}", interval),
         Cell(f"{c.tie:.2f}", (c.tie,)),
         Cell(f"{c.below:.2f}", (c.below,)),
-        *(EMPTY if p is None else Cell(p_text(p), (p,)) for p in p_values),
+        *(_value(p, p_text) for p in p_values),
     ]
 
 
-def significance(study: Study) -> ReportTable:
-    """Return the one-sided p-values of each ordered pair of the nine rows, as in appendix E of the paper."""
+def significance(study: Study) -> ReportTable | None:
+    """Return the one-sided p-values of each ordered pair of the nine rows (appendix E of the paper); None for one."""
+    if len(study.nine) < 2:
+        return None
     columns, lines = [Column("A", text=True)], []
     for row in study.nine:
         columns.append(Column(row.name, model=row.model))
@@ -220,8 +230,7 @@ def search(study: Study) -> ReportTable | None:
         done = objectives(trials)
         cells = [Cell(model), *map(_count, (len(trials), len(prior), len(trials) - len(done)))]
         for values, reduce in ((done, np.max), (done, np.median), (objectives(prior), np.median)):
-            value = float(reduce(values)) if len(values) else None
-            cells.append(EMPTY if value is None else Cell(study.number(value), (value,)))
+            cells.append(_value(float(reduce(values)) if len(values) else None, study.number))
         lines.append(Line(cells, model=model))
     titles = ("trials", "from the prior", "failed", "best", "median", "median from the prior")
     columns = [Column("Model", text=True), *map(Column, titles)]
@@ -247,7 +256,7 @@ def importance(study: Study) -> ReportTable | None:
     lines = []
     for option in sorted(shares, key=lambda option: (-max(shares[option].values()), option)):
         values = [shares[option].get(model) for model in models]
-        lines.append(_option_line(option, [EMPTY if v is None else Cell(f"{v:.0%}", (v,)) for v in values]))
+        lines.append(_option_line(option, [_value(v, "{:.0%}".format) for v in values]))
     columns = [Column("Option", text=True), *(Column(model, model=model) for model in models)]
     notes = [
         "Share of the variance of the trials' ranks that an option explains alone, corrected for chance. The sampler "
