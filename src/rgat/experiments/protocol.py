@@ -26,19 +26,19 @@ from rgat.experiments.records import (
     record_name,
     write_record,
 )
-from rgat.experiments.units import Unit
+from rgat.experiments.units import Unit, make_unit
 from rgat.experiments.variants import ALL_VARIANTS, build_variant
-from rgat.training.configuration import VARIANTS, read_toml, split_config, task_of
+from rgat.training.configuration import VARIANTS, read_toml, split_config
 from rgat.training.priors import Prior, check_kinds, draw_options, priors_of
 from rgat.training.search import FROM_PRIOR, ROUND, propose, retrain_epochs, select
 
 
 class Budget(NamedTuple):
-    """How much of the protocol is run."""
+    """How much of the protocol is run: trials of each model's search, seeds of its final runs, folds of the search."""
 
-    trials: int  # of each model's search
-    seeds: int  # final runs of each model; for graphs, on each split
-    folds: int  # of the search: at most five (nodes) or ten (graphs)
+    trials: int
+    seeds: int  # for graphs, on each split
+    folds: int
 
 
 BUDGETS = {
@@ -207,28 +207,21 @@ class Protocol:
                     )
         return records
 
-    def num_records(self, search_only: bool = False) -> int:
-        """Return how many records the finished protocol has."""
-        runs = 0 if search_only else self.request.seeds * len(self.folded.splits)
-        return len(self.request.models) * (self.request.trials + runs)
-
 
 def open_protocol(asked: dict[str, Any], out: Path) -> Protocol:
-    """Check the request, load its data, and open the folder of its records, new or begun earlier.
+    """Check the values of a ``Request``, load its data, and open the folder of its records, new or begun earlier.
 
-    Args:
-        asked: values of a ``Request`` by name.
-        out: parent of the folder, which has the name of the data set.
+    The folder has the name of the data set and lies in ``out``.
     """
     if not asked.get("data"):
         raise ValueError("`data` must name a data set, got nothing; `rgat data list` shows all of them")
     folded = fold_data(load(asked["data"]))
-    request = make_request(task_of(folded.data), asked)
+    description = describe_data({seed: folded.split(seed) for seed in folded.splits})
+    request = make_request(description["task"], asked)
     _check_models(request, folded)
     hashes = folded.data.provenance.get("sha256") or {"prepared": hashlib.sha256(encode(folded)).hexdigest()}
-    splits = {seed: folded.split(seed) for seed in folded.splits}
     folder = out / request.data
-    open_experiment(folder, describe_data(splits) | request.description() | {"data_hashes": hashes})
+    open_experiment(folder, description | request.description() | {"data_hashes": hashes})
     return Protocol(request, folded, folder, hashes)
 
 
@@ -275,8 +268,8 @@ def _check_configs(folder: Path, units: Sequence[Unit], existing: dict[str, Reco
 
 def _unit(protocol: Protocol, kind: str, model: str, config: dict[str, Any], **more: Any) -> Unit:
     request = protocol.request
-    names = {"kind": kind, "data": request.data, "budget": request.budget, "model": model, "setting": request.setting}
-    return names | {"config": config, "data_hashes": protocol.data_hashes} | more
+    more |= {"budget": request.budget, "setting": request.setting, "data_hashes": protocol.data_hashes}
+    return make_unit(kind, request.data, model, config, **more)
 
 
 def _next_trials(protocol: Protocol, model: str, trials: Sequence[Record]) -> list[Unit]:
@@ -349,13 +342,13 @@ def run_protocol(
         device: "cpu" or "cuda".
         on_progress: called with the number of existing records and of all records.
     """
-    records = protocol.records()
-    total = protocol.num_records(search_only)
+    records, request = protocol.records(), protocol.request
+    num_runs = 0 if search_only else request.seeds * len(protocol.folded.splits)
+    total = len(request.models) * (request.trials + num_runs)
 
     def report_progress() -> None:
         if on_progress is not None:
-            kinds = [record["kind"] for record in records]
-            on_progress(len(kinds) if not search_only else kinds.count("trial"), total)
+            on_progress(sum(not search_only or record["kind"] == "trial" for record in records), total)
 
     report_progress()
     with open_executor(executor, protocol.folded, workers, address, device) as execute:
@@ -364,5 +357,4 @@ def run_protocol(
                 path = write_record(protocol.folder, record)
                 records.append(read_record(path))  # as a later call would read it
                 report_progress()
-    models = protocol.request.models
-    return sorted(records, key=lambda record: (models.index(record["model"]), record_name(record)))
+    return sorted(records, key=lambda record: (request.models.index(record["model"]), record_name(record)))

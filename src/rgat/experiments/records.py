@@ -126,7 +126,11 @@ def read_experiment(folder: Path, keep: Callable[[Record], Record] = lambda reco
     file with a wrong checksum is refused as a whole, because any of its numbers may be wrong.
     """
     if not folder.is_dir():
-        return _read_packed(folder, keep)
+        lines = _unpack(folder)
+        experiment = Experiment(_load(next(lines), str(folder)), [])
+        for number, line in enumerate(lines, 2):
+            _add(experiment, lambda line=line: line, f"{folder}, line {number}", keep)  # type: ignore[misc]
+        return experiment
     if not (folder / EXPERIMENT).is_file():
         raise ValueError(f"{folder} must hold an experiment ({EXPERIMENT} and records), got none; check the path")
     experiment = Experiment(read_record(folder / EXPERIMENT), [])
@@ -153,14 +157,6 @@ def pack(folder: Path, path: Path) -> None:
         raise ValueError(f"{folder} must hold no damaged record to be packed, got {experiment.damaged[0]}")
     lines = [_dump(experiment.description), *(_dump(record) for record in experiment.records)]
     write_atomically(path, gzip.compress("\n".join(lines).encode(), mtime=0))
-
-
-def _read_packed(path: Path, keep: Callable[[Record], Record]) -> Experiment:
-    lines = _unpack(path)
-    experiment = Experiment(_load(next(lines), str(path)), [])
-    for number, line in enumerate(lines, 2):
-        _add(experiment, lambda line=line: line, f"{path}, line {number}", keep)  # type: ignore[misc]
-    return experiment
 
 
 def _unpack(path: Path) -> Iterator[bytes]:
