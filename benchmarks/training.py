@@ -28,7 +28,7 @@ import torch
 
 from rgat import RelationalGraph
 from rgat.data import NodeData
-from rgat.experiments.portable import decode
+from rgat.experiments.folds import decode
 from rgat.training import Settings, build_model, fit, fit_many
 from rgat.training.loop import Training, make_task
 from rgat.training.run import Run

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from rgat import RelationalGraph
 from rgat.baselines import NODE_BASELINES, feat, rdf2vec, rgcn, svm, wl
-from rgat.baselines.triples import original_triples
 from rgat.data import NodeData, load
 from rgat.models import NodeClassifier
 
@@ -53,7 +52,7 @@ def two_kinds(size=20):
 
 
 def test_the_original_triples_have_no_inverses_and_no_loops():
-    triples = original_triples(two_kinds())
+    triples = svm.original_triples(two_kinds())
     assert triples.shape == (60, 3)
     assert set(triples[:, 1]) == {0, 1}
     assert triples[0].tolist() == [0, 0, 20]

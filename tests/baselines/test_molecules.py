@@ -7,13 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from rgat.baselines import GRAPH_BASELINES, classic, multitask, network
-from rgat.baselines.atom_pairs import pair_features, store_pairs
-from rgat.baselines.fingerprints import fingerprints
+from rgat.baselines import GRAPH_BASELINES, classic, molecules, multitask
 from rgat.baselines.graphconv import DegreeConv, GraphConv, batch_molecules, max_pool
+from rgat.baselines.molecules import fingerprints
 from rgat.baselines.multitask import Bypass, Multitask
-from rgat.baselines.weave import BINS, Histogram, Weave, WeavePairs
-from rgat.baselines.weave import batch_molecules as batch_with_pairs
+from rgat.baselines.weave import BINS, Histogram, Weave, WeavePairs, batch_with_pairs, pair_features, store_pairs
 from rgat.data import GraphData, load
 from rgat.data.molecules.smiles import parse_smiles, store_molecules
 from rgat.data.splits import random_parts
@@ -150,8 +148,7 @@ def test_pairs_are_stored_once_and_summed_for_both_atoms():
     data = data_of(["C", "CCO", "C1CC1O"])
     store = store_pairs(data)
     assert store.ptr.tolist() == [0, 1, 7, 17]
-    batch = batch_with_pairs(data.graphs, store, torch.tensor([2, 1]))
-    pairs = batch.pairs
+    _, pairs = batch_with_pairs(data.graphs, store, torch.tensor([2, 1]))
     assert list(zip(pairs.first[10:].tolist(), pairs.second[10:].tolist(), strict=True)) == [
         *[(4, 4), (4, 5), (4, 6)],
         *[(5, 5), (5, 6), (6, 6)],
@@ -194,9 +191,9 @@ def test_weave_is_its_equations_over_all_ordered_pairs():
     data = data_of(names)
     model = Weave(75, 14, 2, hidden_channels=6, dense_channels=5).double().eval()
     store = store_pairs(data)
-    batch = batch_with_pairs(data.graphs, store, torch.arange(3))
-    batch = batch._replace(x=batch.x.double(), pairs=batch.pairs._replace(patterns=batch.pairs.patterns.double()))
-    found = model(batch)
+    batch, pairs = batch_with_pairs(data.graphs, store, torch.arange(3))
+    batch = batch._replace(x=batch.x.double())
+    found = model((batch, pairs._replace(patterns=pairs.patterns.double())))
     for place, name in enumerate(names):
         features = pair_features(parse_smiles(name)).astype(np.float64)
         expected = slow_weave(model, batch.x[batch.molecule == place], features)
@@ -250,7 +247,7 @@ def test_networks_learn_and_a_seed_says_all(name):
     assert not torch.equal(first.logits["test"], other.logits["test"])
     assert first.train_loss[-1] < first.train_loss[0]
     assert first.scores(data)["train"] > 0.6
-    assert first.selected_on == network.SELECTED_ON
+    assert first.selected_on == molecules.SELECTED_ON
     assert (first.best_epoch, first.config["hidden_channels"]) == (3, 16)
 
 
@@ -258,15 +255,7 @@ def test_the_penalty_is_half_the_squares_of_the_matrices():
     model = torch.nn.Linear(2, 1)
     fill(model.weight, 3.0, 4.0)
     fill(model.bias, 100.0)
-    assert network._half_squares(model).item() == 12.5
-
-
-def test_every_epoch_is_told():
-    epochs = []
-    data = load("molecules")
-    run = GRAPH_BASELINES["Multitask"]
-    outcome = run(data, 0, hidden_channels=4, epochs=2, on_epoch=lambda epoch, loss: epochs.append((epoch, loss)))
-    assert epochs == list(enumerate(outcome.train_loss, 1))
+    assert molecules._half_squares(model).item() == 12.5
 
 
 def test_an_unknown_setting_is_refused():

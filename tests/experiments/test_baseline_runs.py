@@ -37,9 +37,9 @@ def made_up(calls, wrong=False):
 def test_a_node_record_says_all(monkeypatch):
     monkeypatch.setitem(NODE_BASELINES, "R-GCN", made_up([]))
     data = load("institute")
-    record = run_baseline("R-GCN", data, seed=4, budget="smoke")
+    record = run_baseline("R-GCN", data, seed=4)
     assert (record["kind"], record["model"], record["seed"], record["split"]) == ("run", "R-GCN", 4, None)
-    assert (record["data"], record["budget"], record["status"]) == ("institute", "smoke", "done")
+    assert (record["data"], record["budget"], record["status"]) == ("institute", "custom", "done")
     assert record["scores"] == {"train": 1, "valid": 1, "test": 1}
     assert record["constant_scores"] is None
     assert record["curve"]["train_loss"] == [1.2346, 0.5]

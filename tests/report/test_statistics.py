@@ -176,7 +176,7 @@ def test_intervals_of_means_are_students_and_welchs():
 def test_test_examples_widen_an_interval_by_what_a_binomial_would():
     correct = np.array([[1.0] * 27 + [0.0] * 9] * 5)
     counts = stats.resample_counts(np.random.default_rng(0), 36, 4000)
-    replicates = stats.resampled_accuracy(correct, counts)
+    replicates = stats.resampled_accuracy(np.stack([1 - correct, correct], axis=-1), np.ones(36), counts)
     assert replicates.mean() == pytest.approx(0.75, abs=0.01)
     assert stats.widened(0.0, replicates) == pytest.approx(1.96 * np.sqrt(0.75 * 0.25 / 36), rel=0.05)
     assert stats.widened(3.0, replicates) > 3.0

@@ -14,7 +14,6 @@ import pytest
 from rgat.experiments.published import PUBLISHED
 from rgat.experiments.records import write_record
 from rgat.report import check_libraries, write_report
-from rgat.report.analysis import Analysis
 from rgat.report.formats import Cell, Column, Line, ReportTable, to_csv, to_html, to_latex, to_markdown
 from rgat.report.records import load_studies
 from rgat.report.tables import overview, scores, tasks
@@ -89,8 +88,8 @@ def test_numbers_of_the_csv_are_those_of_the_records(report):
 
 def test_the_papers_values_stand_beside_ours_with_their_notes(tmp_path):
     made_up.write_study(tmp_path, seeds=2, trials=0, data="tox21", task="graph", baselines={"GraphConv": 0.82})
-    analysis = Analysis(load_studies([tmp_path])[0][0])
-    table = scores(analysis)
+    study = load_studies([tmp_path])[0][0]
+    table = scores(study)
     titles = [column.title for column in table.columns]
     assert titles[:4] == ["Model", "Training", "Training, paper", "Validation"]
     cells = {line.cells[0].values[0]: line.cells for line in table.lines}
@@ -98,7 +97,7 @@ def test_the_papers_values_stand_beside_ours_with_their_notes(tmp_path):
     assert "probably a slip" in cells["multiplicative ARGAT"][titles.index("Training, paper")].note
     assert "0.938 for Bypass" in cells["GraphConv"][titles.index("Training, paper")].note
     assert to_html(table).count("<sup>a</sup>") == 2
-    assert tasks(analysis).columns[1].title == "NR-AR"
+    assert tasks(study).columns[1].title == "NR-AR"
 
 
 def test_best_in_class_is_bold_and_best_of_all_underlined(tmp_path):
@@ -109,7 +108,7 @@ def test_best_in_class_is_bold_and_best_of_all_underlined(tmp_path):
         truth[model] = (PUBLISHED["aifb"][model]["test"].mean, constant, 0.0)
     others = {name: PUBLISHED["aifb"][name]["test"].mean for name in ("FEAT", "WL", "RDF2Vec", "R-GCN")}
     made_up.write_study(tmp_path, truth, seeds=2, trials=0, baselines=others, exact=True)
-    table = overview([Analysis(load_studies([tmp_path])[0][0])], "t", "c")
+    table = overview([load_studies([tmp_path])[0][0]], "t", "c")
     cells = {line.cells[0].values[0]: line.cells[1] for line in table.lines}
     assert {name for name, cell in cells.items() if cell.bold} == {"R-GCN", "additive C-WIRGAT", "multiplicative ARGAT"}
     assert {name for name, cell in cells.items() if cell.underline} == {"additive C-WIRGAT"}

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rgat.baselines.fingerprints import NUM_BITS, RADIUS, fingerprints
+from rgat.baselines.molecules import FINGERPRINTS, fingerprints
 from rgat.baselines.outcome import Outcome
 from rgat.baselines.svm import sklearn_svm
 from rgat.data import MISSING, GraphData
@@ -80,26 +80,21 @@ def _select(data: GraphData, learn: Learn, settings: list[dict[str, Any]], confi
     """Learn all tasks with each setting; return the outputs of the best by the validation part's mean ROC-AUC."""
     best: tuple[float, dict[str, Any], Tensor] | None = None
     for setting in settings:
-        logits = _learn_all(data, learn, setting.get("C", 0.0))
+        logits = torch.zeros(*data.labels.shape, 2)  # stay zero for a task with a single class in training
+        for task, labels in enumerate(data.labels.t()):
+            rows = data.train[labels[data.train] != MISSING]
+            if len(labels[rows].unique()) > 1:
+                scores = learn(rows.numpy(), labels[rows].numpy(), setting.get("C", 0.0))
+                logits[:, task, 1] = torch.from_numpy(scores)
         score = mean_roc_auc(logits[data.valid], data.labels[data.valid]) if len(settings) > 1 else 0.0
         if best is None or score > best[0]:
             best = (score, setting, logits)
     assert best is not None
     _, chosen, logits = best
     return Outcome(
-        config={"num_bits": NUM_BITS, "radius": RADIUS, **config, **chosen},
+        config=FINGERPRINTS | config | chosen,
         selected_on=f"mean ROC-AUC of the validation part, {len(settings)} candidates"
         if len(settings) > 1
         else "nothing: the settings are given",
         logits={part: logits[getattr(data, part)] for part in PARTS},
     )
-
-
-def _learn_all(data: GraphData, learn: Learn, cost: float) -> Tensor:
-    """Return the logits of all graphs, ``[G, tasks, 2]``; zero for a task with a single class in training."""
-    logits = torch.zeros(*data.labels.shape, 2)
-    for task, labels in enumerate(data.labels.t()):
-        rows = data.train[labels[data.train] != MISSING]
-        if len(labels[rows].unique()) > 1:
-            logits[:, task, 1] = torch.from_numpy(learn(rows.numpy(), labels[rows].numpy(), cost))
-    return logits

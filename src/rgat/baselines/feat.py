@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rgat.baselines.outcome import Outcome
-from rgat.baselines.svm import Array, classify, labelled, linear_kernel, normalised
-from rgat.baselines.triples import Ids, original_triples
+from rgat.baselines.svm import Array, Ids, classify, labelled, linear_kernel, normalised, original_triples
 from rgat.data import NodeData
 
 COSTS = (0.1, 1.0, 10.0, 100.0, 1000.0)

@@ -32,14 +32,8 @@ class Readout(nn.Module):
 class GGNNNodeClassifier(nn.Module):
     r"""A gated graph network that classifies nodes: :math:`\text{logits}_i = [h^{(0)}_i \oplus h^{(T)}_i] V`.
 
-    Args:
-        in_channels: number of node features; for featureless input the number of nodes.
-        num_classes: number of classes.
-        num_relations: number of relations.
-        hidden_channels: size of the state.
-        batch_norm: normalise the states before the read-out.
-        bias: biases in the gated unit and in the output.
-        **options: further options of :class:`GGNNConv`.
+    The arguments are those of :class:`rgat.models.NodeClassifier` and of :class:`GGNNConv`; for featureless input,
+    ``in_channels`` is the number of nodes.
     """
 
     def __init__(
@@ -71,16 +65,7 @@ class GGNNGraphClassifier(nn.Module):
         z = \tanh \Big( \sum_i \sigma(s_i V_1) \odot \tanh(s_i V_2) \Big), \quad s_i = h^{(0)}_i \oplus h^{(T)}_i,
         \qquad \text{logits} = \mathrm{Dense}(\mathrm{ReLU}(\mathrm{Dense}(z))).
 
-    Args:
-        in_channels: number of node features.
-        num_tasks: number of tasks.
-        num_relations: number of relations.
-        num_classes: number of classes of each task.
-        hidden_channels: size of the state.
-        dense_channels: units of the first dense layer.
-        batch_norm: normalise the states before the read-out.
-        bias: biases in the gated unit and in the gated sum.
-        **options: further options of :class:`GGNNConv`.
+    The arguments are those of :class:`rgat.models.GraphClassifier` and of :class:`GGNNConv`.
     """
 
     def __init__(

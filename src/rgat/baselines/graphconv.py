@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from rgat.baselines.network import train
+from rgat.baselines.molecules import train
 from rgat.baselines.outcome import Outcome
 from rgat.data import GraphData, GraphStore
 from rgat.nn.kernels import glorot_uniform_
@@ -26,7 +26,7 @@ class Molecules(NamedTuple):
     source: Tensor  # [E]
     target: Tensor  # [E]
     molecule: Tensor  # [N]
-    num_molecules: int
+    node_ptr: Tensor  # [n + 1] first atom of each molecule
 
 
 def batch_molecules(store: GraphStore, ids: Tensor) -> Molecules:
@@ -35,7 +35,7 @@ def batch_molecules(store: GraphStore, ids: Tensor) -> Molecules:
     source, target = chosen.edge_index
     bonds = source != target
     molecule = torch.arange(len(ids)).repeat_interleave(chosen.node_ptr.diff())
-    return Molecules(chosen.x, source[bonds], target[bonds], molecule, len(ids))
+    return Molecules(chosen.x, source[bonds], target[bonds], molecule, chosen.node_ptr)
 
 
 class DegreeConv(nn.Module):
@@ -45,11 +45,6 @@ class DegreeConv(nn.Module):
         h'_i = h_i W^{(\deg i)} + \sum_{j \in \mathcal{N}_i} h_j U^{(\deg i)} + b^{(\deg i)}.
 
     Nodes with a degree above ``max_degree`` use the kernels of ``max_degree``; nodes without neighbours use no ``U``.
-
-    Args:
-        in_channels: number of input features.
-        out_channels: number of output features.
-        max_degree: largest degree with its own kernels.
     """
 
     def __init__(self, in_channels: int, out_channels: int, max_degree: int = MAX_DEGREE) -> None:
@@ -91,12 +86,6 @@ class GraphConv(nn.Module):
         z = \tanh \sum_i \mathrm{norm}(\mathrm{ReLU}(\mathrm{Dense}(h^{(2)}_i))),
 
     and logits linear in :math:`z`; ``norm`` is layer normalisation.
-
-    Args:
-        in_channels: number of atom features.
-        num_tasks: number of tasks.
-        hidden_channels: units of the convolutions.
-        dense_channels: units of the dense layer.
     """
 
     def __init__(self, in_channels: int, num_tasks: int, hidden_channels: int, dense_channels: int) -> None:
@@ -114,7 +103,7 @@ class GraphConv(nn.Module):
         for conv, norm in zip(self.convs, self.norms, strict=True):
             x = max_pool(norm(torch.relu(conv(x, *bonds))), *bonds)
         x = self.dense_norm(torch.relu(self.dense(x)))
-        z = torch.tanh(x.new_zeros(batch.num_molecules, x.shape[1]).index_add(0, batch.molecule, x))
+        z = torch.tanh(x.new_zeros(len(batch.node_ptr) - 1, x.shape[1]).index_add(0, batch.molecule, x))
         logits: Tensor = self.out(z)
         return logits.view(-1, self.num_tasks, 2)
 

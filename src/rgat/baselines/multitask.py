@@ -10,27 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rgat.baselines.fingerprints import NUM_BITS, RADIUS, fingerprints
-from rgat.baselines.network import train
+from rgat.baselines.molecules import FINGERPRINTS, fingerprints, train
 from rgat.baselines.outcome import Outcome
 from rgat.data import GraphData
 
 WEIGHT_STD, HIDDEN_BIAS = 0.02, 1.0  # MoleculeNet's: every unit is active at first
-MULTITASK_OPTIONS: dict[str, Any] = {"hidden_channels": 3179, "dropout": 0.5}
-MULTITASK_TRAINING = {"learning_rate": 0.002182, "batch_size": 121, "epochs": 10, "weight_l2": 0.0583}
-BYPASS_OPTIONS: dict[str, Any] = {"hidden_channels": 817, "bypass_channels": 160, "dropout": 0.5}
-BYPASS_TRAINING = {"learning_rate": 0.000797, "batch_size": 90, "epochs": 10, "weight_l2": 0.0316}
 
 
 class Multitask(nn.Module):
-    r"""A hidden layer shared by all tasks, :math:`z = \mathrm{dropout}(\mathrm{ReLU}(x W + b))`; logits linear in z.
-
-    Args:
-        in_channels: number of bits.
-        num_tasks: number of tasks.
-        hidden_channels: units of the hidden layer.
-        dropout: dropout rate of hidden units.
-    """
+    r"""A hidden layer shared by all tasks, :math:`z = \mathrm{dropout}(\mathrm{ReLU}(x W + b))`; logits linear in z."""
 
     def __init__(self, in_channels: int, num_tasks: int, hidden_channels: int, dropout: float = 0.5) -> None:
         super().__init__()
@@ -53,13 +41,6 @@ class Bypass(nn.Module):
         z = \mathrm{ReLU}(x W + b), \qquad z_t = \mathrm{ReLU}(x W_t + b_t),
 
     both after dropout; the two logits of task :math:`t` are linear in :math:`z \oplus z_t`.
-
-    Args:
-        in_channels: number of bits.
-        num_tasks: number of tasks.
-        hidden_channels: units of the shared layer.
-        bypass_channels: units of the layer of each task.
-        dropout: dropout rate of hidden units.
     """
 
     def __init__(
@@ -93,25 +74,30 @@ def _init_weight(weight: Tensor) -> None:
     nn.init.trunc_normal_(weight, std=WEIGHT_STD, a=-2 * WEIGHT_STD, b=2 * WEIGHT_STD)
 
 
-def run(data: GraphData, seed: int = 0, **settings: Any) -> Outcome:
-    """Train Multitask with MoleculeNet's settings for Tox21, except those in ``settings``."""
-    return _train(Multitask, MULTITASK_OPTIONS, MULTITASK_TRAINING, data, seed, **settings)
-
-
-def run_bypass(data: GraphData, seed: int = 0, **settings: Any) -> Outcome:
-    """Train Bypass with MoleculeNet's settings for Tox21, except those in ``settings``."""
-    return _train(Bypass, BYPASS_OPTIONS, BYPASS_TRAINING, data, seed, **settings)
-
-
-def _train(
+def _run(
     network: Callable[..., nn.Module],
     options: dict[str, Any],
     training: dict[str, Any],
     data: GraphData,
-    seed: int,
+    seed: int = 0,
     **settings: Any,
 ) -> Outcome:
+    """Train a network with MoleculeNet's settings for Tox21, except those in ``settings``."""
     bits = fingerprints(data)
     build = partial(network, bits.shape[1], len(data.tasks))
     outcome = train(build, bits.__getitem__, data, seed, options, training, **settings)
-    return replace(outcome, config=outcome.config | {"num_bits": NUM_BITS, "radius": RADIUS})
+    return replace(outcome, config=outcome.config | FINGERPRINTS)
+
+
+run = partial(
+    _run,
+    Multitask,
+    {"hidden_channels": 3179, "dropout": 0.5},
+    {"learning_rate": 0.002182, "batch_size": 121, "epochs": 10, "weight_l2": 0.0583},
+)
+run_bypass = partial(
+    _run,
+    Bypass,
+    {"hidden_channels": 817, "bypass_channels": 160, "dropout": 0.5},
+    {"learning_rate": 0.000797, "batch_size": 90, "epochs": 10, "weight_l2": 0.0316},
+)

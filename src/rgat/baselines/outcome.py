@@ -13,21 +13,13 @@ from rgat.training import accuracy, mean_roc_auc
 
 @dataclass(frozen=True)
 class Outcome:
-    """Outputs of a system on each part, and how it was trained.
+    """Outputs of a system on each part, and how it was trained; only some systems have epochs."""
 
-    Attributes:
-        config: all settings, selected or given.
-        selected_on: a sentence that says what the settings were selected on.
-        logits: logits of the train, valid and test part, ``[n, classes]`` or ``[n, tasks, 2]``.
-        best_epoch: the epoch whose parameters were evaluated, for systems with epochs.
-        train_loss: mean loss of each epoch, for systems with epochs.
-    """
-
-    config: dict[str, Any]
-    selected_on: str
-    logits: dict[str, Tensor] = field(repr=False)
-    best_epoch: int | None = None
-    train_loss: list[float] = field(default_factory=list, repr=False)
+    config: dict[str, Any]  # all settings, selected or given
+    selected_on: str  # a sentence that says what the settings were selected on
+    logits: dict[str, Tensor] = field(repr=False)  # by part, [n, classes] or [n, tasks, 2]
+    best_epoch: int | None = None  # whose parameters were evaluated
+    train_loss: list[float] = field(default_factory=list, repr=False)  # mean over each epoch
 
     def scores(self, data: NodeData | GraphData) -> dict[str, float]:
         """Return the metric of each part: accuracy, or the mean ROC-AUC over the tasks."""

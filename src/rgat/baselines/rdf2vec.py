@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rgat.baselines.outcome import Outcome
-from rgat.baselines.svm import Array, classify, labelled, linear_kernel
-from rgat.baselines.triples import Ids, original_triples
+from rgat.baselines.svm import Array, Ids, classify, labelled, linear_kernel, original_triples
 from rgat.checks import check_count, check_word
 from rgat.data import NodeData
 from rgat.data.cache import Arrays, cached
@@ -135,16 +134,11 @@ def run(
     reverse: tuple[bool, ...] = (False, True),
     costs: tuple[float, ...] = COSTS,
 ) -> Outcome:
-    """Train a linear support vector machine on the entities' vectors.
+    """Train a linear support vector machine on the vectors of the labelled nodes, from which the walks start.
 
-    Args:
-        data: a knowledge graph with labelled nodes, from which the walks start.
-        seed: seed of walks and vectors.
-        kind: "plain" walks over nodes, or "WL" walks over labels of subtrees.
-        depth: edges of a walk; by default 4, and 2 for WL walks.
-        cap: largest number of walks per entity.
-        reverse: candidates: whether walks may follow edges backwards, selected with the vectors of seed 0.
-        costs: candidates of `C`.
+    Walks are "plain", over nodes, or "WL", over labels of subtrees; there are at most ``cap`` for each node, of
+    ``depth`` edges, by default 4 or 2. Whether they may follow edges backwards is selected from ``reverse`` with the
+    vectors of seed 0, and `C` from ``costs``.
     """
     check_word("kind", kind, WALKS)
     depth = (4 if kind == "plain" else 2) if depth is None else depth

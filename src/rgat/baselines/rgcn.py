@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from rgat.baselines.outcome import Outcome
 from rgat.checks import check_word
 from rgat.data import NodeData
 from rgat.data.dataset import PARTS
-from rgat.models import NodeClassifier
 from rgat.training import Settings, fit
+from rgat.training.configuration import build_model
+from rgat.training.task import node_logits
 
 LEARNING_RATE, EPOCHS = 0.01, 50
 # The paper penalises the first layer on all graphs but AIFB, the smallest.
@@ -29,21 +28,12 @@ def run(data: NodeData, seed: int = 0, **settings: Any) -> Outcome:
     for name in settings:
         check_word("setting", name, tuple(config))
     config |= settings
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = NodeClassifier(
-            data.in_channels,
-            len(data.classes),
-            data.graph.num_relations,
-            layer="rgcn",
-            hidden_channels=config["hidden_channels"],
-            num_bases=config["num_bases"],
-            graph=data.graph if data.x is None else None,
-        )
+    model = build_model(
+        data, seed, layer="rgcn", hidden_channels=config["hidden_channels"], num_bases=config["num_bases"]
+    )
     training = Settings(LEARNING_RATE, max_epochs=EPOCHS, patience=None, kernel_l2=(config["l2"], 0.0))
     result = fit(model, data, training)
-    with torch.no_grad():
-        logits = model(data.x, data.graph)
+    logits = node_logits(model, data)
     return Outcome(
         config=config | {"learning_rate": LEARNING_RATE, "epochs": EPOCHS},
         selected_on="nothing: the settings and the number of epochs are those of the R-GCN paper"

@@ -1,4 +1,4 @@
-"""Support vector machines for labelled nodes; settings and `C` are selected by cross-validation."""
+"""Support vector machines for the labelled nodes of a knowledge graph; cross-validation selects settings and `C`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from rgat.data.splits import stratified_folds
 from rgat.training import check_parts
 
 Array = NDArray[np.float64]
+Ids = NDArray[np.int64]
 NUM_FOLDS = 5
 MOST_PRODUCTS = 5_000  # rows whose inner products are computed, 200 MB; the paper's data sets have at most 1,000
 
@@ -37,6 +38,13 @@ def scipy_sparse() -> Any:
     except ImportError as error:
         raise ImportError("baselines need SciPy; install it with `pip install 'rgat[baselines]'`") from error
     return sparse
+
+
+def original_triples(data: NodeData) -> Ids:
+    """Return subject, relation and object ``[E, 3]``, without the inverse relations and self-loops added for layers."""
+    edge_index, relation = data.graph.edge_index.numpy(), data.graph.edge_type.numpy()
+    is_original = relation < data.provenance.get("relations", data.graph.num_relations)
+    return np.stack([edge_index[0, is_original], relation[is_original], edge_index[1, is_original]], axis=1)
 
 
 def labelled(data: NodeData) -> Tensor:
@@ -71,12 +79,9 @@ def classify(
 ) -> Outcome:
     """Select a kernel and `C` by the mean accuracy of 5-fold cross-validation on the training part, then train on it.
 
-    Args:
-        data: data with labelled nodes.
-        kernels: candidates: settings, and a function that returns the :func:`linear_kernel` of the labelled nodes in
-            the order of :func:`labelled`. The first of equally good candidates is selected.
-        costs: candidates of `C`.
-        config: further settings, for the record.
+    A candidate in ``kernels`` has settings and a function that returns the :func:`linear_kernel` of the labelled nodes,
+    in the order of :func:`labelled`. The first of equally good candidates is selected. ``config`` has further settings,
+    for the record.
     """
     check_parts(data, selects=False)
     labels = data.labels[labelled(data)].numpy()
@@ -112,12 +117,12 @@ def _machine(cost: float, kernel: Any) -> Any:
     return sklearn_svm().LinearSVC(C=cost, dual=False, max_iter=10_000)
 
 
-def _inputs(kernel: Any, rows: NDArray[np.int64], train: NDArray[np.int64]) -> Any:
+def _inputs(kernel: Any, rows: Ids, train: Ids) -> Any:
     """Return the input of an SVM for some rows: their products with the training rows, or their features."""
     return kernel[np.ix_(rows, train)] if isinstance(kernel, np.ndarray) else kernel[rows]
 
 
-def _cross_validate(kernel: Any, labels: NDArray[np.int64], cost: float) -> float:
+def _cross_validate(kernel: Any, labels: Ids, cost: float) -> float:
     """Return the mean accuracy over the folds."""
     scores = []
     for fold in stratified_folds(labels.tolist(), NUM_FOLDS, seed=0):

@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rgat.baselines.outcome import Outcome
-from rgat.baselines.svm import classify, labelled, linear_kernel, normalised, scipy_sparse
-from rgat.baselines.triples import Ids, original_triples
+from rgat.baselines.svm import Ids, classify, labelled, linear_kernel, normalised, original_triples, scipy_sparse
 from rgat.checks import check_count
 from rgat.data import NodeData
 from rgat.data.rdf.blank_nodes import mix
@@ -54,14 +53,10 @@ def run(
     costs: tuple[float, ...] = COSTS,
     num_features: int | None = None,
 ) -> Outcome:
-    """Train a support vector machine on L2-normalised subtree counts.
+    """Train a support vector machine on L2-normalised subtree counts; ignore the seed.
 
-    Args:
-        data: a knowledge graph with labelled nodes.
-        seed: has no effect.
-        depths: candidates of the depth ``d``.
-        costs: candidates of `C`.
-        num_features: number of columns to which labels are hashed, for large graphs; None is exact.
+    Candidates are all pairs of a depth ``d`` and a cost `C`. For large graphs, labels can be hashed to ``num_features``
+    columns; None is exact.
     """
     triples, instances = original_triples(data), labelled(data).numpy()
 

@@ -100,7 +100,7 @@ def reproduce(
         if baselines:
             run_and_print(baselines, folder.name, seeds or 3, files.out)
     if records and configs is not None:
-        from rgat.experiments.summary import write_configs
+        from rgat.experiments.published import write_configs
 
         for path in write_configs(records, configs, shlex.join(["rgat", *sys.argv[1:]])):
             print_line(f"{path}")
@@ -122,8 +122,7 @@ def run_plan(
     The requested keys override those of the plan file. With ``search_only``, no final runs on test data follow.
     """
     from rgat.experiments.prepared import write_prepared
-    from rgat.experiments.protocol import open_protocol, run_protocol
-    from rgat.experiments.request import read_request
+    from rgat.experiments.protocol import open_protocol, read_request, run_protocol
 
     protocol = open_protocol((read_request(files.config) if files.config else {}) | requested, files.out)
     if files.propose:
@@ -134,7 +133,7 @@ def run_plan(
 
 
 def _rows(records: list[dict[str, Any]]) -> list[tuple[str, ...]]:
-    from rgat.experiments.summary import summarise
+    from rgat.experiments.published import summarise
 
     rows = []
     for row in summarise(records):

@@ -22,7 +22,7 @@ from rgat.experiments.records import (
     rounded,
     write_record,
 )
-from rgat.experiments.units import Unit, complete_record, failure, score_entries
+from rgat.experiments.units import Unit, complete_record, failure, make_unit, score_entries
 
 
 def baselines_for(data: NodeData | GraphData) -> dict[str, Callable[..., Outcome]]:
@@ -30,58 +30,35 @@ def baselines_for(data: NodeData | GraphData) -> dict[str, Callable[..., Outcome
     return NODE_BASELINES if isinstance(data, NodeData) else GRAPH_BASELINES
 
 
-def run_baseline(
-    name: str,
-    data: NodeData | GraphData,
-    seed: int = 0,
-    split: int | None = None,
-    budget: str = "custom",
-    **settings: Any,
-) -> Record:
+def run_baseline(name: str, data: NodeData | GraphData, seed: int = 0, split: int | None = None) -> Record:
     """Train one system once and return the record of the run, even if it failed or diverged.
 
-    Args:
-        name: the system's name in the tables.
-        data: the data, with the parts of ``split``.
-        seed: seed of the run.
-        split: seed of the split, for the record; None where the split is fixed.
-        budget: budget of the experiment, for the record.
-        **settings: settings of the system that differ from its defaults.
+    ``split`` is the seed of the split that ``data`` has, None where the split is fixed.
     """
     check_word("baseline", name, tuple(baselines_for(data)))
-    unit: Unit = {"kind": "run", "data": data.name, "budget": budget, "model": name, "setting": None}
-    unit |= {"config": settings, "seed": seed, "split": split, "data_hashes": data.provenance.get("sha256", {})}
+    hashes = data.provenance.get("sha256", {})
+    unit = make_unit("run", data.name, name, {}, seed=seed, split=split, data_hashes=hashes)
     started = time.perf_counter()
     try:
-        result = _entries(data, baselines_for(data)[name](data, seed, **settings))
+        outcome = baselines_for(data)[name](data, seed)
+        result: dict[str, Any] = {"config": outcome.config, "selected_on": outcome.selected_on}
+        if any(logits.isnan().any() for logits in outcome.logits.values()):
+            result |= {"status": "diverged", "error": "the outputs are not numbers"}
+        else:
+            curve = {"train_loss": rounded(outcome.train_loss), "valid_loss": [], "valid_metric": []}
+            result |= {"status": "done", "best_epoch": outcome.best_epoch, "curve": curve}
+            result |= score_entries(data, outcome.logits, outcome.scores(data))
+            result |= score_entries(data, None, None, "constant_")
     except (RuntimeError, ArithmeticError, MemoryError) as error:
         result = failure(error)
     return complete_record(unit, result, time.perf_counter() - started)
 
 
-def _entries(data: NodeData | GraphData, outcome: Outcome) -> dict[str, Any]:
-    entries: dict[str, Any] = {"config": outcome.config, "selected_on": outcome.selected_on}
-    if any(logits.isnan().any() for logits in outcome.logits.values()):
-        return entries | {"status": "diverged", "error": "the outputs are not numbers"}
-    entries |= {
-        "status": "done",
-        "best_epoch": outcome.best_epoch,
-        "curve": {"train_loss": list(rounded(outcome.train_loss)), "valid_loss": [], "valid_metric": []},
-    }
-    entries |= score_entries(data, outcome.logits, outcome.scores(data))
-    return entries | score_entries(data, None, None, "constant_")
-
-
 def run_baselines(name: str, data_name: str, seeds: int, out: Path) -> Iterator[Record]:
     """Run a system on a data set, write its records and yield them; runs that have a record are not repeated.
 
-    A deterministic system runs once, with seed 0. On Tox21 every system runs on each of the three splits.
-
-    Args:
-        name: the system's name in any spelling, or "all".
-        data_name: name of the data set.
-        seeds: number of runs of each system, on each split.
-        out: parent of the experiment's folder, which has the name of the data set.
+    The name may have any spelling, or be "all". A system runs ``seeds`` times, a deterministic one once, on Tox21 on
+    each of the three splits. The folder of the records has the name of the data set and lies in ``out``.
     """
     check_count("seeds", seeds)
     seeds_of_splits: tuple[int | None, ...] = SPLIT_SEEDS if data_name.startswith("tox21") else (None,)

@@ -21,7 +21,7 @@ from rgat.experiments.records import (
     read_record,
     write_record,
 )
-from rgat.experiments.units import Unit, train_units
+from rgat.experiments.units import Unit, make_unit, train_units
 from rgat.training.configuration import VARIANTS
 from rgat.workers import WorkerPool
 
@@ -47,17 +47,9 @@ def _load(name: str) -> FoldedData:
 
 
 def _unit(name: str, model: str, seed: int) -> Unit:
-    return {
-        "kind": "run",
-        "data": name,
-        "budget": "custom",
-        "model": model,
-        "setting": None,
-        "config": VARIANTS[model] | SETUPS[name],
-        "seed": seed,
-        "split": None,
-        "selected_on": "validation data: the options once for all models, the epoch in each run",
-    }
+    selected_on = "validation data: the options once for all models, the epoch in each run"
+    config = VARIANTS[model] | SETUPS[name]
+    return make_unit("run", name, model, config, seed=seed, split=None, selected_on=selected_on)
 
 
 def _train(unit: Unit) -> Record:
@@ -91,13 +83,8 @@ def compare(
 ) -> list[Record]:
     """Train each model on each data set with each seed; return the records in this order.
 
-    Args:
-        names: data sets in ``SETUPS``.
-        models: models in ``VARIANTS``.
-        seeds: number of runs; seed ``s`` draws the parameters, dropout and the order of batches.
-        workers: number of processes; by default one per core.
-        out: folder for the records, one experiment per data set; records of an earlier call are replaced.
-        on_run: called with each record when its run ends.
+    There is one worker process per core by default. Records go into ``out``, one experiment per data set, and replace
+    those of an earlier call; ``on_run`` is called with each record when its run ends.
     """
     names = list(dict.fromkeys(names))
     for name in names:

@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
 
 from rgat.checks import check_count, check_word
-from rgat.experiments.folds import FoldedData
-from rgat.experiments.portable import decode, encode
+from rgat.experiments.folds import FoldedData, decode, encode
 from rgat.experiments.records import Record, record_name
 from rgat.experiments.units import Unit, group_by_stack, train_units
 from rgat.workers import WorkerPool
@@ -33,20 +32,16 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0
 Execute = Callable[[Sequence[Unit]], Iterator[Record]]
 
 
-def _check_device(device: str, executor: str) -> None:
-    """Raise unless the device exists; the devices of a cluster are not known here."""
-    check_word("device", device.partition(":")[0], ("cpu", "cuda"))
-    if device.startswith("cuda") and executor != "ray" and not torch.cuda.is_available():
-        raise ValueError('`device` must be "cpu" where PyTorch sees no CUDA device, got "cuda"')
-
-
 @contextmanager
 def open_executor(
     executor: str, data: FoldedData, workers: int | None = None, address: str | None = None, device: str = "cpu"
 ) -> Iterator[Execute]:
     """Yield a function that runs units and yields their records; its workers end with the block."""
     check_word("executor", executor, EXECUTORS)
-    _check_device(device, executor)
+    check_word("device", device.partition(":")[0], ("cpu", "cuda"))
+    # The devices of a cluster are not known here.
+    if device.startswith("cuda") and executor != "ray" and not torch.cuda.is_available():
+        raise ValueError('`device` must be "cpu" where PyTorch sees no CUDA device, got "cuda"')
     if workers is not None:
         check_count("workers", workers)
     if address is not None and executor != "ray":
@@ -54,11 +49,8 @@ def open_executor(
     if executor == "local":
         yield lambda units: train_units(units, data, device)
     elif executor == "processes":
-        pool = _Processes(encode(data), device, workers or os.cpu_count() or 1)
-        try:
-            yield pool.execute
-        finally:
-            pool.close()
+        with _process_executor(encode(data), device, workers or os.cpu_count() or 1) as execute:
+            yield execute
     else:
         with _ray_executor(encode(data), device, workers, address) as execute:
             yield execute
@@ -83,24 +75,22 @@ def _run_stack_in_process(group: Sequence[Unit]) -> list[Record]:
     return _run_stack(group, **_worker)
 
 
-class _Processes:
-    """A pool of processes that is replaced when one of them is lost."""
+@contextmanager
+def _process_executor(content: bytes, device: str, workers: int) -> Iterator[Execute]:
+    """Yield a function that runs units in a pool of processes, which is replaced when one of them is lost."""
+    start_pool = partial(WorkerPool, workers, _start_worker, content, device)
+    pool = start_pool()
 
-    def __init__(self, content: bytes, device: str, workers: int) -> None:
-        self.content, self.device, self.workers = content, device, workers
-        self.pool: WorkerPool | None = None
-
-    def execute(self, units: Sequence[Unit]) -> Iterator[Record]:
+    def execute(units: Sequence[Unit]) -> Iterator[Record]:
+        nonlocal pool
         remaining = {record_name(group[0]): group for group in group_by_stack(units)}
         num_lost = 0
         while remaining:
-            if self.pool is None:
-                self.pool = WorkerPool(self.workers, _start_worker, self.content, self.device)
             futures: dict[Future[list[Record]], str] = {}
             is_broken = False
             try:
                 for name, group in remaining.items():
-                    futures[self.pool.submit(_run_stack_in_process, group)] = name
+                    futures[pool.submit(_run_stack_in_process, group)] = name
             except BrokenProcessPool:
                 is_broken = True
             for future in as_completed(futures):
@@ -113,7 +103,8 @@ class _Processes:
                 num_lost = 0
                 yield from records
             if is_broken:
-                self.close()
+                pool.end()
+                pool = start_pool()
                 num_lost += 1
                 if num_lost > RETRIES:
                     raise ValueError(
@@ -121,16 +112,19 @@ class _Processes:
                         f"running or waiting: {', '.join([*remaining][:4])}; if memory ran out, give fewer --workers"
                     )
 
-    def close(self) -> None:
-        if self.pool is not None:
-            self.pool.end()
-            self.pool = None
+    try:
+        yield execute
+    finally:
+        pool.end()
 
 
 @contextmanager
 def _ray_executor(content: bytes, device: str, workers: int | None, address: str | None) -> Iterator[Execute]:
     """Yield a function that runs units as Ray tasks; Ray itself repeats those of a lost worker or node."""
-    ray = _ray()
+    try:
+        import ray
+    except ImportError as error:
+        raise ImportError("the executor \"ray\" needs Ray; install it with `pip install 'rgat[ray]'`") from error
     if address is not None and workers is not None:
         raise ValueError("`workers` must be left out with an address: the cluster knows how many it has")
     _connect(ray, address, workers)
@@ -185,11 +179,3 @@ def _no_cluster(address: str, reason: str) -> str:
         f'`address` must be that of a running Ray cluster, got "{address}" where none answers ({reason}); '
         "start one with `ray start --head --port 6379`"
     )
-
-
-def _ray() -> Any:
-    try:
-        import ray
-    except ImportError as error:
-        raise ImportError("the executor \"ray\" needs Ray; install it with `pip install 'rgat[ray]'`") from error
-    return ray

@@ -1,13 +1,21 @@
-"""The numbers printed in the paper (table 2 and appendix A), with a note where the print is doubtful."""
+"""The numbers printed in the paper (table 2 and appendix A), and summaries of our final runs beside them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import re
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rgat.data.dataset import PARTS
+from rgat.data.files import slug, write_atomically
+from rgat.experiments.records import Record, record_name
 
 
-@dataclass(frozen=True)
-class Published:
-    """A printed mean and standard deviation, on the scale of the metric."""
+class Score(NamedTuple):
+    """Mean and standard deviation over runs, on the scale of the metric; a note where the print is doubtful."""
 
     mean: float
     spread: float
@@ -65,16 +73,16 @@ NOTES: dict[tuple[str, str, str], str] = {
 }
 
 
-def _tables() -> dict[str, dict[str, dict[str, Published]]]:
-    tables: dict[str, dict[str, dict[str, Published]]] = {"aifb": {}, "mutag": {}, "tox21": {}}
+def _tables() -> dict[str, dict[str, dict[str, Score]]]:
+    tables: dict[str, dict[str, dict[str, Score]]] = {"aifb": {}, "mutag": {}, "tox21": {}}
     for row, sets in _AIFB_AND_MUTAG.items():
         for data, (mean, spread) in zip(("aifb", "mutag"), sets, strict=True):
             note = NOTES.get((data, row, "test"))
-            tables[data][row] = {"test": Published(mean / 100, spread / 100, note)}
+            tables[data][row] = {"test": Score(mean / 100, spread / 100, note)}
     for row, parts in _TOX21.items():
         tables["tox21"][row] = {
-            part: Published(mean, spread, NOTES.get(("tox21", row, part)))
-            for part, (mean, spread) in zip(("train", "valid", "test"), parts, strict=True)
+            part: Score(mean, spread, NOTES.get(("tox21", row, part)))
+            for part, (mean, spread) in zip(PARTS, parts, strict=True)
         }
     # The paper counts the rows of one of our two sets and the atoms of the other: its numbers stand beside both.
     tables["tox21-distinct"] = tables["tox21"]
@@ -82,3 +90,96 @@ def _tables() -> dict[str, dict[str, dict[str, Published]]]:
 
 
 PUBLISHED = _tables()  # data set -> row -> part -> printed mean and standard deviation
+
+
+class Summary(NamedTuple):
+    """The final runs of one model with one setting."""
+
+    model: str
+    setting: str | None
+    selected_on: str
+    config: dict[str, Any]
+    seeds: int
+    runs: int  # with status "done"; each evaluated the test part once
+    lost: int  # failed or diverged
+    test: Score | None
+    constant: Score | None
+    paper: Score | None
+    paper_constant: Score | None
+
+
+def summarise(records: Sequence[Record]) -> list[Summary]:
+    """Return one summary per model and setting with final runs, in the order of the records."""
+    return [_summarise_runs(runs) for runs in _group_runs(records)]
+
+
+def _group_runs(records: Sequence[Record]) -> list[list[Record]]:
+    groups: dict[tuple[str, str | None], list[Record]] = {}
+    for record in records:
+        if record["kind"] == "run":
+            groups.setdefault((record["model"], record.get("setting")), []).append(record)
+    return list(groups.values())
+
+
+def _summarise_runs(runs: list[Record]) -> Summary:
+    first = runs[0]
+    done = [record for record in runs if record["status"] == "done"]
+    printed = PUBLISHED.get(first["data"], {})
+    scores: list[Score | None] = []
+    for key in ("scores", "constant_scores"):
+        values = [record[key]["test"] for record in done if record[key]]
+        deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+        scores.append(Score(statistics.mean(values), deviation) if values else None)
+    return Summary(
+        model=first["model"],
+        setting=first.get("setting"),
+        selected_on=first["selected_on"],
+        config=first["config"],
+        seeds=len({record["seed"] for record in runs}),
+        runs=len(done),
+        lost=len(runs) - len(done),
+        test=scores[0],
+        constant=scores[1],
+        paper=printed.get(first["model"], {}).get("test"),
+        paper_constant=printed.get(constant_row(first["model"]), {}).get("test"),
+    )
+
+
+def write_configs(records: Sequence[Record], folder: Path, command: str) -> list[Path]:
+    """Write one TOML file per model: its selected setting, the command that selected it, its scores and the paper's.
+
+    `rgat reproduce --config FILE` repeats the final runs without a search.
+    """
+    paths = []
+    for runs in _group_runs(records):
+        stem = record_name(runs[0]).partition("/")[0]
+        path = folder / slug(str(runs[0]["data"])) / f"{stem}.toml"
+        write_atomically(path, _toml(_summarise_runs(runs), runs[0]["data"], command).encode())
+        paths.append(path)
+    return paths
+
+
+def _toml(summary: Summary, data: str, command: str) -> str:
+    head = {"data": data, "model": summary.model, "setting": summary.setting, "seeds": summary.seeds}
+    tables = {
+        "": head | {"command": command, "selected_on": summary.selected_on},
+        "config": summary.config,
+        "ours": {"runs": summary.runs, **_scores(summary.test, summary.constant)},
+        "paper": _scores(summary.paper, summary.paper_constant),
+    }
+    lines = []
+    for table, values in tables.items():
+        lines += [f"\n[{table}]"] if table and values else []
+        for key, value in values.items():
+            if value is not None:  # TOML has no null; it writes strings, numbers and booleans as JSON does
+                name = key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key)
+                lines.append(f"{name} = {json.dumps(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _scores(test: Score | None, constant: Score | None) -> dict[str, float]:
+    rounded: dict[str, float] = {}
+    for prefix, score in (("", test), ("constant_", constant)):
+        if score is not None:
+            rounded |= {f"{prefix}test": round(score.mean, 4), f"{prefix}spread": round(score.spread, 4)}
+    return rounded

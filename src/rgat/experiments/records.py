@@ -42,17 +42,11 @@ Record = dict[str, Any]
 
 @dataclass
 class Experiment:
-    """The content of an experiment's folder or packed file.
+    """The content of an experiment's folder or packed file."""
 
-    Attributes:
-        description: data, budget, seeds and everything else that makes two experiments comparable.
-        records: the records, in the order of their names.
-        damaged: path and reason of each file that could not be read.
-    """
-
-    description: dict[str, Any]
-    records: list[Record]
-    damaged: list[tuple[str, str]] = field(default_factory=list)
+    description: dict[str, Any]  # data, budget, seeds and everything else that makes two experiments comparable
+    records: list[Record]  # in the order of their names
+    damaged: list[tuple[str, str]] = field(default_factory=list)  # path and reason of each file that cannot be read
 
 
 def record_name(record: Record) -> str:
@@ -132,7 +126,11 @@ def read_experiment(folder: Path, keep: Callable[[Record], Record] = lambda reco
     file with a wrong checksum is refused as a whole, because any of its numbers may be wrong.
     """
     if not folder.is_dir():
-        return _read_packed(folder, keep)
+        lines = _unpack(folder)
+        experiment = Experiment(_load(next(lines), str(folder)), [])
+        for number, line in enumerate(lines, 2):
+            _add(experiment, lambda line=line: line, f"{folder}, line {number}", keep)  # type: ignore[misc]
+        return experiment
     if not (folder / EXPERIMENT).is_file():
         raise ValueError(f"{folder} must hold an experiment ({EXPERIMENT} and records), got none; check the path")
     experiment = Experiment(read_record(folder / EXPERIMENT), [])
@@ -159,14 +157,6 @@ def pack(folder: Path, path: Path) -> None:
         raise ValueError(f"{folder} must hold no damaged record to be packed, got {experiment.damaged[0]}")
     lines = [_dump(experiment.description), *(_dump(record) for record in experiment.records)]
     write_atomically(path, gzip.compress("\n".join(lines).encode(), mtime=0))
-
-
-def _read_packed(path: Path, keep: Callable[[Record], Record]) -> Experiment:
-    lines = _unpack(path)
-    experiment = Experiment(_load(next(lines), str(path)), [])
-    for number, line in enumerate(lines, 2):
-        _add(experiment, lambda line=line: line, f"{path}, line {number}", keep)  # type: ignore[misc]
-    return experiment
 
 
 def _unpack(path: Path) -> Iterator[bytes]:
@@ -260,6 +250,6 @@ def environment(device: str = "cpu") -> dict[str, Any]:
     }
 
 
-def rounded(values: Iterable[float], digits: int = 5) -> Iterator[float]:
-    """Yield values rounded to the few significant digits that a curve needs."""
-    return (float(f"{value:.{digits}g}") for value in values)
+def rounded(values: Iterable[float]) -> list[float]:
+    """Return values rounded to the few significant digits that a curve needs."""
+    return [float(f"{value:.5g}") for value in values]

@@ -6,7 +6,6 @@ worker, nor on the number of threads.
 
 from __future__ import annotations
 
-import copy
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,12 +24,18 @@ from rgat.experiments.variants import build_variant
 from rgat.training import Result, fit_many, graph_logits, roc_auc_per_task
 from rgat.training.capture import training_on
 from rgat.training.configuration import split_config
+from rgat.training.task import node_logits
 
 Unit = dict[str, Any]
 NO_RESULT: dict[str, dict[str, Any]] = {  # the results in a record of a unit that failed or diverged
     "trial": {"objective": None, "tie_breaker": None, "folds": []},
     "run": {"best_epoch": None, "curve": None, "scores": None, "constant_scores": None},
 }
+
+
+def make_unit(kind: str, data: str, model: str, config: dict[str, Any], **more: Any) -> Unit:
+    """Return a unit: the entries of a record that are known before it runs; ``more`` may replace the defaults."""
+    return {"kind": kind, "data": data, "budget": "custom", "model": model, "setting": None, "config": config} | more
 
 
 def group_by_stack(units: Iterable[Unit]) -> list[list[Unit]]:
@@ -115,7 +120,7 @@ def _run_trial(unit: Unit, data: FoldedData, device: str) -> dict[str, Any]:
 
 def _curve(result: Result) -> dict[str, list[float]]:
     names = ("train_loss", "valid_loss", "valid_metric")
-    return {name: list(rounded(getattr(epoch, name) for epoch in result.curve)) for name in names}
+    return {name: rounded(getattr(epoch, name) for epoch in result.curve) for name in names}
 
 
 def _run_stack(group: Sequence[Unit], folded: FoldedData, device: str) -> list[dict[str, Any]]:
@@ -134,14 +139,12 @@ def _evaluate(config: dict[str, Any], model: nn.Module, result: Result, data: No
     """Evaluate a trained model with attention and with constant attention, where it has attention."""
     entries: dict[str, Any] = {"best_epoch": result.best_epoch, "curve": _curve(result)}
     cut_short = config["patience"] is None and result.best_epoch < config["max_epochs"]
-    with torch.no_grad():
-        logits = _part_logits(model, data, constant_attention=False)
-        constant_logits = _part_logits(model, data, constant_attention=True)
+    logits = _part_logits(model, data, constant_attention=False)
+    constant_logits = _part_logits(model, data, constant_attention=True)
     if cut_short or result.best_epoch == 0 or not all(values.isfinite().all() for values in logits.values()):
         return entries | {"status": "diverged", "error": f"no finite loss after epoch {result.best_epoch}"}
-    has_attention = config.get("layer") not in ("rgcn", "ggnn")
     entries |= {"status": "done"} | score_entries(data, logits, result.scores)
-    if not has_attention:
+    if config.get("layer") in ("rgcn", "ggnn"):  # without attention
         return entries | score_entries(data, None, None, "constant_")
     return entries | score_entries(data, constant_logits, result.constant_scores, "constant_")
 
@@ -154,11 +157,7 @@ def score_entries(
 ) -> dict[str, Any]:
     """Return scores, test outputs and the ROC-AUC of each task as a record has them; null without logits.
 
-    Args:
-        data: what was classified.
-        logits: of each part, on the CPU.
-        scores: the metric of each part.
-        prefix: "constant_" for the evaluation with constant attention.
+    Logits and scores are given by part. The prefix is "constant_" for the evaluation with constant attention.
     """
     outputs = None if logits is None else {"test": pack_array(logits["test"].numpy())}
     entries: dict[str, Any] = {f"{prefix}scores": scores, f"{prefix}outputs": outputs}
@@ -179,9 +178,5 @@ def _part_logits(model: nn.Module, data: NodeData | GraphData, constant_attentio
     ids = {part: getattr(data, part) for part in PARTS}
     if isinstance(data, GraphData):
         return {part: graph_logits(model, data.graphs, rows, constant_attention) for part, rows in ids.items()}
-    device = next(model.parameters()).device
-    graph = copy.copy(data.graph) if data.graph.device == device else data.graph.to(device)
-    graph.validate = False  # a diverged model gives NaN, which is a result
-    x = None if data.x is None else data.x.to(device)
-    logits = model(x, graph, constant_attention=constant_attention).float().cpu()
+    logits = node_logits(model, data, constant_attention)
     return {part: logits[rows] for part, rows in ids.items()}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rgat.baselines.triples import original_triples
+from rgat.baselines.svm import original_triples
 from rgat.data import MISSING, NodeData
 from rgat.data.rdf.features import Vocabulary, count_degrees, encode
 from rgat.data.rdf.knowledge_graph import assemble

@@ -1,4 +1,7 @@
-"""The charts of the report: bars, p-values, differences, distributions over the search and learning curves."""
+"""The charts of the report: bars, p-values, differences, distributions over the search and learning curves.
+
+Each is None where the records do not allow it.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,20 @@ from typing import Any
 import numpy as np
 
 from rgat.experiments.published import PUBLISHED
-from rgat.report.analysis import Analysis, Comparison
-from rgat.report.drawing import COLOURS, Chart, plain
+from rgat.report.formats import COLOURS, Chart, plain
 from rgat.report.statistics import SIGNIFICANT, Array, cumulative, expected_best, spread
-from rgat.report.studies import ADDITIVE, FURTHER, GROUPS, MODELS, MULTIPLICATIVE, ModelRow, Study, objectives
-from rgat.report.tables import number, p_text
+from rgat.report.studies import (
+    ADDITIVE,
+    FURTHER,
+    GROUPS,
+    MODELS,
+    MULTIPLICATIVE,
+    Comparison,
+    ModelRow,
+    Study,
+    objectives,
+)
+from rgat.report.tables import p_text
 
 GROUP_COLOURS = {group: COLOURS[name] for group, name in zip(GROUPS, ("blue", "yellow", "red", "muted"), strict=True)}
 # The paper's colours, and its solid and dashed lines; markers distinguish lines without colour.
@@ -26,26 +38,6 @@ LINE_STYLES: dict[str, dict[str, Any]] = {
 }
 
 
-def draw(analysis: Analysis) -> list[Chart]:
-    """Return all charts of a study that its records allow."""
-    study = analysis.study
-    drawn = [
-        bars(analysis) if study.rows else None,
-        p_values(analysis) if len(analysis.nine) > 1 else None,
-        differences(study, analysis.against_rgcn, "rgcn", "difference from RGCN"),
-        differences(study, analysis.against_constant, "attention", "difference from constant attention"),
-        distribution(study, prior_only=False),
-        distribution(study, prior_only=True),
-        best_of(study),
-        curves(study, "train_loss", "training loss"),
-        curves(study, "valid_metric", f"validation {study.metric}"),
-    ]
-    charts = [chart for chart in drawn if chart is not None]
-    for chart in charts:
-        chart.freeze()
-    return charts
-
-
 def _scaled(study: Study, values: Any) -> Array:
     return np.asarray(values, float) * (100 if study.percent else 1)
 
@@ -54,12 +46,14 @@ def _unit(study: Study) -> str:
     return f"{plain(study.metric)}, %" if study.percent else plain(study.metric)
 
 
-def bars(analysis: Analysis) -> Chart:
+def bars(study: Study) -> Chart | None:
     """Draw the mean and standard deviation of every row's test score, in the paper's colours."""
-    study, rows = analysis.study, analysis.study.rows
+    rows = study.rows
+    if not rows:
+        return None
     printed = PUBLISHED.get(study.data, {})
     guessing = (
-        f" Dotted: always predicting the largest class, {number(study, study.chance_score)}." if study.is_node else ""
+        f" Dotted: always predicting the largest class, {study.number(study.chance_score)}." if study.is_node else ""
     )
     others = "; grey: beyond the paper" if any(row.group == FURTHER for row in rows) else ""
     chart = Chart(
@@ -96,8 +90,8 @@ def _bar(chart: Chart, study: Study, row: ModelRow, i: int, start: float, publis
     mean, deviation = float(_scaled(study, scores.mean())), spread(scores)
     look: dict[str, Any] = {"color": "none", "hatch": "////"} if row.constant else {"color": colour}
     bar = axes.barh(i, mean - start, left=start, height=0.68, edgecolor=colour, linewidth=0.8, **look)[0]
-    text = number(study, float(scores.mean()))
-    more = ", one run" if deviation is None else f" ± {number(study, deviation)}, {len(scores)} runs"
+    text = study.number(float(scores.mean()))
+    more = ", one run" if deviation is None else f" ± {study.number(deviation)}, {len(scores)} runs"
     chart.mark(bar, model=row.model, tip=f"{row.name}: {text}{more}")
     if deviation is not None:
         reach = float(_scaled(study, deviation))
@@ -132,9 +126,11 @@ def _mark_labels(chart: Chart, labels: Sequence[Any], rows: Sequence[ModelRow]) 
         chart.mark(label, model=row.model)
 
 
-def p_values(analysis: Analysis) -> Chart:
+def p_values(study: Study) -> Chart | None:
     """Draw the one-sided p-values of each ordered pair of the nine rows."""
-    study, rows = analysis.study, analysis.nine
+    rows = study.nine
+    if len(rows) < 2:
+        return None
     chart = Chart(
         f"{study.key}-p-values",
         f"{study.title}: does A outperform B?",
@@ -146,7 +142,7 @@ def p_values(analysis: Analysis) -> Chart:
     axes = chart.axes
     for i, first in enumerate(rows):
         for j, second in enumerate(rows):
-            test = analysis.tests.get((first.name, second.name))
+            test = study.tests.get((first.name, second.name))
             _p_value(chart, (i, first), (j, second), test.greater if test else None)
     axes.set_xlim(-0.5, len(rows) - 0.5)
     names = [row.name.replace("additive", "add.").replace("multiplicative", "mult.") for row in rows]
@@ -198,7 +194,7 @@ def differences(study: Study, family: Sequence[Comparison], key: str, title: str
                 line = axes.plot(ends, [i, i], color=GROUP_COLOURS[c.first.group], linewidth=width)[0]
                 chart.mark(line, model=c.first.model)
         point = axes.plot(difference, i, "o", color=COLOURS["ink"], markersize=5)[0]
-        tip = f"{c.first.name} against {c.second.name}: {number(study, c.difference, sign=True)}, {c.verdict}"
+        tip = f"{c.first.name} against {c.second.name}: {study.number(c.difference, sign=True)}, {c.verdict}"
         chart.mark(point, model=c.first.model, tip=f"{tip}, p (Holm) {p_text(c.corrected)}")
         _write_right(chart, c.first, i, c.verdict, 8)
     _name_lines(chart, [c.first for c in family], [c.first.name for c in family])

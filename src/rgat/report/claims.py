@@ -9,18 +9,21 @@ from typing import Concatenate, ParamSpec
 
 import numpy as np
 
-from rgat.experiments.published import PUBLISHED
-from rgat.report.analysis import Analysis, Comparison
-from rgat.report.conclusions import MEMORISED, listed
+from rgat.experiments.published import PUBLISHED, constant_row
 from rgat.report.formats import Cell, Column, Line, ReportTable
 from rgat.report.statistics import SIGNIFICANT, Array, mann_whitney
-from rgat.report.studies import MODELS, TITLES, ModelRow, objectives
-from rgat.report.tables import TONES, number, p_text
+from rgat.report.studies import MODELS, TITLES, Comparison, ModelRow, Study, objectives
+from rgat.report.tables import TONES, p_text
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "cannot tell"
 ENOUGH = 20  # runs that both rows need before they are called equal
+MEMORISED = 0.995  # training accuracy that counts as perfect: one error in a few hundred nodes is allowed
 NEGLIGIBLE = 0.147  # bound on P(above) - P(below) below which an effect is usually called negligible
 FOUR = MODELS[1:]
+MEASURES: dict[str, Callable[[Array], float]] = {  # of the scores of search trials
+    "median": lambda scores: float(np.median(scores)),
+    "interquartile range": lambda scores: float(np.ptp(np.quantile(scores, (0.25, 0.75)))),
+}
 A_W, A_A, M_W, M_A = FOUR  # additive and multiplicative attention, WIRGAT and ARGAT
 
 
@@ -32,34 +35,39 @@ class Verdict:
     evidence: str
 
 
-Check = Callable[[Analysis], Verdict]
+Check = Callable[[Study], Verdict]
 Arguments = ParamSpec("Arguments")
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of the paper in our words, with its section, its data sets, and the check of their analyses."""
+    """A claim of the paper in our words, with its section, its data sets, and the check of their studies."""
 
     text: str
     section: str
     data: tuple[str, ...]
-    check: Callable[[Sequence[Analysis]], Verdict]
+    check: Callable[[Sequence[Study]], Verdict]
 
 
-def _check(function: Callable[Concatenate[Analysis, Arguments], Verdict]) -> Callable[Arguments, Check]:
-    """Let ``function(analysis, a, b)`` be called as ``function(a, b)``, which returns a check of any analysis."""
-    return lambda *arguments, **options: lambda analysis: function(analysis, *arguments, **options)
+def _check(function: Callable[Concatenate[Study, Arguments], Verdict]) -> Callable[Arguments, Check]:
+    """Let ``function(study, a, b)`` be called as ``function(a, b)``, which returns a check of any study."""
+    return lambda *arguments, **options: lambda study: function(study, *arguments, **options)
 
 
-def _row(analysis: Analysis, name: str) -> ModelRow:
-    row = analysis.study.row(name)
+def listed(words: Sequence[str]) -> str:
+    """Join words as in "a, b and c"."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def _row(study: Study, name: str) -> ModelRow:
+    row = study.row(name)
     if row is None:
         raise LookupError(f"no runs of {name}")
     return row
 
 
-def _mean(analysis: Analysis, name: str) -> float:
-    return float(_row(analysis, name).scores().mean())
+def _mean(study: Study, name: str) -> float:
+    return float(_row(study, name).scores().mean())
 
 
 def combine(verdicts: Sequence[Verdict]) -> Verdict:
@@ -71,14 +79,14 @@ def combine(verdicts: Sequence[Verdict]) -> Verdict:
 
 def all_of(*checks: Check) -> Check:
     """Check that several claims hold."""
-    return lambda analysis: combine([check(analysis) for check in checks])
+    return lambda study: combine([check(study) for check in checks])
 
 
 @_check
-def above(analysis: Analysis, first: str, second: str) -> Verdict:
+def above(study: Study, first: str, second: str) -> Verdict:
     """Check that the first scores significantly higher in the paper's one-sided test; it fails if lower."""
-    a, b = _row(analysis, first).scores(), _row(analysis, second).scores()
-    means = f"{first} {number(analysis.study, a.mean())}, {second} {number(analysis.study, b.mean())}"
+    a, b = _row(study, first).scores(), _row(study, second).scores()
+    means = f"{first} {study.number(a.mean())}, {second} {study.number(b.mean())}"
     test = mann_whitney(a, b)
     if test is None:
         return Verdict(OPEN, f"{means}, no test possible")
@@ -92,9 +100,9 @@ def ordered(*names: str) -> Check:
 
 
 @_check
-def level(analysis: Analysis, first: str, second: str) -> Verdict:
+def level(study: Study, first: str, second: str) -> Verdict:
     """Check that two rows do not differ: no significance, a negligible effect, and enough runs to say so."""
-    comparison = analysis.compare(_row(analysis, first), _row(analysis, second))
+    comparison = study.compare(_row(study, first), _row(study, second))
     if comparison.test is None:
         return Verdict(OPEN, f"{first} and {second}: no test possible")
     effect = comparison.above - comparison.below
@@ -104,10 +112,10 @@ def level(analysis: Analysis, first: str, second: str) -> Verdict:
 
 
 @_check
-def marginally_above(analysis: Analysis, first: str, second: str) -> Verdict:
+def marginally_above(study: Study, first: str, second: str) -> Verdict:
     """Check that the first has a larger mean, but not significantly."""
-    comparison = analysis.compare(_row(analysis, first), _row(analysis, second))
-    difference = f"{first} {number(analysis.study, comparison.difference, sign=True)} against {second}"
+    comparison = study.compare(_row(study, first), _row(study, second))
+    difference = f"{first} {study.number(comparison.difference, sign=True)} against {second}"
     if comparison.test is None:
         return Verdict(OPEN, f"{difference}, no test possible")
     marginal = comparison.difference > 0 and comparison.test.greater > SIGNIFICANT
@@ -121,75 +129,71 @@ def _too_few(comparison: Comparison) -> str:
     return f", only {comparison.num_runs} runs" if comparison.num_runs < ENOUGH else ""
 
 
-def _constant(model: str) -> str:
-    return model.replace(" ", " C-")
-
-
 def helps(model: str) -> Check:
     """Check that attention scores significantly higher than constant attention with the same weights."""
-    return above(model, _constant(model))
+    return above(model, constant_row(model))
 
 
 def hurts(model: str) -> Check:
     """Check that constant attention scores significantly higher."""
-    return above(_constant(model), model)
+    return above(constant_row(model), model)
 
 
 @_check
-def memorised(analysis: Analysis, *names: str, expected: bool = True) -> Verdict:
+def memorised(study: Study, *names: str, expected: bool = True) -> Verdict:
     """Check whether every model fits the training set perfectly; if this is not expected, that none does."""
-    scores = {name: _row(analysis, name).scores("train") for name in names}
+    scores = {name: _row(study, name).scores("train") for name in names}
     if not all(map(len, scores.values())):
         return Verdict(OPEN, "no training scores")
     means = {name: float(values.mean()) for name, values in scores.items()}
-    evidence = ", ".join(f"{name} {number(analysis.study, mean)}" for name, mean in means.items())
+    evidence = ", ".join(f"{name} {study.number(mean)}" for name, mean in means.items())
     as_expected = all((mean >= MEMORISED) == expected for mean in means.values())
     return Verdict(HOLDS if as_expected else FAILS, f"training: {evidence}")
 
 
 @_check
-def best_is(analysis: Analysis, name: str) -> Verdict:
+def best_is(study: Study, name: str) -> Verdict:
     """Check that no other row of the paper has a larger mean, including those it only quotes."""
-    study, score = analysis.study, _mean(analysis, name)
+    score = _mean(study, name)
     means = {row.name: float(row.scores().mean()) for row in study.rows if row.name != name and not row.setting}
     published = PUBLISHED.get(study.data, {})
     quoted = {f"{k} as published": v["test"].mean for k, v in published.items() if k in ("WL", "RDF2Vec", "R-GCN")}
     rival, best = max((means | quoted).items(), key=lambda item: item[1])
-    evidence = f"{name} {number(study, score)}, best other {rival} {number(study, best)}"
+    evidence = f"{name} {study.number(score)}, best other {rival} {study.number(best)}"
     return Verdict(HOLDS if score >= best else FAILS, evidence)
 
 
 @_check
-def baseline_above(analysis: Analysis, baseline: str, *names: str, expected: bool = True) -> Verdict:
+def baseline_above(study: Study, baseline: str, *names: str, expected: bool = True) -> Verdict:
     """Check whether a baseline has a larger mean than every model; its published value replaces missing runs."""
-    study, row = analysis.study, analysis.study.row(baseline)
+    row = study.row(baseline)
     value = float(row.scores().mean()) if row else PUBLISHED[study.data][baseline]["test"].mean
-    best = max(names, key=lambda name: _mean(analysis, name))
-    score = _mean(analysis, best)
+    best = max(names, key=lambda name: _mean(study, name))
+    score = _mean(study, best)
     source = "ours" if row else "as published"
-    evidence = f"{baseline} ({source}) {number(study, value)}, {best} {number(study, score)}"
+    evidence = f"{baseline} ({source}) {study.number(value)}, {best} {study.number(score)}"
     return Verdict(HOLDS if (value > score) == expected else FAILS, evidence)
 
 
 @_check
-def where(analysis: Analysis, condition: Check, check: Check) -> Verdict:
+def where(study: Study, condition: Check, check: Check) -> Verdict:
     """Check a claim where a condition holds; elsewhere the paper claims nothing."""
-    met = condition(analysis)
-    return combine([met, check(analysis)]) if met.word == HOLDS else Verdict(OPEN, f"{met.evidence}: condition not met")
+    met = condition(study)
+    return combine([met, check(study)]) if met.word == HOLDS else Verdict(OPEN, f"{met.evidence}: condition not met")
 
 
-def not_beaten(analysis: Analysis) -> Verdict:
+def not_beaten(study: Study) -> Verdict:
     """Check that no attention model scores significantly higher than RGCN."""
-    words = {name: above(name, "RGCN")(analysis).word for name in FOUR}
+    words = {name: above(name, "RGCN")(study).word for name in FOUR}
     better = [name for name, word in words.items() if word == HOLDS]
     worse = set(words.values()) == {FAILS}
     evidence = f"above RGCN: {listed(better)}" if better else "none is significantly above RGCN"
     return Verdict(FAILS if better else HOLDS if worse else OPEN, evidence + ("; all are below" if worse else ""))
 
 
-def _never_guaranteed(analyses: Sequence[Analysis]) -> Verdict:
+def _never_guaranteed(studies: Sequence[Study]) -> Verdict:
     """Check that no attention model scores higher than RGCN on every data set."""
-    words = {name: {above(name, "RGCN")(analysis).word for analysis in analyses} for name in FOUR}
+    words = {name: {above(name, "RGCN")(study).word for study in studies} for name in FOUR}
     winners = [name for name, verdicts in words.items() if verdicts == {HOLDS}]
     if winners:
         return Verdict(FAILS, f"above RGCN on every data set: {listed(winners)}")
@@ -199,68 +203,61 @@ def _never_guaranteed(analyses: Sequence[Analysis]) -> Verdict:
     return Verdict(HOLDS, "each is significantly below RGCN somewhere")
 
 
-def _prior(analysis: Analysis, name: str) -> Array:
+def _prior(study: Study, name: str) -> Array:
     """Return the objectives of a model's trials drawn from the prior; a failed trial scores as guessing does."""
-    trials = analysis.study.trials_of(name, prior_only=True)
+    trials = study.trials_of(name, prior_only=True)
     if len(trials) < 5:
         raise LookupError(f"too few trials of {name} from the prior")
-    return objectives(trials, failed=analysis.study.chance_score)
+    return objectives(trials, failed=study.chance_score)
 
 
 @_check
-def search_median(analysis: Analysis, lower: Sequence[str], upper: Sequence[str]) -> Verdict:
-    """Check that over trials from the prior each of ``lower`` has a smaller median than each of ``upper``."""
-    medians = {name: float(np.median(_prior(analysis, name))) for name in (*lower, *upper)}
-    holds = max(medians[name] for name in lower) < min(medians[name] for name in upper)
-    return _search_verdict(analysis, holds, "median of trials from the prior", medians)
+def search_below(study: Study, measure: str, lower: Sequence[str], upper: Sequence[str]) -> Verdict:
+    """Check that a measure of the trials from the prior is smaller for each of ``lower`` than for each of ``upper``."""
+    values = {name: MEASURES[measure](_prior(study, name)) for name in (*lower, *upper)}
+    holds = max(values[name] for name in lower) < min(values[name] for name in upper)
+    return _search_verdict(study, holds, f"{measure} of trials from the prior", values)
 
 
 @_check
-def search_narrow(analysis: Analysis, narrow: Sequence[str], wide: Sequence[str]) -> Verdict:
-    """Check that over trials from the prior the interquartile range is smaller for each of ``narrow``."""
-    widths = {name: float(np.ptp(np.quantile(_prior(analysis, name), (0.25, 0.75)))) for name in (*narrow, *wide)}
-    holds = max(widths[name] for name in narrow) < min(widths[name] for name in wide)
-    return _search_verdict(analysis, holds, "interquartile range of trials from the prior", widths)
-
-
-@_check
-def search_best(analysis: Analysis, first: Sequence[str], second: Sequence[str]) -> Verdict:
+def search_best(study: Study, first: Sequence[str], second: Sequence[str]) -> Verdict:
     """Check that the best trial of all is one of a model in ``first``, not in ``second``."""
-    trials = {name: objectives(analysis.study.trials_of(name)) for name in (*first, *second)}
+    trials = {name: objectives(study.trials_of(name)) for name in (*first, *second)}
     if missing := [name for name, values in trials.items() if not len(values)]:
         raise LookupError(f"no trials of {missing[0]}")
     best = {name: float(values.max()) for name, values in trials.items()}
     holds = max(best[name] for name in first) > max(best[name] for name in second)
-    return _search_verdict(analysis, holds, "best trial", best)
+    return _search_verdict(study, holds, "best trial", best)
 
 
-def _search_verdict(analysis: Analysis, holds: bool, label: str, values: dict[str, float]) -> Verdict:
-    shown = ", ".join(f"{name} {number(analysis.study, value)}" for name, value in values.items())
+def _search_verdict(study: Study, holds: bool, label: str, values: dict[str, float]) -> Verdict:
+    shown = ", ".join(f"{name} {study.number(value)}" for name, value in values.items())
     return Verdict(HOLDS if holds else FAILS, f"{label}: {shown}")
 
 
-def _on(data: str, text: str, section: str, check: Check) -> Claim:
-    return Claim(text, section, (data,), lambda analyses: check(analyses[0]))
+def _on(data: str | tuple[str, ...], text: str, section: str, check: Check) -> Claim:
+    """Return a claim that holds if the check does on each of its data sets."""
 
+    def check_each(studies: Sequence[Study]) -> Verdict:
+        verdicts = [check(study) for study in studies]
+        if len(studies) > 1:
+            pairs = zip(studies, verdicts, strict=True)
+            verdicts = [Verdict(verdict.word, f"{study.title}: {verdict.evidence}") for study, verdict in pairs]
+        return combine(verdicts)
 
-def _on_each(data: tuple[str, ...], text: str, section: str, check: Check) -> Claim:
-    return Claim(text, section, data, lambda analyses: combine([_named(a, check(a)) for a in analyses]))
-
-
-def _named(analysis: Analysis, verdict: Verdict) -> Verdict:
-    return Verdict(verdict.word, f"{analysis.study.title}: {verdict.evidence}")
+    return Claim(text, section, (data,) if isinstance(data, str) else data, check_each)
 
 
 TRANSDUCTIVE, INDUCTIVE, APPENDIX = "3.3, transductive", "3.3, inductive", "appendix D"
 CLAIMS = [
-    _on_each(("aifb", "mutag"), "With additive attention, WIRGAT is above ARGAT.", TRANSDUCTIVE, above(A_W, A_A)),
-    _on_each(("aifb", "mutag"), "With multiplicative attention, ARGAT is above WIRGAT.", TRANSDUCTIVE, above(M_A, M_W)),
+    _on(("aifb", "mutag"), "With additive attention, WIRGAT is above ARGAT.", TRANSDUCTIVE, above(A_W, A_A)),
+    _on(("aifb", "mutag"), "With multiplicative attention, ARGAT is above WIRGAT.", TRANSDUCTIVE, above(M_A, M_W)),
     _on("aifb", f"From best to worst: {A_W}, {M_A}, RGCN, {A_A}, {M_W}.", TRANSDUCTIVE,
         ordered(A_W, M_A, "RGCN", A_A, M_W)),
     _on("aifb", "Attention helps additive ARGAT.", TRANSDUCTIVE, helps(A_A)),
     _on("aifb", "Attention helps multiplicative ARGAT.", TRANSDUCTIVE, helps(M_A)),
     _on("aifb", "Attention hurts multiplicative WIRGAT.", TRANSDUCTIVE, hurts(M_W)),
-    _on("aifb", "Attention makes no difference to additive WIRGAT.", TRANSDUCTIVE, level(A_W, _constant(A_W))),
+    _on("aifb", "Attention makes no difference to additive WIRGAT.", TRANSDUCTIVE, level(A_W, constant_row(A_W))),
     _on("aifb", "Additive WIRGAT has the best result of all systems.", TRANSDUCTIVE, best_is(A_W)),
     _on("aifb", "RGCN does not fit the training set perfectly.", TRANSDUCTIVE, memorised("RGCN", expected=False)),
     _on("mutag", "From best to worst: RGCN, multiplicative ARGAT, both WIRGATs tied, additive ARGAT.", TRANSDUCTIVE,
@@ -281,27 +278,27 @@ CLAIMS = [
         all_of(marginally_above(M_W, "RGCN"), marginally_above(M_A, "RGCN"))),
     _on("tox21", "Attention helps multiplicative WIRGAT and ARGAT.", INDUCTIVE, all_of(helps(M_W), helps(M_A))),
     _on("tox21", "Attention makes no difference to the additive models.", INDUCTIVE,
-        all_of(level(A_W, _constant(A_W)), level(A_A, _constant(A_A)))),
+        all_of(level(A_W, constant_row(A_W)), level(A_A, constant_row(A_A)))),
     _on("mutag", "Where RGCN fits the training set perfectly, no attention model is above it.", "4",
         where(memorised("RGCN"), not_beaten)),
     Claim("No variant is above RGCN everywhere.", "4", ("aifb", "mutag", "tox21"), _never_guaranteed),
     _on("aifb", "Over most of the search space ARGAT does worse than RGCN and multiplicative WIRGAT.", APPENDIX,
-        search_median((A_A, M_A), ("RGCN", M_W))),
+        search_below("median", (A_A, M_A), ("RGCN", M_W))),
     _on("mutag", "ARGAT depends less on its options than RGCN and WIRGAT.", APPENDIX,
-        search_narrow((A_A, M_A), ("RGCN", A_W, M_W))),
+        search_below("interquartile range", (A_A, M_A), ("RGCN", A_W, M_W))),
     _on("tox21", "Over most of the search space multiplicative attention does worse than the others.", APPENDIX,
-        search_median((M_W, M_A), ("RGCN", A_W, A_A))),
+        search_below("median", (M_W, M_A), ("RGCN", A_W, A_A))),
     _on("tox21", "Yet the best trials are multiplicative.", APPENDIX, search_best((M_W, M_A), ("RGCN", A_W, A_A))),
 ]  # fmt: skip
 
 
-def check_claim(claim: Claim, analyses: Sequence[Analysis]) -> Verdict:
+def check_claim(claim: Claim, studies: Sequence[Study]) -> Verdict:
     """Return the verdict on one claim, which is open if the records it needs are missing."""
     used = []
     for data in claim.data:
         # The paper's Tox21 repeats molecules; without records of it, those of its distinct molecules are used.
         names = (data, "tox21-distinct") if data == "tox21" else (data,)
-        matching = [a for name in names for a in analyses if a.study.data == name]
+        matching = [study for name in names for study in studies if study.data == name]
         if not matching:
             return Verdict(OPEN, f"no records of {TITLES[data]}")
         used.append(matching[0])  # the largest budget comes first
@@ -311,17 +308,17 @@ def check_claim(claim: Claim, analyses: Sequence[Analysis]) -> Verdict:
         return Verdict(OPEN, str(error.args[0]))
 
 
-def claims_table(analyses: Sequence[Analysis]) -> ReportTable | None:
+def claims_table(studies: Sequence[Study]) -> ReportTable | None:
     """Return all claims with their verdicts; None where no record is of the paper's data."""
-    if not any(a.study.data in PUBLISHED for a in analyses):
+    if not any(study.data in PUBLISHED for study in studies):
         return None
     lines, words = [], []
     for claim in CLAIMS:
-        verdict = check_claim(claim, analyses)
+        verdict = check_claim(claim, studies)
         words.append(verdict.word)
         texts = [claim.text, listed([TITLES[name] for name in claim.data]), claim.section]
         tone = TONES.get(verdict.word, "open")
-        keys = {a.study.key for a in analyses if a.study.data in claim.data}
+        keys = {study.key for study in studies if study.data in claim.data}
         study = keys.pop() if len(claim.data) == 1 and len(keys) == 1 else None
         lines.append(Line([*map(Cell, texts), Cell(verdict.word, tone=tone), Cell(verdict.evidence)], study=study))
     holds, fails, open_ = (words.count(word) for word in (HOLDS, FAILS, OPEN))

@@ -1,21 +1,31 @@
-"""The sections of the report in reading order, as one HTML page and as one Markdown file."""
+"""Write the report: its sections in reading order as one HTML page and one Markdown file, and all tables and charts."""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
+from pathlib import Path
 from string import Template
 
-from rgat.report import tables
-from rgat.report.analysis import Analysis
-from rgat.report.charts import draw
-from rgat.report.claims import claims_table
-from rgat.report.conclusions import summarise
-from rgat.report.drawing import Chart
-from rgat.report.formats import ReportTable, data_attributes, escape_markdown, to_html, to_markdown
-from rgat.report.studies import Study
+from rgat.data.files import write_atomically
+from rgat.report import charts, tables
+from rgat.report.claims import MEMORISED, claims_table, listed
+from rgat.report.formats import (
+    Chart,
+    ReportTable,
+    chart_style,
+    data_attributes,
+    escape_markdown,
+    to_csv,
+    to_html,
+    to_latex,
+    to_markdown,
+)
+from rgat.report.records import LEFT_OUT, load_studies
+from rgat.report.statistics import SIGNIFICANT, smallest_p
+from rgat.report.studies import MODELS, Comparison, Study
 
 
 @dataclass(frozen=True)
@@ -40,6 +50,8 @@ class Section:
     study: str | None = None
 
 
+PAGE = "report.html"
+MOST_DAMAGE = 20  # sentences for `on_damage`
 READING = [
     "A row is one model with one setting, trained with several random seeds. Rows named C- are the same trained "
     "models, evaluated with constant attention: all coefficients of a softmax group are equal. The notes below the "
@@ -54,16 +66,66 @@ READING = [
 ]
 
 
-def arrange(analyses: Sequence[Analysis], notices: Sequence[str]) -> list[Section]:
+def check_libraries() -> None:
+    """Raise an ImportError unless the libraries of the report are installed; call it before a long training."""
+    try:
+        import matplotlib as mpl
+        import scipy
+    except ImportError as error:
+        raise ImportError(
+            f"a report needs matplotlib and scipy ({error}); install them with `pip install 'rgat[report]'`"
+        ) from error
+    del mpl, scipy
+
+
+def write_report(runs: Sequence[Path], out: Path, on_damage: Callable[[str], None] | None = None) -> Path:
+    """Write the report on all records at or below ``runs`` into the folder ``out``, and return the path of its page.
+
+    The folder then holds ``report.html``, ``results.md``, ``tables/*.csv`` and ``*.tex``, and ``charts/*.svg``,
+    ``*.pdf`` and ``*.png``. The same records give the same bytes. Damaged records and files are left out, and the page
+    lists them.
+
+    Args:
+        runs: folders and packed files of records.
+        out: the folder.
+        on_damage: called with a sentence on each of the first 20 damaged records and files, and one with their number.
+    """
+    check_libraries()
+    studies, notices = load_studies(runs)
+    left_out = [notice for notice in notices if notice.startswith(LEFT_OUT)]
+    if left_out:
+        count = f"Damaged records and files that are left out: {len(left_out)}."
+        notices.insert(0, count)
+        if on_damage is not None:
+            for sentence in (*left_out[:MOST_DAMAGE], count):
+                on_damage(sentence)
+    with chart_style():
+        sections = arrange(studies, notices)
+        blocks = [block for section in sections for block in section.blocks]
+        svgs = {}
+        for chart in (chart for block in blocks for chart in block.charts):
+            contents = chart.save()
+            svgs[chart.key] = contents["svg"]
+            for form, content in contents.items():
+                write_atomically(out / "charts" / f"{chart.key}.{form}", content)
+    for table in (table for block in blocks for table in block.tables):
+        write_atomically(out / "tables" / f"{table.key}.csv", to_csv(table).encode())
+        write_atomically(out / "tables" / f"{table.key}.tex", to_latex(table).encode())
+    write_atomically(out / "results.md", to_document(sections).encode())
+    write_atomically(out / PAGE, to_page(sections, studies, svgs).encode())
+    return out / PAGE
+
+
+def arrange(studies: Sequence[Study], notices: Sequence[str]) -> list[Section]:
     """Return all sections in reading order."""
-    claims = claims_table(analyses)
-    provenance = tables.provenance([analysis.study for analysis in analyses])
-    summaries = [Block(a.study.title, paragraphs=summarise(a), study=a.study.key) for a in analyses]
+    claims = claims_table(studies)
+    provenance = tables.provenance(studies)
+    summaries = [Block(study.title, paragraphs=summarise(study), study=study.key) for study in studies]
     sections = [
         Section("summary", "Summary", blocks=summaries),
         Section("notices", "Read this first", list(notices)),
-        Section("results", "Results", blocks=_overview(analyses)),
-        *(Section(a.study.key, a.study.title, blocks=_study_blocks(a), study=a.study.key) for a in analyses),
+        Section("results", "Results", blocks=_overview(studies)),
+        *(Section(s.key, s.title, blocks=_study_blocks(s), study=s.key) for s in studies),
         Section("claims", "The paper's claims", blocks=[Block(None, tables=[claims])] if claims else []),
         Section("reading", "How to read this", READING),
         Section("provenance", "Provenance", blocks=[Block(None, tables=provenance)]),
@@ -71,55 +133,181 @@ def arrange(analyses: Sequence[Analysis], notices: Sequence[str]) -> list[Sectio
     return [section for section in sections if section.paragraphs or section.blocks]
 
 
-def _overview(analyses: Sequence[Analysis]) -> list[Block]:
+def _overview(studies: Sequence[Study]) -> list[Block]:
     """Return the paper's table of results, one for nodes and one for graphs."""
-    with_runs = [analysis for analysis in analyses if analysis.study.rows]
-    nodes = [analysis for analysis in with_runs if analysis.study.is_node]
-    graphs = [analysis for analysis in with_runs if not analysis.study.is_node]
-    captions = {
-        "results-nodes": "Node classification: test accuracy in %, mean ± standard deviation over n runs",
-        "results-graphs": "Graph classification: test mean ROC-AUC, mean ± standard deviation over n runs",
-    }
-    overviews = [
-        tables.overview(chosen, key, caption)
-        for chosen, (key, caption) in zip((nodes, graphs), captions.items(), strict=True)
-        if chosen
-    ]
+    overviews = []
+    for is_node, key, caption in (
+        (True, "results-nodes", "Node classification: test accuracy in %"),
+        (False, "results-graphs", "Graph classification: test mean ROC-AUC"),
+    ):
+        if chosen := [study for study in studies if study.rows and study.is_node == is_node]:
+            caption = f"{caption}, mean ± standard deviation over n runs"
+            overviews.append(tables.overview(chosen, key, caption))
     return [Block(None, tables=overviews)] if overviews else []
 
 
-def _study_blocks(analysis: Analysis) -> list[Block]:
-    study = analysis.study
-    charts = {chart.key.removeprefix(f"{study.key}-"): chart for chart in draw(analysis)}
-    comparisons = [
-        tables.comparisons(analysis, family, key, f"{study.title}: {title}")
-        for family, key, title in (
-            (analysis.against_rgcn, "against-rgcn", "attention models against RGCN"),
-            (analysis.against_constant, "against-constant", "attention against constant attention"),
-        )
-        if family
-    ]
-    layout: list[tuple[str, list[str], list[ReportTable | None]]] = [
-        ("Scores", ["bars"], [tables.scores(analysis) if study.rows else None]),
+def _study_blocks(study: Study) -> list[Block]:
+    rgcn, constant = study.against_rgcn, study.against_constant
+    layout: list[tuple[str, list[Chart | None], list[ReportTable | None]]] = [
+        ("Scores", [charts.bars(study)], [tables.scores(study)]),
         (
             "What can be concluded",
-            ["p-values", "difference-rgcn", "difference-attention"],
-            [*comparisons, tables.significance(analysis) if len(analysis.nine) > 1 else None],
+            [
+                charts.p_values(study),
+                charts.differences(study, rgcn, "rgcn", "difference from RGCN"),
+                charts.differences(study, constant, "attention", "difference from constant attention"),
+            ],
+            [
+                tables.comparisons(study, rgcn, "against-rgcn", "attention models against RGCN"),
+                tables.comparisons(study, constant, "against-constant", "attention against constant attention"),
+                tables.significance(study),
+            ],
         ),
-        ("Tasks", [], [tables.tasks(analysis)]),
+        ("Tasks", [], [tables.tasks(study)]),
         (
             "The search",
-            ["distribution-all", "distribution-prior", "best"],
-            [tables.search(analysis), tables.importance(analysis)],
+            [
+                charts.distribution(study, prior_only=False),
+                charts.distribution(study, prior_only=True),
+                charts.best_of(study),
+            ],
+            [tables.search(study), tables.importance(study)],
         ),
-        ("Learning curves", ["train-loss", "valid-metric"], []),
-        ("Settings", [], [tables.settings(analysis)]),
+        (
+            "Learning curves",
+            [
+                charts.curves(study, "train_loss", "training loss"),
+                charts.curves(study, "valid_metric", f"validation {study.metric}"),
+            ],
+            [],
+        ),
+        ("Settings", [], [tables.settings(study)]),
     ]
-    blocks = [
-        Block(title, [charts[key] for key in keys if key in charts], [table for table in shown if table is not None])
-        for title, keys, shown in layout
-    ]
+    blocks = [Block(title, list(filter(None, drawn)), list(filter(None, shown))) for title, drawn, shown in layout]
     return [block for block in blocks if block.charts or block.tables]
+
+
+def summarise(study: Study) -> list[str]:
+    """Return the conclusions of a study: order, comparison with RGCN and with constant attention, cautions."""
+    if not study.rows:
+        return [f"{study.title} has search trials but no finished runs, so it has no test scores."]
+    if not study.five:
+        return [f"{study.title} has only runs of other systems, none of RGCN or an attention model."]
+    paragraphs = [_order(study), _against_rgcn(study), _against_constant(study), *_cautions(study)]
+    return [paragraph for paragraph in paragraphs if paragraph]
+
+
+def _order(study: Study) -> str:
+    """Rank the models by mean; neighbours are called tied only where there are enough runs to tell."""
+    ranking = study.ranking
+    if len(ranking) < 2:
+        return ""
+    few = min(len(row.scores()) for row, _ in ranking) < _fewest_runs(len(study.against_rgcn) or 1)
+    ranks: list[list[str]] = [[]]
+    for row, step in ranking:
+        ranks[-1].append(f"{row.name} ({study.number(row.scores().mean())})")
+        if step != "last" and (few or step != "tied"):
+            ranks.append([])
+    order = ", ".join(f"{i}) {' tied with '.join(names)}" for i, names in enumerate(ranks, 1))
+    steps = [step for _, step in ranking[:-1]]
+    if few or "no test" in steps:
+        tail = "This is the order of the means only: not every step can be tested."
+    elif len(ranks) == 1:
+        tail = "No step of this order is significant."
+    elif "tied" in steps:
+        tail = "Each step is significant (one-sided, p ≤ 0.05), except between neighbours called tied."
+    else:
+        tail = "Each step is significant (one-sided, p ≤ 0.05)."
+    unit = ", in %" if study.percent else ""
+    return f"Best to worst by mean test {study.metric}{unit}: {order}. {tail}"
+
+
+def _fewest_runs(family: int) -> int:
+    """Return the fewest runs per row with which a comparison in a family of this size can be significant."""
+    return next(n for n in range(2, 99) if family * smallest_p(n, n) <= SIGNIFICANT)
+
+
+def _inconclusive(study: Study, family: Sequence[Comparison]) -> list[str]:
+    """Return a clause for each reason why comparisons have no conclusion."""
+    runs = _fewest_runs(len(family))
+    reasons = {
+        "no conclusion": "",
+        "too few runs to tell": f"too few runs for a conclusion (at least {runs} per row are needed)",
+        "no test: too few runs": "no test with a single run",
+        "no test: no spread": "no test, because all runs of each row score the same",
+    }
+    clauses = []
+    for verdict, reason in reasons.items():
+        names = [c.first.name for c in family if c.verdict == verdict]
+        changes = [study.number(c.difference, sign=True) for c in family if c.verdict == verdict]
+        if names and reason:
+            changed = listed([f"{name} {change}" for name, change in zip(names, changes, strict=True)])
+            clauses.append(f"{reason}; differences of means: {changed}")
+        elif names:
+            clauses.append(f"nothing can be concluded for {listed(names)}")
+    return clauses
+
+
+def _against_rgcn(study: Study) -> str:
+    family = study.against_rgcn
+    if not family:
+        return ""
+    if all(comparison.verdict == "no conclusion" for comparison in family):
+        models = f"none of the {len(family)} attention models differs"
+        models = models if len(family) > 1 else f"{family[0].first.name} does not differ"
+        return f"No conclusion against RGCN: {models} significantly from it (two-sided, Holm)."
+    clauses = []
+    for verdict in ("better", "worse"):
+        names = [c.first.name for c in family if c.verdict == verdict]
+        clauses += [f"{listed(names)} {'is' if len(names) == 1 else 'are'} {verdict} than RGCN"] if names else []
+    clauses += _inconclusive(study, family)
+    return f"Against RGCN (two-sided, corrected for {len(family)} comparisons): {'; '.join(clauses)}."
+
+
+def _against_constant(study: Study) -> str:
+    family = study.against_constant
+    if not family:
+        return ""
+    clauses = []
+    for verb, verdict in (("raises", "better"), ("lowers", "worse")):
+        changes = [f"{c.first.name} by {abs(100 * c.relative):.2f} %" for c in family if c.verdict == verdict]
+        clauses += [f"attention {verb} the mean of {listed(changes)} (relative)"] if changes else []
+    clauses += _inconclusive(study, family)
+    return f"Against the same trained models with constant attention: {'; '.join(clauses)}."
+
+
+def _cautions(study: Study) -> list[str]:
+    cautions = []
+    means = sorted((row.scores().mean() for row in study.five), reverse=True)
+    if study.is_node and study.test_size and len(means) > 1 and means[0] - means[1] < 1 / study.test_size:
+        cautions.append(
+            f"The test set has {study.test_size} nodes: one of them is worth {100 / study.test_size:.2f} points, more "
+            f"than the {100 * (means[0] - means[1]):.2f} points between the two best means."
+        )
+    concluded = [c for c in study.against_rgcn if c.verdict in ("better", "worse")]
+    ranks_only = [
+        c for c in concluded if c.seeds is not None and abs(c.difference) < c.seeds
+    ]  # the means do not show it
+    rgcn = study.row("RGCN")
+    if study.is_node and rgcn is not None and len(rgcn.scores("train")) and rgcn.scores("train").mean() >= MEMORISED:
+        better = [c.first.name for c in concluded if c.verdict == "better" and c not in ranks_only]
+        verb = "is" if len(better) == 1 else "are"
+        outcome = f"but {listed(better)} {verb} better here" if better else "and no result here contradicts that"
+        cautions.append(
+            f"RGCN fits the training set perfectly. The paper expects attention not to help in that case, {outcome}."
+        )
+    if ranks_only:
+        shown = [
+            f"{c.first.name} {study.number(c.difference, sign=True)} ± {study.number(c.seeds or 0)}" for c in ranks_only
+        ]
+        cautions.append(
+            "The tests compare ranks. These means differ from RGCN's by less than the half width of the 95 % interval "
+            f"over seeds: {listed(shown)}."
+        )
+    missing = [model for model in MODELS if study.row(model) is None]
+    if missing and len(missing) < len(MODELS):
+        cautions.append(f"There are no finished runs of {listed(missing)}.")
+    return cautions
 
 
 def to_page(sections: Sequence[Section], studies: Sequence[Study], svgs: dict[str, bytes]) -> str:
@@ -132,9 +320,13 @@ def to_page(sections: Sequence[Section], studies: Sequence[Study], svgs: dict[st
         contents.append(f'<li{study}><a href="#{key}">{title}</a></li>')
     asset = {end: (files("rgat.report") / f"page.{end}").read_text(encoding="utf-8") for end in ("html", "css", "js")}
     models = dict.fromkeys(row.model for study in studies for row in study.rows)
+    runs, trials = sum(len(study.runs) for study in studies), sum(len(study.trials) for study in studies)
+    searched = f" and {trials:,} search trials" if trials else ""
+    num_sets = len({study.data for study in studies})
+    lead = f"{runs:,} final runs{searched} on {num_sets} data set{'s' if num_sets > 1 else ''}."
     return Template(asset["html"]).substitute(
         title=html.escape(f"Results: {', '.join(dict.fromkeys(study.title for study in studies))}"),
-        lead=html.escape(_lead(studies)),
+        lead=html.escape(lead),
         style=asset["css"],
         script=asset["js"],
         contents="".join(contents),
@@ -144,19 +336,12 @@ def to_page(sections: Sequence[Section], studies: Sequence[Study], svgs: dict[st
     )
 
 
-def _lead(studies: Sequence[Study]) -> str:
-    runs, trials = sum(len(study.runs) for study in studies), sum(len(study.trials) for study in studies)
-    sets = len({study.data for study in studies})
-    searched = f" and {trials:,} search trials" if trials else ""
-    return f"{runs:,} final runs{searched} on {sets} data set{'s' if sets > 1 else ''}."
-
-
 def _checkboxes(kind: str, names: dict[str, str]) -> str:
-    boxes = []
-    for value, name in names.items():
-        box = f'<input type="checkbox" checked data-pick="{kind}" value="{html.escape(value)}">'
-        boxes.append(f"<label>{box} {html.escape(name)}</label>")
-    return "".join(boxes)
+    return "".join(
+        f'<label><input type="checkbox" checked data-pick="{kind}" value="{html.escape(value)}"> '
+        f"{html.escape(name)}</label>"
+        for value, name in names.items()
+    )
 
 
 def _paragraphs(paragraphs: Sequence[str]) -> str:

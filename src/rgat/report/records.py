@@ -77,9 +77,6 @@ _TEXT = (_is_text, f"text of at most {LONGEST_TEXT:,} characters")
 _TEXTS = (_table_of(_is_text), "a table of texts")
 _WHOLE = (_is_whole, "a whole number")
 _SCORE = (_is_score, "a number from 0 to 1")
-_SCORES = (_table_of(_or_null(_is_score)), "a table of numbers from 0 to 1")
-_TASK_SCORES = (_table_of(_table_of(_or_null(_is_score))), "a table of tables of numbers from 0 to 1")
-_OUTPUTS = (_table_of(_or_null(_is_packed)), "a table of packed arrays")
 
 # Every key of a record that the report uses.
 RECORD: Forms = {
@@ -88,9 +85,12 @@ RECORD: Forms = {
     **dict.fromkeys(("model", "setting", "data", "budget"), _NAME),
     **dict.fromkeys(("device", "selected_on"), _TEXT),
     **dict.fromkeys(("seed", "trial"), _WHOLE),
-    **dict.fromkeys(("scores", "constant_scores"), _SCORES),
-    **dict.fromkeys(("task_scores", "constant_task_scores"), _TASK_SCORES),
-    **dict.fromkeys(("outputs", "constant_outputs"), _OUTPUTS),
+    **dict.fromkeys(("scores", "constant_scores"), (_table_of(_or_null(_is_score)), "a table of numbers from 0 to 1")),
+    **dict.fromkeys(
+        ("task_scores", "constant_task_scores"),
+        (_table_of(_table_of(_or_null(_is_score))), "a table of tables of numbers from 0 to 1"),
+    ),
+    **dict.fromkeys(("outputs", "constant_outputs"), (_table_of(_or_null(_is_packed)), "a table of packed arrays")),
     "split": (lambda value: _is_whole(value) or _is_name(value), "a whole number or a name"),
     "from_prior": (lambda value: isinstance(value, bool), "true or false"),
     "seconds": (_is_number, "a number"),

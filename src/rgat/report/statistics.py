@@ -185,9 +185,10 @@ def widened(seeds: float, replicates: Array) -> float:
     return math.hypot(seeds, 1.96 * float(replicates.std()))
 
 
-def resampled_accuracy(correct: Array, counts: Array) -> Array:
-    """Return the runs' mean accuracy on resampled examples: ``[runs, examples], [times, examples] -> [times]``."""
-    return np.asarray(counts @ correct.mean(0) / counts.sum(1))
+def resampled_accuracy(outputs: np.ndarray, labels: np.ndarray, counts: Array) -> Array:
+    """Return the runs' mean accuracy on resampled examples, ``[times]``; outputs are ``[runs, examples, classes]``."""
+    correct = (outputs.argmax(-1) == labels).mean(0)
+    return np.asarray(counts @ correct / counts.sum(1))
 
 
 def resampled_auc(scores: Array, positive: NDArray[np.bool_], counts: Array) -> Array:

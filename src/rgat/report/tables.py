@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from rgat.experiments.published import PUBLISHED, Published
-from rgat.report.analysis import Analysis, Comparison
+from rgat.experiments.published import PUBLISHED, Score
 from rgat.report.formats import EMPTY, Cell, Column, Line, ReportTable
 from rgat.report.statistics import SIGNIFICANT, Array, explained, mid_ranks, spread, welch_half_width
-from rgat.report.studies import ENSEMBLE, MODELS, PARTS, ModelRow, Study, objectives
+from rgat.report.studies import ENSEMBLE, MODELS, Comparison, ModelRow, Study, objectives
 
 PART_TITLES = {"train": "Training", "valid": "Validation", "test": "Test"}
 TONES = {"better": "good", "worse": "bad", "holds": "good", "does not hold": "bad"}
@@ -24,12 +23,6 @@ ENSEMBLE_NOTE = (
 )
 
 
-def number(study: Study, value: float, sign: bool = False) -> str:
-    """Format a score as the paper prints it: accuracies in percent, ROC-AUC as a fraction."""
-    form = "+" if sign else ""
-    return f"{100 * value:{form}.2f}" if study.percent else f"{value:{form}.3f}"
-
-
 def p_text(p: float | None) -> str:
     """Format a p-value."""
     return "-" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
@@ -39,14 +32,14 @@ def _mean(study: Study, values: Array, bold: bool = False, underline: bool = Fal
     if not len(values):
         return EMPTY
     mean, deviation = float(values.mean()), spread(values)
-    text = number(study, mean) + ("" if deviation is None else f" ± {number(study, deviation)}")
+    text = study.number(mean) + ("" if deviation is None else f" ± {study.number(deviation)}")
     return Cell(text, (mean, deviation), bold, underline)
 
 
 def _means(study: Study, scores: Callable[[ModelRow], Array]) -> dict[str, Cell]:
     """Return a cell for each row, the best of its group (if it has others) and the best of all marked, as printed."""
     values = {row: scores(row) for row in study.rows}
-    printed = {row.name: float(number(study, v.mean())) for row, v in values.items() if len(v)}
+    printed = {row.name: float(study.number(v.mean())) for row, v in values.items() if len(v)}
     cells = {}
     for row in values:
         rivals = [printed[other.name] for other in values if other.group == row.group and other.name in printed]
@@ -60,15 +53,19 @@ def _count(count: int) -> Cell:
     return Cell(str(count), (count,))
 
 
+def _value(value: float | None, form: Callable[[float], str]) -> Cell:
+    return EMPTY if value is None else Cell(form(value), (value,))
+
+
 def _half_width(study: Study, value: float | None) -> Cell:
-    return EMPTY if value is None else Cell(f"± {number(study, value)}", (value,))
+    return _value(value, lambda half: f"± {study.number(half)}")
 
 
 def _name(row: ModelRow) -> Cell:
     return Cell(row.label, (row.name,), note=ENSEMBLE_NOTE if row.model == ENSEMBLE else None)
 
 
-def _published(study: Study, row: ModelRow, part: str) -> Published | None:
+def _published(study: Study, row: ModelRow, part: str) -> Score | None:
     return None if row.setting else PUBLISHED.get(study.data, {}).get(row.name, {}).get(part)
 
 
@@ -80,13 +77,12 @@ def _paper(study: Study, row: ModelRow, part: str) -> Cell:
     published = _published(study, row, part)
     if published is None:
         return EMPTY
-    text = f"{number(study, published.mean)} ± {number(study, published.spread)}"
+    text = f"{study.number(published.mean)} ± {study.number(published.spread)}"
     return Cell(text, (published.mean, published.spread), note=published.note)
 
 
-def overview(analyses: Sequence[Analysis], key: str, caption: str) -> ReportTable:
+def overview(studies: Sequence[Study], key: str, caption: str) -> ReportTable:
     """Return the paper's table of results: test scores on several data sets, beside those that the paper prints."""
-    studies = [analysis.study for analysis in analyses]
     rows = {row.name: row for study in studies for row in study.rows}
     columns, cells = [Column("Model", text=True)], {name: [_name(row)] for name, row in rows.items()}
     for study in studies:
@@ -105,23 +101,24 @@ def overview(analyses: Sequence[Analysis], key: str, caption: str) -> ReportTabl
     return ReportTable(key, caption, columns, [Line(cells[row.name], row.group, row.model) for row in order])
 
 
-def scores(analysis: Analysis) -> ReportTable:
-    """Return training, validation and test scores with intervals: appendix A of the paper, for any data set."""
-    study = analysis.study
+def scores(study: Study) -> ReportTable | None:
+    """Return training, validation and test scores with intervals (appendix A of the paper); None without runs."""
+    if not study.rows:
+        return None
     columns, cells = [Column("Model", text=True)], {row: [_name(row)] for row in study.rows}
-    for part in PARTS:
+    for part, title in PART_TITLES.items():
         means = _means(study, lambda row, part=part: row.scores(part))  # type: ignore[misc]
         if all(cell is EMPTY for cell in means.values()):
             continue
-        columns.append(Column(PART_TITLES[part], MEAN))
+        columns.append(Column(title, MEAN))
         published = _any_published(study, part)
-        columns += [Column(f"{PART_TITLES[part]}, paper", MEAN)] if published else []
+        columns += [Column(f"{title}, paper", MEAN)] if published else []
         for row in study.rows:
             cells[row] += [means[row.name], *([_paper(study, row, part)] if published else [])]
     columns += [Column("n"), Column("± seeds"), Column("± seeds, examples")]
     columns += [Column("Test above paper", ("difference", "half width"))] if _any_published(study) else []
     for row in study.rows:
-        cells[row] += [_count(len(row.scores())), *(_half_width(study, value) for value in analysis.half_widths(row))]
+        cells[row] += [_count(len(row.scores())), *(_half_width(study, value) for value in study.half_widths(row))]
         cells[row] += [_above_paper(study, row)] if _any_published(study) else []
     unit = "in %" if study.percent else "as a fraction"
     notes = [
@@ -148,18 +145,20 @@ def _above_paper(study: Study, row: ModelRow) -> Cell:
         samples = [(spread(values) or 0.0, len(values))]
         samples += [(published.spread, PAPER_RUNS[study.is_node])] if row.model in MODELS else []
         half = welch_half_width(samples)
-        text = f" ± {number(study, half)}"
-    return Cell(number(study, difference, sign=True) + text, (difference, half))
+        text = f" ± {study.number(half)}"
+    return Cell(study.number(difference, sign=True) + text, (difference, half))
 
 
-def comparisons(analysis: Analysis, family: Sequence[Comparison], key: str, caption: str) -> ReportTable:
-    """Return one family of comparisons: conclusions, differences, effects and p-values."""
+def comparisons(study: Study, family: Sequence[Comparison], key: str, title: str) -> ReportTable | None:
+    """Return one family of comparisons: conclusions, differences, effects and p-values; None if it is empty."""
+    if not family:
+        return None
     paired = any(comparison.first.model == comparison.second.model for comparison in family)
     titles = ["Difference", "relative", "± seeds", "± seeds, examples", "P(above)", "95 % interval", "P(tie)"]
     titles += ["P(below)", "p, one-sided", "p, two-sided", *(["p, paired"] if paired else []), "p, Holm"]
     columns = [Column("Model", text=True), Column("Conclusion", text=True)]
     columns += [Column(title, ("low", "high") if title == "95 % interval" else ()) for title in titles]
-    lines = [Line(_comparison(analysis.study, c, paired), model=c.first.model) for c in family]
+    lines = [Line(_comparison(study, c, paired), model=c.first.model) for c in family]
     notes = [
         "P(above), P(tie), P(below): share of pairs of runs in which the model scores higher than, the same as and "
         "lower than the one it is compared with, and a bootstrap interval of P(above).",
@@ -168,7 +167,7 @@ def comparisons(analysis: Analysis, family: Sequence[Comparison], key: str, capt
     ]
     if paired:
         notes.append("Paired: Wilcoxon's signed-rank test, because both rows are the same trained models.")
-    return ReportTable(f"{analysis.study.key}-{key}", caption, columns, lines, notes)
+    return ReportTable(f"{study.key}-{key}", f"{study.title}: {title}", columns, lines, notes)
 
 
 def _comparison(study: Study, c: Comparison, paired: bool) -> list[Cell]:
@@ -178,7 +177,7 @@ def _comparison(study: Study, c: Comparison, paired: bool) -> list[Cell]:
     return [
         Cell(c.first.name),
         Cell(c.verdict, tone=TONES.get(c.verdict, "open")),
-        Cell(number(study, c.difference, sign=True), (c.difference,)),
+        Cell(study.number(c.difference, sign=True), (c.difference,)),
         Cell(f"{100 * c.relative:+.2f} %", (c.relative,)),
         _half_width(study, c.seeds),
         _half_width(study, c.examples),
@@ -186,28 +185,29 @@ def _comparison(study: Study, c: Comparison, paired: bool) -> list[Cell]:
         EMPTY if interval is None else Cell(f"{interval[0]:.2f} to {interval[1]:.2f}", interval),
         Cell(f"{c.tie:.2f}", (c.tie,)),
         Cell(f"{c.below:.2f}", (c.below,)),
-        *(EMPTY if p is None else Cell(p_text(p), (p,)) for p in p_values),
+        *(_value(p, p_text) for p in p_values),
     ]
 
 
-def significance(analysis: Analysis) -> ReportTable:
-    """Return the one-sided p-values of each ordered pair of the nine rows, as in appendix E of the paper."""
+def significance(study: Study) -> ReportTable | None:
+    """Return the one-sided p-values of each ordered pair of the nine rows (appendix E of the paper); None for one."""
+    if len(study.nine) < 2:
+        return None
     columns, lines = [Column("A", text=True)], []
-    for row in analysis.nine:
+    for row in study.nine:
         columns.append(Column(row.name, model=row.model))
         cells = [Cell(row.name)]
-        for other in analysis.nine:
-            test = analysis.tests.get((row.name, other.name))
+        for other in study.nine:
+            test = study.tests.get((row.name, other.name))
             p = test.greater if test else None
             cells.append(EMPTY if p is None else Cell(p_text(p), (p,), bold=p <= SIGNIFICANT))
         lines.append(Line(cells, model=row.model))
-    caption = f"{analysis.study.title}: one-sided p-values for A (row) outperforming B (column)"
-    return ReportTable(f"{analysis.study.key}-significance", caption, columns, lines, folded=True)
+    caption = f"{study.title}: one-sided p-values for A (row) outperforming B (column)"
+    return ReportTable(f"{study.key}-significance", caption, columns, lines, folded=True)
 
 
-def tasks(analysis: Analysis) -> ReportTable | None:
+def tasks(study: Study) -> ReportTable | None:
     """Return the test ROC-AUC of each task; None for nodes."""
-    study = analysis.study
     names = [task for task in study.description.get("tasks") or [] if any(len(r.task_scores(task)) for r in study.rows)]
     if not names:
         return None
@@ -220,9 +220,8 @@ def tasks(analysis: Analysis) -> ReportTable | None:
     return ReportTable(f"{study.key}-tasks", f"{study.title}: test ROC-AUC of each task", columns, lines)
 
 
-def search(analysis: Analysis) -> ReportTable | None:
+def search(study: Study) -> ReportTable | None:
     """Return the number of trials and the validation scores of each search; None without trials."""
-    study = analysis.study
     if not study.searched:
         return None
     lines = []
@@ -231,8 +230,7 @@ def search(analysis: Analysis) -> ReportTable | None:
         done = objectives(trials)
         cells = [Cell(model), *map(_count, (len(trials), len(prior), len(trials) - len(done)))]
         for values, reduce in ((done, np.max), (done, np.median), (objectives(prior), np.median)):
-            value = float(reduce(values)) if len(values) else None
-            cells.append(EMPTY if value is None else Cell(number(study, value), (value,)))
+            cells.append(_value(float(reduce(values)) if len(values) else None, study.number))
         lines.append(Line(cells, model=model))
     titles = ("trials", "from the prior", "failed", "best", "median", "median from the prior")
     columns = [Column("Model", text=True), *map(Column, titles)]
@@ -240,9 +238,8 @@ def search(analysis: Analysis) -> ReportTable | None:
     return ReportTable(f"{study.key}-search", f"{study.title}: the search", columns, lines, notes)
 
 
-def importance(analysis: Analysis) -> ReportTable | None:
+def importance(study: Study) -> ReportTable | None:
     """Return the share of the ranking of trials that each option explains alone; None with too few trials."""
-    study = analysis.study
     shares: dict[str, dict[str, float]] = {}
     for model in study.searched:
         trials = study.trials_of(model)
@@ -259,7 +256,7 @@ def importance(analysis: Analysis) -> ReportTable | None:
     lines = []
     for option in sorted(shares, key=lambda option: (-max(shares[option].values()), option)):
         values = [shares[option].get(model) for model in models]
-        lines.append(_option_line(option, [EMPTY if v is None else Cell(f"{v:.0%}", (v,)) for v in values]))
+        lines.append(_option_line(option, [_value(v, "{:.0%}".format) for v in values]))
     columns = [Column("Option", text=True), *(Column(model, model=model) for model in models)]
     notes = [
         "Share of the variance of the trials' ranks that an option explains alone, corrected for chance. The sampler "
@@ -268,9 +265,8 @@ def importance(analysis: Analysis) -> ReportTable | None:
     return ReportTable(f"{study.key}-importance", f"{study.title}: what mattered in the search", columns, lines, notes)
 
 
-def settings(analysis: Analysis) -> ReportTable | None:
+def settings(study: Study) -> ReportTable | None:
     """Return the options of the final runs; None where none are recorded."""
-    study = analysis.study
     first_runs = {row: row.runs[0] for row in study.rows if not row.constant and row.runs[0].get("config")}
     options = sorted({option for run in first_runs.values() for option in run["config"]})
     if not options:

@@ -135,13 +135,15 @@ class Training:
             return self._learn(lambda: self.task.losses(self.called, ids))
         if not self.task.pad(ids):  # the padded buffer has a new address
             self.captured_step.forget()
-        return self.captured_step(lambda: self._learn(lambda: self.task.padded_losses(self.called))).clone()
+        padded = self.task.padded_losses
+        return self.captured_step(lambda: self._learn(lambda: padded(self.called))).clone()
 
     def validate(self) -> list[Score]:
         """Score each member on the validation part, with its logits captured where possible."""
         if self.why_not_capture is not None or isinstance(self.task, SampledTask) or not self.task.keeps("valid"):
             return self.task.evaluate(self.called, ["valid"])[0]
-        return self.task.scores(self.captured_logits(lambda: self.task.logits(self.called, "valid")), "valid")
+        logits = self.task.logits
+        return self.task.scores(self.captured_logits(lambda: logits(self.called, "valid")), "valid")
 
     def _learn(self, compute_losses: Callable[[], Tensor]) -> Tensor:
         with self.autocast:

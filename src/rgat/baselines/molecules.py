@@ -1,34 +1,73 @@
-"""Train the molecule networks: Adam, a fixed number of epochs, weighted cross-entropy; nothing is selected."""
+"""What the molecule systems share: ECFP4 fingerprints, arrays computed once per data set, and the training of networks.
+
+A fingerprint has a bit for each circular neighbourhood of an atom, up to four bonds across, by hashing.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from rgat.baselines.outcome import Outcome
 from rgat.checks import check_word
 from rgat.data import GraphData
+from rgat.data.cache import Arrays, cached
 from rgat.data.dataset import PARTS
+from rgat.data.molecules.smiles import parse_smiles
 from rgat.training import balanced_class_weights, multi_task_cross_entropy
 
+FINGERPRINTS = {"num_bits": 1024, "radius": 2}
 SELECTED_ON = "nothing: the settings and the number of epochs are those of MoleculeNet"
-Inputs = Callable[[Tensor], Any]
+
+
+def fingerprints(data: GraphData) -> Tensor:
+    """Return the bits of each molecule, ``[G, bits]`` float32; chirality is ignored."""
+    num_bits, radius = FINGERPRINTS["num_bits"], FINGERPRINTS["radius"]
+
+    def build(molecules: list[Any]) -> Arrays:
+        from rdkit.Chem import rdFingerprintGenerator
+
+        generator = rdFingerprintGenerator.GetMorganGenerator(radius=radius, fpSize=num_bits)
+        bits = [generator.GetFingerprintAsNumPy(molecule) for molecule in molecules]
+        return {"bits": np.packbits(np.stack(bits), axis=1)}
+
+    stored = cached_of_molecules("ecfp", data, build, **FINGERPRINTS)
+    return torch.from_numpy(np.unpackbits(stored["bits"], axis=1, count=num_bits)).float()
+
+
+def cached_of_molecules(name: str, data: GraphData, build: Callable[[list[Any]], Arrays], **options: Any) -> Arrays:
+    """Return arrays that ``build`` computes from all molecules of a data set; they are computed once and cached.
+
+    The graphs of the data set must be named by SMILES.
+    """
+    content = hashlib.sha256("\n".join(data.graph_names).encode()).hexdigest()
+
+    def parse_and_build() -> Arrays:
+        molecules = []
+        for smiles in data.graph_names:
+            molecules.append(parse_smiles(smiles, relaxed=True))
+            if molecules[-1] is None:
+                raise ValueError(f'graphs of {data.name} must be named by SMILES, got "{smiles}"')
+        return build(molecules)
+
+    return cached(name, content, options, parse_and_build)
 
 
 def train(
     build: Callable[..., nn.Module],
-    inputs: Inputs,
+    inputs: Callable[[Tensor], Any],
     data: GraphData,
     seed: int,
     options: Mapping[str, Any],
     training: Mapping[str, Any],
-    on_epoch: Callable[[int, float], None] | None = None,
     **settings: Any,
 ) -> Outcome:
-    """Train a network and return its outputs.
+    """Train a network by Adam on the weighted cross-entropy, for a fixed number of epochs, and return its outputs.
 
     Args:
         build: returns the network for its options.
@@ -38,7 +77,6 @@ def train(
         options: default options of the network.
         training: default ``learning_rate``, ``batch_size``, ``epochs`` and ``weight_l2``, the coefficient of half the
             sum of squares of all weight matrices.
-        on_epoch: called after every epoch with its number and mean loss.
         **settings: options and training settings that replace the defaults.
     """
     for name in settings:
@@ -50,8 +88,7 @@ def train(
         torch.manual_seed(seed)
         model = build(**{name: config[name] for name in options})
         optimizer = torch.optim.Adam(model.parameters(), lr=config["learning_rate"])
-        for epoch in range(1, config["epochs"] + 1):
-            model.train()
+        for _ in range(config["epochs"]):
             total = 0.0
             for ids in torch.split(data.train[torch.randperm(len(data.train))], config["batch_size"]):
                 loss = multi_task_cross_entropy(model(inputs(ids)), data.labels[ids], class_weights)
@@ -61,22 +98,11 @@ def train(
                 optimizer.step()
                 total += float(loss.detach()) * len(ids)
             losses.append(total / max(len(data.train), 1))
-            if on_epoch is not None:
-                on_epoch(epoch, losses[-1])
-    return Outcome(
-        config=config,
-        selected_on=SELECTED_ON,
-        logits={part: predict(model, inputs, getattr(data, part)) for part in PARTS},
-        best_epoch=config["epochs"],
-        train_loss=losses,
-    )
-
-
-def predict(model: nn.Module, inputs: Inputs, graphs: Tensor) -> Tensor:
-    """Return the logits of the graphs with these ids."""
     model.eval()
     with torch.no_grad():
-        return torch.cat([model(inputs(ids)) for ids in torch.split(graphs, 256)])
+        parts = {part: torch.split(getattr(data, part), 256) for part in PARTS}
+        logits = {part: torch.cat([model(inputs(ids)) for ids in batches]) for part, batches in parts.items()}
+    return Outcome(config, SELECTED_ON, logits, best_epoch=config["epochs"], train_loss=losses)
 
 
 def _half_squares(model: nn.Module) -> Tensor:
