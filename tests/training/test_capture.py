@@ -19,16 +19,17 @@ DROPOUT = {"feature_dropout": 0.3, "edge_dropout": 0.3}
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
 
-def test_a_step_that_is_not_captured_says_why():
+def test_a_step_that_is_not_captured_says_why(monkeypatch):
     nodes, graphs = load("institute"), load("molecules")
     settings = Settings(max_epochs=1)
     assert fit(build_model(nodes), nodes, settings).how == "alone; steps not captured: it runs on the CPU"
     task = make_task([graphs], settings, CPU)
-    task.processes = task.processes._replace(number=2)
-    assert why_not_capture(task, GPU) == "several processes share its batches"
+    assert why_not_capture(task.why_not_pad, GPU) != "several processes share its batches"
+    monkeypatch.setattr("rgat.training.task.processes", lambda: task.processes._replace(number=2))
+    task = make_task([graphs], settings, CPU)
+    assert why_not_capture(task.why_not_pad, GPU) == "several processes share its batches"
     with ops.backend("torch"):
-        task = make_task([nodes], settings, CPU)
-        assert why_not_capture(task, GPU) == 'the backend "torch" reads numbers on the host'
+        assert why_not_capture(None, GPU) == 'the backend "torch" reads numbers on the host'
 
 
 @pytest.fixture

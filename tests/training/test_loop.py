@@ -180,13 +180,20 @@ def test_penalties_are_noticed():
         ({"learning_rate": 0.0}, "`learning_rate` must be above 0, got 0.0"),
         ({"patience": 0}, "`patience` must be above 0, got 0"),
         ({"max_epochs": -1}, "`max_epochs` must be above 0, got -1"),
-        ({"kernel_l2": (1.0,)}, "`kernel_l2` must be two numbers of at least 0"),
-        ({"attention_l2": (1.0, -1.0)}, "`attention_l2` must be two numbers of at least 0"),
+        ({"attention_l2": (1.0, -1.0)}, "`attention_l2` must be numbers of at least 0"),
+        ({"validate_every": 0}, "`validate_every` must be above 0, got 0"),
     ],
 )
 def test_bad_settings_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
         Settings(**change)
+
+
+def test_l2_coefficients_must_be_as_many_as_layers():
+    data = load("institute")
+    with pytest.raises(ValueError, match=r"`kernel_l2` must be 2 numbers, one for each relational layer, got \(1.0,\)"):
+        fit(build_model(data), data, Settings(max_epochs=1, kernel_l2=(1.0,)))
+    assert fit(build_model(data, num_layers=3), data, Settings(max_epochs=1)).best_epoch == 1
 
 
 @pytest.mark.parametrize("options", [{}, DROPOUT, {"batch_norm": True}])

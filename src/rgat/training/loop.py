@@ -17,9 +17,9 @@ from rgat.models import Stack
 from rgat.nn.stacked import SHARED, take_members
 from rgat.training.capture import Captured, training_on, why_not_capture
 from rgat.training.checkpoint import has_checkpoint, identify, load_checkpoint, run_difference, save_checkpoint
-from rgat.training.configuration import Settings
+from rgat.training.configuration import PER_LAYER, Settings
 from rgat.training.distributed import parallel, processes, separate_masks
-from rgat.training.loss import l2_penalty, member_l2_penalties
+from rgat.training.loss import l2_penalty, member_l2_penalties, relational_layers
 from rgat.training.run import Epoch, Result, Run, curve_from_json, curve_to_json, epoch_bar
 from rgat.training.sampled import SampledTask
 from rgat.training.task import GraphTask, NodeTask, Score, check_parts, device_of
@@ -55,6 +55,7 @@ def fit(
         checkpoint_seconds: the time between checkpoints; the last epoch always writes one.
     """
     settings = settings or Settings()
+    _check_l2(settings, model)
     with training_on(device_of(model)):
         task = make_task([data], settings, device_of(model), seed)
         with parallel(model) as called:
@@ -77,6 +78,13 @@ def fit(
             model.load_state_dict(training.finished[0])
             model.eval()
         return training.results(model, training.runs, "alone")[0]
+
+
+def _check_l2(settings: Settings, model: nn.Module) -> None:
+    for name in PER_LAYER:
+        values, number = getattr(settings, name), len(relational_layers(model))
+        if any(values) and len(values) != number:
+            raise ValueError(f"`{name}` must be {number} numbers, one for each relational layer, got {values}")
 
 
 def make_task(datas: Sequence[Data], settings: Settings, device: torch.device, seed: int = 0) -> Task:

@@ -70,7 +70,7 @@ def l2_penalty(model: nn.Module, kernel: Sequence[float], attention: Sequence[fl
         attention: coefficients of the attention kernels, one per layer; an RGCN has no such kernels.
     """
     penalty = next(model.parameters()).new_zeros(())
-    for parts, layer in zip(zip(kernel, attention, strict=True), _layers(model), strict=False):
+    for parts, layer in zip(zip(kernel, attention, strict=True), relational_layers(model), strict=False):
         for coefficient, parameters in zip(parts, _kernel_parameters(layer), strict=True):
             if coefficient:
                 for parameter in parameters:
@@ -81,7 +81,7 @@ def l2_penalty(model: nn.Module, kernel: Sequence[float], attention: Sequence[fl
 def member_l2_penalties(model: nn.Module, kernel: Tensor, attention: Tensor) -> Tensor:
     """Return the penalty of each member of a stack, ``[S]``; coefficients are ``[S, 2]``, per member and layer."""
     penalties = kernel.new_zeros(len(kernel))
-    for number, layer in enumerate(_layers(model)[: kernel.shape[1]]):
+    for number, layer in enumerate(relational_layers(model)[: kernel.shape[1]]):
         for coefficients, parameters in zip((kernel, attention), _kernel_parameters(layer), strict=True):
             for parameter in parameters:
                 squares = parameter.square().sum(dim=tuple(range(1, parameter.dim())))
@@ -89,7 +89,7 @@ def member_l2_penalties(model: nn.Module, kernel: Tensor, attention: Tensor) -> 
     return penalties
 
 
-def _layers(model: Any) -> list[Any]:
+def relational_layers(model: Any) -> list[Any]:
     """Return the relational layers of a model; baselines have two layers and no list of them."""
     layers: list[Any] = getattr(model, "convs", None) or [model.conv1, model.conv2]
     return layers

@@ -18,6 +18,7 @@ from rgat.training.capture import training_on
 from rgat.training.configuration import Settings
 from rgat.training.distributed import processes
 from rgat.training.loop import Data, Training, fit, make_task
+from rgat.training.loss import relational_layers
 from rgat.training.run import Epoch, Result, Run, epoch_bar
 from rgat.training.task import device_of
 
@@ -147,7 +148,7 @@ def bytes_needed(job: Job) -> int:
     """
     model: Any = job.model
     parameters = sum(p.numel() * p.element_size() for p in job.model.parameters())
-    widths: list[int] = [layer.heads * layer.out_channels for layer in model.convs]
+    widths: list[int] = [layer.heads * layer.out_channels for layer in relational_layers(model)]
     if isinstance(job.data, GraphData):
         store = job.data.graphs
         places = job.settings.batch_size * (len(store.edge_type) + len(store.x)) // max(len(store), 1)

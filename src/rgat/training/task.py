@@ -129,7 +129,7 @@ class NodeTask:
         if type(inner) is not NodeClassifier or not inner.depends_on_edges_alone:
             return self.graph
         if part not in self._fields:
-            fields = self.graph.receptive_fields(self.parts[part].nodes)
+            fields = self.graph.receptive_fields(self.parts[part].nodes, inner.num_layers)
             worth = sum(field.num_edges for field in fields) <= _WORTH * len(fields) * self.graph.num_edges
             self._fields[part] = tuple(field.prepare() for field in fields) if worth else self.graph
         return self._fields[part]
