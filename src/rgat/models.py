@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rgat.checks import check_count, check_word
 from rgat.graph import RelationalGraph
-from rgat.nn import GraphGather, RGATConv, RGCNConv
+from rgat.nn import FeatureRows, GraphGather, RGATConv, RGCNConv
 from rgat.nn.normalisation import normalise
 from rgat.nn.stacked import SHARED, Stacked, member_tensors, stack_layers
 
@@ -117,11 +117,11 @@ class NodeClassifier(nn.Module):
         """The relational layers, the first one first."""
         return [getattr(self, f"conv{number}") for number in range(1, self.num_layers + 1)]
 
-    def forward(self, x: Tensor | None, graph: Graphs, constant_attention: bool = False) -> Tensor:
+    def forward(self, x: Tensor | FeatureRows | None, graph: Graphs, constant_attention: bool = False) -> Tensor:
         """Return class logits, ``[N, num_classes]``.
 
         Args:
-            x: features, or None for featureless input.
+            x: features (of a sampled batch also as `rgat.nn.FeatureRows`), or None for featureless input.
             graph: of all layers, or one for each: those of ``graph.receptive_fields(nodes)`` give ``nodes`` the same
                 logits with less work, those of a sampled batch (`rgat.sampling`) give the logits of its seed nodes.
             constant_attention: give all edges of a softmax group the same attention.
@@ -135,10 +135,10 @@ class NodeClassifier(nn.Module):
         x = self.inputs(x, graphs[0])
         for number, each in enumerate(graphs, start=1):
             x = self.layer(number, x, each, constant_attention)
-        assert x is not None
+        assert isinstance(x, Tensor)
         return x
 
-    def inputs(self, x: Tensor | None, graph: RelationalGraph) -> Tensor | None:
+    def inputs(self, x: Tensor | FeatureRows | None, graph: RelationalGraph) -> Tensor | FeatureRows | None:
         """Return the input of the first layer: the features, or the embeddings of the nodes of its graph."""
         if self.embedding is None:
             return x
@@ -150,7 +150,9 @@ class NodeClassifier(nn.Module):
         embedded: Tensor = self.embedding(nodes)
         return embedded
 
-    def layer(self, number: int, x: Tensor | None, graph: RelationalGraph, constant_attention: bool = False) -> Tensor:
+    def layer(
+        self, number: int, x: Tensor | FeatureRows | None, graph: RelationalGraph, constant_attention: bool = False
+    ) -> Tensor:
         """Return the output of one layer, counted from 1, with its normalisation and ReLU."""
         out: Tensor = getattr(self, f"conv{number}")(x, graph, constant_attention=constant_attention)
         if number == self.num_layers:
@@ -261,7 +263,7 @@ class Stack(nn.Module):
     def __len__(self) -> int:
         return len(self.model.convs[0].dropout_state)
 
-    def forward(self, x: Tensor | None, graph: Graphs, constant_attention: bool = False) -> Tensor:
+    def forward(self, x: Tensor | FeatureRows | None, graph: Graphs, constant_attention: bool = False) -> Tensor:
         """Return the logits of all members, ``[S, N, num_classes]`` or ``[S, G, num_tasks, num_classes]``.
 
         Args:

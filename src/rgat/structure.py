@@ -59,6 +59,13 @@ class Structure(NamedTuple):
         """The number of targets, the first nodes, which are the rows of a layer's output; by default all nodes."""
         return self.target_ptr.shape[0] - 1
 
+    def reading_at(self, position: Tensor) -> Structure:
+        """Return the structure for an input whose row ``position[i]`` belongs to node ``i``."""
+        sources, targets = (
+            rows._replace(node=position.index_select(0, rows.node).int()) for rows in (self.sources, self.targets)
+        )
+        return self._replace(sources=sources, targets=targets)
+
     def source_ids(self) -> Tensor:
         """Return the ids of the source rows for feature dropout, [U] int64."""
         return self.sources.keys(self.num_nodes) if self.row_id is None else self.row_id

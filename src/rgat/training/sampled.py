@@ -13,6 +13,7 @@ from rgat.data.dataset import MISSING
 from rgat.graph import RelationalGraph
 from rgat.memory import free_memory
 from rgat.models import Stack
+from rgat.nn import FeatureRows
 from rgat.sampling import Batch, NeighborLoader, exact_logits, gather_features
 from rgat.training.configuration import Settings
 from rgat.training.distributed import processes
@@ -56,9 +57,12 @@ class SampledTask:
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the loss of each member on a batch, ``[S]``."""
-        x = None
+        x: Tensor | FeatureRows | None = None
         if self.x is not None:
-            x = gather_features(self.x, batch.nodes, self.device, self.dtype or next(model.parameters()).dtype)
+            dtype = self.dtype or next(model.parameters()).dtype
+            in_place = self.x.device == self.device and self.x.dtype == dtype
+            x = FeatureRows(self.x, batch.nodes.to(self.device)) if in_place else None
+            x = x or gather_features(self.x, batch.nodes, self.device, dtype)
         seeds = batch.nodes[: batch.num_seeds]
         labels = self.labels[seeds.cpu()].to(self.device)
         logits = model(x, batch.graphs if batch.nodes.device == self.device else batch.to(self.device).graphs)
