@@ -19,6 +19,7 @@ CHAIN = [
     "locks",
     "structure",
     "graph",
+    "incoming",
     "ops",
     "nn",
     "models",
