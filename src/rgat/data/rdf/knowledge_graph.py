@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from rgat.checks import check_count, check_word
-from rgat.data.dataset import INVERSE, MISSING, PARTS, NodeData
+from rgat.data.dataset import MISSING, PARTS, NodeData
 from rgat.data.rdf.features import encode, learn_vocabulary
+from rgat.data.rdf.graph import all_relation_names, relational_graph
 from rgat.data.rdf.labels import FilePath, LabelSource, find_labels, match_labels
 from rgat.data.rdf.reader import Triples, read_triples
 from rgat.data.splits import stratified_parts
@@ -122,18 +123,7 @@ def assemble(
     name: str,
 ) -> NodeData:
     """Return a data set of triples, labels and parts, with inverse and self-loop relations added on request."""
-    edges = torch.from_numpy(triples.edges)
-    num_relations = len(triples.relation_names)
-    graph = RelationalGraph(
-        edges[:, [0, 2]].t(), edges[:, 1], num_nodes=len(triples.node_names), num_relations=num_relations
-    )
-    relation_names = list(triples.relation_names)
-    if inverses:
-        graph = graph.with_inverses()
-        relation_names += [f"{INVERSE}{relation}" for relation in triples.relation_names]
-    if self_loops:
-        graph = graph.with_self_loops()
-        relation_names.append("self")
+    graph = relational_graph(triples, inverses, self_loops)
     return NodeData(
         name=name,
         graph=graph,
@@ -144,8 +134,8 @@ def assemble(
         valid=parts[1],
         test=parts[2],
         node_names=tuple(triples.node_names),
-        relation_names=tuple(relation_names),
-        provenance={"nodes": graph.num_nodes, "edges": len(triples), "relations": num_relations},
+        relation_names=all_relation_names(triples.relation_names, inverses, self_loops),
+        provenance={"nodes": graph.num_nodes, "edges": len(triples), "relations": len(triples.relation_names)},
     )
 
 

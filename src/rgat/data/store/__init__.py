@@ -1,0 +1,6 @@
+"""Stores: graphs beyond memory, in memory-mapped files that open in milliseconds."""
+
+from rgat.data.store.stored_graph import StoredGraph, StoredLabels, open_store
+from rgat.data.store.writer import StoreWriter
+
+__all__ = ["StoreWriter", "StoredGraph", "StoredLabels", "open_store"]
