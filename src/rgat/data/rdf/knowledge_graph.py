@@ -6,16 +6,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from rgat.checks import check_count, check_word
-from rgat.data.dataset import MISSING, PARTS, NodeData
+from rgat.data.dataset import MISSING, NodeData
 from rgat.data.rdf.features import encode, learn_vocabulary
 from rgat.data.rdf.graph import all_relation_names, relational_graph
 from rgat.data.rdf.labels import FilePath, LabelSource, find_labels, match_labels
 from rgat.data.rdf.reader import Triples, read_triples
-from rgat.data.splits import stratified_parts
 from rgat.graph import RelationalGraph
 
 
@@ -95,20 +93,11 @@ def label_triples(
         vocabulary = learn_vocabulary(triples, features)
         triples, x = encode(triples, vocabulary)
         provenance["vocabulary"] = asdict(vocabulary)
-    matched, num_unknown = match_labels(labels, triples.node_names, source.skip_unknown)
-    if num_unknown:
-        provenance["unknown_nodes"] = num_unknown
-    classes = tuple(sorted({label.name for label in matched.values()}))
-    targets = torch.full((len(triples.node_names),), MISSING)
-    for node, label in matched.items():
-        targets[node] = classes.index(label.name)
-    unsplit = torch.tensor(sorted(node for node, label in matched.items() if label.part is None), dtype=torch.long)
-    if len(unsplit):
-        parts = [unsplit[part] for part in stratified_parts(targets[unsplit].tolist(), source.shares, source.seed)]
-    else:
-        by_part = ([node for node, label in matched.items() if label.part == part] for part in PARTS)
-        parts = [torch.tensor(nodes, dtype=torch.long) for nodes in by_part]
-    data = assemble(triples, x, targets, classes, parts, inverses, self_loops, name)
+    matched = match_labels(labels, triples.node_names, source.skip_unknown)
+    if matched.num_unknown:
+        provenance["unknown_nodes"] = matched.num_unknown
+    targets, parts = matched.split(len(triples.node_names), source)
+    data = assemble(triples, x, targets, matched.class_names, parts, inverses, self_loops, name)
     return replace(data, provenance=data.provenance | provenance)
 
 

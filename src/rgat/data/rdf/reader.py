@@ -104,11 +104,13 @@ class TripleStream:
         self._nodes: dict[bytes, int] = {}
         self._predicates: dict[bytes, int] = {}
         self._file: Any = None
+        self._done = 0  # bytes of the files that are read to their ends
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the triples as three columns of ids; errors name the file and, where known, the line."""
         for number, path in enumerate(self.paths):
             yield from self._read(path)
+            self._done += path.stat().st_size
             if len(self.paths) > 1:
                 nodes = self._nodes
                 for label in [name for name in nodes if name.startswith(b"_:") and b" " not in name]:
@@ -121,6 +123,13 @@ class TripleStream:
     def predicate_names(self) -> list[str]:
         """Return the names of all predicates read so far, by id."""
         return [name.decode() for name in self._predicates]
+
+    def share_read(self) -> float:
+        """Return the share of the files' bytes that is read, from 0 to 1; 0 for a pipe, whose size is unknown."""
+        raw = None if self._file is None or self._file.closed else self._file.raw.file
+        here = raw.tell() if raw is not None and raw.seekable() else 0
+        total = sum(path.stat().st_size for path in self.paths)
+        return min((self._done + here) / total, 1.0) if total else 0.0
 
     def _read(self, path: Path) -> Iterator[Batch]:
         ox = oxigraph()

@@ -12,29 +12,13 @@ import torch
 from torch import Tensor
 
 from rgat.data.rdf.graph import all_relation_names, relational_graph
+from rgat.data.rdf.labels import NodeLabels
 from rgat.data.rdf.reader import Triples, sort_triples
 from rgat.data.store.arrays import as_tensor, map_array
 from rgat.data.store.manifest import Manifest, check_contents, read_manifest
 from rgat.data.store.names import NodeNames, NumberedNames
 from rgat.graph import RelationalGraph
 from rgat.incoming import IncomingEdges
-
-
-@dataclass(frozen=True)
-class StoredLabels:
-    """The labels that a store holds.
-
-    Attributes:
-        nodes: ids of the labelled nodes.
-        classes: the class of each.
-        class_names: names of the classes.
-        parts: the part of each: 0 train, 1 valid, 2 test, -1 to be split at random.
-    """
-
-    nodes: Tensor
-    classes: Tensor
-    class_names: tuple[str, ...]
-    parts: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +42,7 @@ class StoredGraph:
     node_names: NodeNames | NumberedNames = field(repr=False)
     relation_names: tuple[str, ...] = field(repr=False)
     x: Tensor | None = field(repr=False)
-    labels: StoredLabels | None = field(repr=False)
+    labels: NodeLabels | None = field(repr=False)
     manifest: Manifest = field(repr=False)
 
     @property
@@ -158,11 +142,11 @@ class _Opening:
             self.array("node_names", np.uint8, m.name_bytes), self.array("name_ptr", np.int64, m.num_nodes + 1)
         )
 
-    def labels(self) -> StoredLabels | None:
+    def labels(self) -> NodeLabels | None:
         m = self.manifest
         if m.classes is None:
             return None
-        return StoredLabels(
+        return NodeLabels(
             nodes=self.tensor("label_node", np.int64, m.num_labels),
             classes=self.tensor("label_class", np.int64, m.num_labels),
             class_names=tuple(m.classes),

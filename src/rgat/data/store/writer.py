@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from rgat.checks import check_count
 from rgat.data.dataset import PARTS
 from rgat.data.files import NewFolder
-from rgat.data.store.arrays import ArrayWriter, write_array
+from rgat.data.store.arrays import ArrayWriter, map_array, write_array
 from rgat.data.store.manifest import NAME, Manifest, describe_files
-from rgat.data.store.names import write_names
+from rgat.data.store.names import NodeNames, NumberedNames, write_names
 from rgat.data.store.sorting import Ids, TripleSorter
 from rgat.structure import INT32_LIMIT
 
@@ -63,6 +63,8 @@ class StoreWriter:
         self._classes: list[str] | None = None
         self._num_labels = 0
         self._name_bytes: int | None = None
+        self._sizes: tuple[int, int] | None = None  # numbers of edges and groups, once they are sorted
+        self.needed: int | None = None  # bytes on the disk that the caller expects, for an error message
         with self._discarding():
             if isinstance(nodes, int):
                 check_count("nodes", nodes, least=0)
@@ -128,6 +130,20 @@ class StoreWriter:
             write_array(self._file("label_part"), parts.astype(np.int8))
             self._classes, self._num_labels = list(class_names), len(nodes)
 
+    def node_names(self) -> NodeNames | NumberedNames:
+        """Return the names of the nodes, as the store will have them."""
+        if self._name_bytes is None:
+            return NumberedNames(self.num_nodes)
+        text = map_array(self._file("node_names"), np.uint8, (self._name_bytes,))
+        return NodeNames(text, map_array(self._file("name_ptr"), np.int64, (self.num_nodes + 1,)))
+
+    def sort_edges(self) -> tuple[int, int]:
+        """Write the sorted edges, unless that is done; no more can be added. Return the numbers of edges and groups."""
+        if self._sizes is None:
+            with self._discarding():
+                self._sizes = self._write_edges()
+        return self._sizes
+
     def finish(self) -> None:
         """Write the sorted edges and the manifest, and give the store its name."""
         with self._discarding():
@@ -137,7 +153,7 @@ class StoreWriter:
                 if self._features.rows != self.num_nodes:
                     raise ValueError(f"features must have {self.num_nodes} rows, got {self._features.rows}")
                 features = {"num_features": self._features.columns, "feature_type": self._features.dtype.name}
-            num_edges, num_groups = self._write_edges()
+            num_edges, num_groups = self.sort_edges()
             own_edges = num_edges - self.self_loops * self.num_nodes
             manifest = Manifest(
                 num_nodes=self.num_nodes,
@@ -213,7 +229,7 @@ class StoreWriter:
         except BaseException as error:
             self.discard()
             if isinstance(error, OSError):
-                raise disk_error(self.path, error) from error
+                raise disk_error(self.path, error, self.needed) from error
             raise
 
     def _file(self, name: str) -> Path:

@@ -1,0 +1,254 @@
+"""Convert RDF dumps to stores, in memory that does not grow with the number of triples beyond the table of names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rgat.checks import check_word
+from rgat.data.files import NewFolder
+from rgat.data.rdf.blank_nodes import name_blank_nodes
+from rgat.data.rdf.features import FEATURES
+from rgat.data.rdf.labels import FilePath, LabelSource, match_labels, read_label_tables, take_labels
+from rgat.data.rdf.reader import Triples, TripleStream, dropped_predicates
+from rgat.data.store.spool import Mask, Selection, Spool
+from rgat.data.store.stored_graph import StoredGraph, open_store
+from rgat.data.store.writer import MEMORY, StoreWriter, disk_error
+
+Progress = Callable[[str, float, int], None]  # name of a step, the share of it that is done, triples read so far
+_BYTES_PER_TRIPLE = 12  # in the spool
+_BYTES_PER_EDGE = 8 + 4 + 12  # its sort key, its source, and its group if it is alone there
+
+
+@dataclass(frozen=True)
+class _Options:
+    """How triples become a graph; the fields are arguments of :func:`convert`."""
+
+    inverses: bool
+    self_loops: bool
+    literals: str
+    features: tuple[str, ...]
+    blank_nodes: str
+    drop_predicates: tuple[str, ...]
+    memory: int
+
+    def __post_init__(self) -> None:
+        check_word("literals", self.literals, ("nodes", "dropped", "features"))
+        check_word("blank_nodes", self.blank_nodes, ("kept", "dropped"))
+        for word in self.features:
+            check_word("features", word, FEATURES)
+
+
+def convert(
+    files: FilePath | Sequence[FilePath],
+    store: str | PathLike[str],
+    labels: FilePath | None = None,
+    *,
+    label_predicate: str | None = None,
+    train: FilePath | None = None,
+    valid: FilePath | None = None,
+    test: FilePath | None = None,
+    node_column: str | None = None,
+    label_column: str | None = None,
+    split_column: str | None = None,
+    skip_unknown: bool = False,
+    format: str | None = None,  # noqa: A002
+    inverses: bool = True,
+    self_loops: bool = True,
+    literals: str = "nodes",
+    features: Sequence[str] = (),
+    blank_nodes: str = "kept",
+    drop_predicates: Sequence[str] = (),
+    memory: int = MEMORY,
+    progress: Progress | None = None,
+) -> StoredGraph:
+    """Write a knowledge graph as a store, and open it.
+
+    Nodes, relations, features and labels are those of :func:`rgat.data.from_rdf` with the same arguments. The files are
+    read once; their triples are kept in a temporary folder beside the store. Besides ``memory``, the conversion holds
+    the names of the nodes, some arrays with an element per node, and the triples with a blank node, whose names depend
+    on one another.
+
+    Args:
+        files: one or several RDF files, plain or compressed.
+        store: the folder to write, which must not exist or be empty.
+        labels: a TSV or CSV file of nodes and classes, to be kept in the store.
+        label_predicate: the IRI whose triples name the class of their subject, instead of ``labels``. These triples and
+            their inverses are removed from the graph.
+        train: a label file of the training part, instead of ``labels``.
+        valid: a label file of the validation part.
+        test: a label file of the test part.
+        node_column: the column that names the node; by default the first.
+        label_column: the column that names the class; by default the last other one.
+        split_column: a column with the words train, valid and test; without it, labels are split when they are used.
+        skip_unknown: leave out labels of nodes that are not in the graph.
+        format: format of the RDF files, if their suffixes do not tell it.
+        inverses: add an inverse of every relation.
+        self_loops: add a relation from every node to itself.
+        literals: "nodes", "dropped", or "features" of their subjects.
+        features: node features "types", "degrees" and "literals".
+        blank_nodes: "kept" or "dropped".
+        drop_predicates: IRIs whose triples are left out.
+        memory: bytes for sorting triples.
+        progress: is called with the name of a step, the share of it that is done, and the number of triples read.
+    """
+    columns = (node_column, label_column, split_column)
+    source = LabelSource(labels, label_predicate, train, valid, test, *columns, skip_unknown=skip_unknown)
+    drop_predicates = (drop_predicates,) if isinstance(drop_predicates, str) else tuple(drop_predicates)
+    features = tuple(dict.fromkeys((*features, "literals") if literals == "features" else features))
+    options = _Options(inverses, self_loops, literals, features, blank_nodes, drop_predicates, memory)
+    stream = TripleStream(files, format)
+    scratch = NewFolder(store)
+    conversion = _Conversion(scratch, options, source, progress or (lambda step, share, triples: None))
+    try:
+        conversion.read(stream)
+        conversion.write()
+    except OSError as error:
+        raise disk_error(scratch.path, error, conversion.needed) from error
+    finally:
+        scratch.discard()
+    return open_store(store)
+
+
+class _Conversion:
+    """The steps of a conversion, and what they pass on."""
+
+    def __init__(self, scratch: NewFolder, options: _Options, source: LabelSource, progress: Progress) -> None:
+        self.scratch, self.options, self.source, self.progress = scratch, options, source, progress
+        self.labels = read_label_tables(source)  # before the files are read, which may take hours
+        self.needed = 0  # bytes on the disk, estimated
+        self.names: list[bytes] = []  # of nodes, by the ids of the spool
+        self.predicates: list[str] = []
+        self.files: list[str] = []
+
+    def read(self, stream: TripleStream) -> None:
+        """Write all triples to the spool."""
+        with Spool(self.scratch.temporary / "triples") as spool:
+            for batch in stream:
+                share = stream.share_read()
+                self.needed = self._needed((spool.rows + len(batch[0])) / max(share, 0.01))
+                spool.append(batch)
+                self.progress("reading", share, spool.rows)
+        self.spool, self.needed = spool, self._needed(spool.rows)
+        self.names, self.predicates = stream.node_names(), stream.predicate_names()
+        self.files = [path.name for path in stream.paths]
+
+    def write(self) -> None:
+        """Name and number the nodes, and write the store."""
+        options = self.options
+        initials: NDArray[np.uint8] = np.fromiter((name[0] for name in self.names), np.uint8, len(self.names))
+        is_literal, is_blank = initials == ord('"'), initials == ord("_")
+        drop_literals = options.literals == "dropped" and "literals" not in options.features
+        keep = ~(is_literal & drop_literals) & ~(is_blank & (options.blank_nodes == "dropped"))
+        dropped = dropped_predicates(options.drop_predicates, self.predicates)
+        keep_relation = np.array([name not in dropped for name in self.predicates], dtype=bool)
+        selection = Selection(self.spool, keep, keep_relation)
+        self.progress("naming", 0.0, self.spool.rows)
+        if (is_blank & keep).any():
+            self._name_blank_nodes(selection, is_blank)
+        if self.source.label_predicate is not None:
+            self._take_labels(selection, self.source.label_predicate)
+        self.progress("naming", 0.5, self.spool.rows)
+        with_literals = "literals" in options.features
+        used, _, linking = selection.used(is_literal if with_literals else None)
+        in_graph = used & ~is_literal if with_literals else used
+        nodes, relations = _Numbering(in_graph, self.names), _Numbering(linking, self.predicates)
+        with StoreWriter(
+            self.scratch.path,
+            nodes.sorted_names(),
+            list(relations.sorted_names()),
+            inverses=options.inverses,
+            self_loops=options.self_loops,
+            memory=options.memory,
+            provenance=self._provenance(),
+        ) as writer:
+            writer.needed = self.needed
+            self.progress("naming", 1.0, self.spool.rows)
+            self._add_labels(writer)
+            self._add_edges(writer, selection, nodes, relations)
+
+    def _add_edges(self, writer: StoreWriter, selection: Selection, nodes: Any, relations: Any) -> None:
+        done = 0
+        for rows in selection:
+            ends, relation = nodes.new_id[rows[:, [0, 2]]], relations.new_id[rows[:, 1]]
+            linked = ends[:, 1] >= 0  # a literal that becomes a feature has no id
+            writer.add(ends[linked, 0], relation[linked], ends[linked, 1])
+            done += len(rows)
+            self.progress("sorting", 0.5 * done / max(self.spool.rows, 1), self.spool.rows)
+        writer.sort_edges()
+        self.progress("sorting", 1.0, self.spool.rows)
+
+    def _add_labels(self, writer: StoreWriter) -> None:
+        if not self.labels:
+            return
+        matched = match_labels(self.labels, writer.node_names(), self.source.skip_unknown)
+        if matched.num_unknown:
+            writer.provenance["unknown_nodes"] = matched.num_unknown
+        writer.set_labels(matched.nodes.numpy(), matched.classes.numpy(), matched.class_names, matched.parts.numpy())
+
+    def _name_blank_nodes(self, selection: Selection, is_blank: Mask) -> None:
+        """Give blank nodes the names that depend on their neighbourhoods, as in :func:`rgat.data.from_rdf`."""
+        edges = selection.collect(lambda rows: is_blank[rows[:, 0]] | is_blank[rows[:, 2]])
+        near = is_blank.copy()
+        near[edges[:, [0, 2]]] = True
+        part = self._part(edges, near)
+        for node, name in zip(np.flatnonzero(near).tolist(), name_blank_nodes(*part), strict=True):
+            self.names[node] = name.encode()
+
+    def _take_labels(self, selection: Selection, predicate: str) -> None:
+        iri = f"<{predicate.strip('<>')}>"
+        number = self.predicates.index(iri) if iri in self.predicates else -1
+        edges = selection.collect(lambda rows: rows[:, 1] == number)
+        relations = selection.used()[1]
+        near = np.zeros(len(self.names), dtype=bool)
+        near[edges[:, [0, 2]]] = True
+        names, _, local = self._part(edges, near)
+        order = sorted(range(len(names)), key=names.__getitem__)
+        rank = np.empty(len(names), dtype=np.int64)
+        rank[order] = np.arange(len(names))
+        present = sorted(self.predicates[relation] for relation in np.flatnonzero(relations).tolist())
+        table = np.stack(
+            [rank[local[:, 0]], np.full(len(edges), present.index(iri) if iri in present else 0), rank[local[:, 2]]], 1
+        )
+        triples = Triples([names[node] for node in order], present, table[np.lexsort((table[:, 2], table[:, 0]))])
+        _, self.labels = take_labels(triples, predicate)
+        selection.remove_labels(edges.astype(np.int32), number)
+
+    def _part(self, edges: NDArray[np.int64], nodes: Mask) -> tuple[list[str], list[str], NDArray[np.int64]]:
+        """Return names of some nodes, of all predicates, and edges between these nodes in ids of these names."""
+        new_id = np.cumsum(nodes) - 1
+        local = np.stack([new_id[edges[:, 0]], edges[:, 1], new_id[edges[:, 2]]], axis=1)
+        return [self.names[node].decode() for node in np.flatnonzero(nodes).tolist()], self.predicates, local
+
+    def _needed(self, triples: float) -> int:
+        per_triple = _BYTES_PER_TRIPLE + _BYTES_PER_EDGE * (1 + self.options.inverses)
+        return int(triples * per_triple)
+
+    def _provenance(self) -> dict[str, Any]:
+        options = self.options
+        return {
+            "files": self.files,
+            "literals": options.literals,
+            "blank_nodes": options.blank_nodes,
+            "drop_predicates": list(options.drop_predicates),
+            "label_predicate": self.source.label_predicate,
+        }
+
+
+class _Numbering:
+    """New ids of the used ones among some names, in the order of the names; -1 for the others."""
+
+    def __init__(self, used: Mask, names: Sequence[Any]) -> None:
+        self.names = names
+        self.order = np.array(sorted(np.flatnonzero(used).tolist(), key=names.__getitem__), dtype=np.int32)
+        self.new_id = np.full(len(names), -1, dtype=np.int32)
+        self.new_id[self.order] = np.arange(len(self.order), dtype=np.int32)
+
+    def sorted_names(self) -> Iterator[Any]:
+        """Yield the used names in order."""
+        return (self.names[old] for old in self.order.tolist())
