@@ -21,7 +21,7 @@ class GraphFiles:
     """A person's own knowledge graph; the fields are named after those of `rgat.predictor.files.read`."""
 
     rdf: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="RDF file of your graph; repeat for several.")
+        list[Path] | None, typer.Option(metavar="FILE", help="RDF file of your graph, repeat for several; or a store.")
     ] = None
     labels: Annotated[Path | None, typer.Option(metavar="FILE", help="TSV or CSV of nodes and their classes.")] = None
     test_labels: Annotated[

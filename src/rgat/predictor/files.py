@@ -15,6 +15,8 @@ from rgat.data import GraphData, NodeData, from_rdf, from_smiles
 from rgat.data import load as load_data
 from rgat.data.benchmarks.download import sha256
 from rgat.data.files import open_lines
+from rgat.data.store.manifest import NAME as MANIFEST
+from rgat.data.store.stored_graph import find_store
 from rgat.locks import locked
 from rgat.predictor.explain_molecule import MoleculeExplanation
 from rgat.predictor.explain_node import ORDERS, NodeExplanation, RelationImportance
@@ -139,7 +141,7 @@ def read(
 
     Args:
         name: the name of a data set.
-        rdf: files of the graph.
+        rdf: files of the graph, or a store.
         smiles: the file of the molecules.
         labels: a table of nodes and classes.
         test_labels: the same for the test part.
@@ -160,19 +162,21 @@ def read(
         data: NodeData | GraphData = from_smiles(smiles, seed=seed, name=Path(smiles).name, **chosen)
         files = [smiles]
     else:
-        if labels is None and label_predicate is None:
+        store = find_store(list(rdf or ()))
+        if labels is None and label_predicate is None and (store is None or store.labels is None):
             raise ValueError("classes of some nodes must be given: --labels FILE, or --label-predicate IRI")
         if labels is not None and label_predicate is not None:
             raise ValueError("labels must come either from --labels or by --label-predicate, got both")
         parts: dict[str, Any] = {"labels": labels} if test_labels is None else {"train": labels, "test": test_labels}
-        files = [*(rdf or ()), *(path for path in (labels, test_labels) if path is not None)]
+        graph_files = list(rdf or ()) if store is None else [store.path / MANIFEST]  # it has checksums of all others
+        files = [*graph_files, *(path for path in (labels, test_labels) if path is not None)]
         data = from_rdf(
             list(rdf or ()),
             **parts,
             label_predicate=label_predicate,
             shares=(1 - TEST_SHARE, 0.0),
             seed=seed,
-            name=Path(files[0]).name,
+            name=Path((rdf or files)[0]).name,
             **chosen,
         )
     data.provenance["sha256"] = {Path(path).name: sha256(Path(path)) for path in files}

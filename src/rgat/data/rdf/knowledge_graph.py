@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from rgat.checks import check_count, check_word
-from rgat.data.dataset import MISSING, NodeData
+from rgat.data.dataset import MISSING, PARTS, NodeData
 from rgat.data.rdf.features import encode, learn_vocabulary
 from rgat.data.rdf.graph import all_relation_names, relational_graph
-from rgat.data.rdf.labels import FilePath, LabelSource, find_labels, match_labels
+from rgat.data.rdf.labels import FilePath, Label, LabelSource, NodeLabels, find_labels, match_labels
 from rgat.data.rdf.reader import Triples, read_triples
+from rgat.data.store.stored_graph import StoredGraph, find_store
 from rgat.graph import RelationalGraph
 
 
@@ -44,7 +46,8 @@ def from_rdf(
     """Read a knowledge graph and the classes of some of its nodes.
 
     Args:
-        files: one or several RDF files; see :func:`rgat.data.rdf.reader.read_triples`.
+        files: one or several RDF files; see :func:`rgat.data.rdf.reader.read_triples`. Or one store, which brings its
+            inverses, self-loops and features, and its labels where no others are given.
         labels: a TSV or CSV file of nodes and classes, split by ``split_column`` or else at random, stratified.
         label_predicate: the IRI whose triples name the class of their subject, instead of ``labels``. These triples and
             their inverses are removed from the graph.
@@ -73,9 +76,79 @@ def from_rdf(
         check_count("hops", hops)
     check_word("literals", literals, ("nodes", "dropped", "features"))
     features = (*features, "literals") if literals == "features" else features
-    triples = read_triples(files, format, "nodes" if "literals" in features else literals, blank_nodes, drop_predicates)
-    data = label_triples(triples, source, features, inverses, self_loops, name)
+    if (store := find_store(files)) is not None:
+        _refuse_with_store(store, literals, blank_nodes, format=format, drop_predicates=drop_predicates)
+        _refuse_other_relations(store, inverses, self_loops)
+        data = _label_store(store, source, features, name)
+    else:
+        as_nodes = "nodes" if "literals" in features else literals
+        triples = read_triples(files, format, as_nodes, blank_nodes, drop_predicates)
+        data = label_triples(triples, source, features, inverses, self_loops, name)
     return data if hops is None else prune(data, hops)
+
+
+def load_triples(files: FilePath | Sequence[FilePath]) -> Triples:
+    """Return the triples of RDF files, or of a store without features."""
+    store = find_store(files)
+    if store is None:
+        return read_triples(files)
+    if store.x is not None:
+        raise ValueError(f"{store.path}: must be a store without features here, got one with; convert it without them")
+    return store.to_triples()
+
+
+def _label_store(store: StoredGraph, source: LabelSource, features: Sequence[str], name: str) -> NodeData:
+    """Return the data set of a store, in memory."""
+    if store.x is not None and (features or source.label_predicate is not None):
+        option = "label_predicate" if source.label_predicate is not None else "features"
+        raise ValueError(
+            f"{store.path}: `{option}` must be left out, because the store has features already; "
+            f"give it to `rgat data convert`"
+        )
+    triples, x, provenance = store.to_triples(), store.x, dict[str, Any]()
+    if source.is_empty and store.labels is not None:
+        labels = _named_labels(store, store.labels)
+    else:
+        triples, labels = find_labels(triples, source)
+    if x is not None:
+        x = x.to(torch.float32, copy=True)
+        provenance = {word: store.provenance[word] for word in ("vocabulary",) if word in store.provenance}
+    elif features:
+        triples, x, provenance = _featurise(triples, features)
+    options = (store.manifest.inverses, store.manifest.self_loops)
+    return _attach(triples, x, labels, source, *options, name, provenance)
+
+
+def _named_labels(store: StoredGraph, labels: NodeLabels) -> list[Label]:
+    names, origin = [*PARTS, None], str(store.path)
+    columns = (labels.nodes.tolist(), labels.classes.tolist(), labels.parts.tolist())
+    return [
+        Label(store.node_names[node], labels.class_names[class_id], names[part], origin)
+        for node, class_id, part in zip(*columns, strict=True)
+    ]
+
+
+def _refuse_with_store(store: StoredGraph, literals: str, blank_nodes: str, **given: Any) -> None:
+    """Raise if an option is given that chooses triples, which is done when a store is written."""
+    stored = store.provenance
+    given["literals"] = None if literals in ("nodes", "features", stored.get("literals")) else literals
+    given["blank_nodes"] = None if blank_nodes in ("kept", stored.get("blank_nodes")) else blank_nodes
+    for option, value in given.items():
+        if value:
+            shown = "--drop" if option == "drop_predicates" else f"--{option.replace('_', '-')}"
+            raise ValueError(
+                f"{store.path}: `{option}` must be chosen when a store is written; give {shown} to `rgat data convert`"
+            )
+
+
+def _refuse_other_relations(store: StoredGraph, inverses: bool, self_loops: bool) -> None:
+    """Raise if relations are to be left out that the store has."""
+    for option, wanted in (("inverses", inverses), ("self_loops", self_loops)):
+        if getattr(store.manifest, option) and not wanted:
+            raise ValueError(
+                f"{store.path}: `{option}` must be chosen when a store is written; "
+                f"give --no-{option.replace('_', '-')} to `rgat data convert`"
+            )
 
 
 def label_triples(
@@ -90,9 +163,27 @@ def label_triples(
     triples, labels = find_labels(triples, source)
     x, provenance = None, dict[str, Any]()
     if features:
-        vocabulary = learn_vocabulary(triples, features)
-        triples, x = encode(triples, vocabulary)
-        provenance["vocabulary"] = asdict(vocabulary)
+        triples, x, provenance = _featurise(triples, features)
+    return _attach(triples, x, labels, source, inverses, self_loops, name, provenance)
+
+
+def _featurise(triples: Triples, features: Sequence[str]) -> tuple[Triples, Tensor, dict[str, Any]]:
+    """Return the triples that remain, node features, and the vocabulary as provenance."""
+    vocabulary = learn_vocabulary(triples, features)
+    return *encode(triples, vocabulary), {"vocabulary": asdict(vocabulary)}
+
+
+def _attach(
+    triples: Triples,
+    x: Tensor | None,
+    labels: Sequence[Label],
+    source: LabelSource,
+    inverses: bool,
+    self_loops: bool,
+    name: str,
+    provenance: dict[str, Any],
+) -> NodeData:
+    """Return a data set of triples and features, with labels matched to its nodes and split."""
     matched = match_labels(labels, triples.node_names, source.skip_unknown)
     if matched.num_unknown:
         provenance["unknown_nodes"] = matched.num_unknown

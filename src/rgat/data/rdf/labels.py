@@ -44,6 +44,11 @@ class LabelSource:
     seed: int = 0
     skip_unknown: bool = False
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are no labels."""
+        return all(getattr(self, name) is None for name in ("labels", "label_predicate", *PARTS))
+
     def __post_init__(self) -> None:
         by_part = any(getattr(self, part) is not None for part in PARTS)
         if (self.labels is not None) + by_part + (self.label_predicate is not None) > 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -102,6 +103,15 @@ def open_store(path: str | PathLike[str]) -> StoredGraph:
     path = Path(path).absolute()
     manifest = read_manifest(path)
     return _Opening(path, manifest).open()
+
+
+def find_store(files: str | PathLike[str] | Sequence[str | PathLike[str]]) -> StoredGraph | None:
+    """Open the store among some files, which must be alone; None if all are files."""
+    paths = [Path(files)] if isinstance(files, (str, PathLike)) else [Path(file) for file in files]
+    stores = [path for path in paths if path.is_dir()]
+    if stores and len(paths) > 1:
+        raise ValueError(f"a store must be given alone, got {stores[0]} and {len(paths) - 1} more; convert all to one")
+    return open_store(stores[0]) if stores else None
 
 
 class _Opening:
