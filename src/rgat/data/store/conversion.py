@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from os import PathLike
 from typing import Any
 
@@ -16,6 +16,8 @@ from rgat.data.rdf.blank_nodes import name_blank_nodes
 from rgat.data.rdf.features import FEATURES
 from rgat.data.rdf.labels import FilePath, LabelSource, match_labels, read_label_tables, take_labels
 from rgat.data.rdf.reader import Triples, TripleStream, dropped_predicates
+from rgat.data.store.features import SortedTriples, feature_rows, learn_vocabulary
+from rgat.data.store.sorting import TripleSorter
 from rgat.data.store.spool import Mask, Selection, Spool
 from rgat.data.store.stored_graph import StoredGraph, open_store
 from rgat.data.store.writer import MEMORY, StoreWriter, disk_error
@@ -155,7 +157,7 @@ class _Conversion:
             self._take_labels(selection, self.source.label_predicate)
         self.progress("naming", 0.5, self.spool.rows)
         with_literals = "literals" in options.features
-        used, _, linking = selection.used(is_literal if with_literals else None)
+        used, stated, linking = selection.used(is_literal if with_literals else None)
         in_graph = used & ~is_literal if with_literals else used
         nodes, relations = _Numbering(in_graph, self.names), _Numbering(linking, self.predicates)
         with StoreWriter(
@@ -171,8 +173,10 @@ class _Conversion:
             self.progress("naming", 1.0, self.spool.rows)
             self._add_labels(writer)
             self._add_edges(writer, selection, nodes, relations)
+            if options.features:
+                self._add_features(writer, selection, _Numbering(used, self.names), _Numbering(stated, self.predicates))
 
-    def _add_edges(self, writer: StoreWriter, selection: Selection, nodes: Any, relations: Any) -> None:
+    def _add_edges(self, writer: StoreWriter, selection: Selection, nodes: _Numbering, relations: _Numbering) -> None:
         done = 0
         for rows in selection:
             ends, relation = nodes.new_id[rows[:, [0, 2]]], relations.new_id[rows[:, 1]]
@@ -182,6 +186,21 @@ class _Conversion:
             self.progress("sorting", 0.5 * done / max(self.spool.rows, 1), self.spool.rows)
         writer.sort_edges()
         self.progress("sorting", 1.0, self.spool.rows)
+
+    def _add_features(
+        self, writer: StoreWriter, selection: Selection, nodes: _Numbering, relations: _Numbering
+    ) -> None:
+        """Write the node features, whose literals are no nodes of the store."""
+        sizes = (len(nodes.order), len(relations.order), len(nodes.order))
+        sorter = TripleSorter(self.scratch.temporary, sizes, self.options.memory)
+        for rows in selection:
+            sorter.add(nodes.new_id[rows[:, 0]], relations.new_id[rows[:, 1]], nodes.new_id[rows[:, 2]])
+        triples = SortedTriples(self.scratch.temporary, sorter, nodes.sorted_name, list(relations.sorted_names()))
+        vocabulary = learn_vocabulary(triples, self.options.features)
+        writer.provenance["vocabulary"] = asdict(vocabulary)
+        for x, share in feature_rows(triples, vocabulary, writer):
+            writer.add_features(x)
+            self.progress("features", share, self.spool.rows)
 
     def _add_labels(self, writer: StoreWriter) -> None:
         if not self.labels:
@@ -248,6 +267,10 @@ class _Numbering:
         self.order = np.array(sorted(np.flatnonzero(used).tolist(), key=names.__getitem__), dtype=np.int32)
         self.new_id = np.full(len(names), -1, dtype=np.int32)
         self.new_id[self.order] = np.arange(len(self.order), dtype=np.int32)
+
+    def sorted_name(self, new_id: int) -> str:
+        """Return the name with a new id."""
+        return str(self.names[self.order[new_id]], "utf-8")
 
     def sorted_names(self) -> Iterator[Any]:
         """Yield the used names in order."""

@@ -144,6 +144,15 @@ class StoreWriter:
                 self._sizes = self._write_edges()
         return self._sizes
 
+    def groups(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
+        """Return ``node_ptr``, ``group_ptr`` and ``group_relation`` of the sorted edges, mapped into memory."""
+        _, num_groups = self.sort_edges()
+        return (
+            map_array(self._file("node_ptr"), np.int64, (self.num_nodes + 1,)),
+            map_array(self._file("group_ptr"), np.int64, (num_groups + 1,)),
+            map_array(self._file("group_relation"), np.int32, (num_groups,)),
+        )
+
     def finish(self) -> None:
         """Write the sorted edges and the manifest, and give the store its name."""
         with self._discarding():
