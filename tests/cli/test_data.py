@@ -34,7 +34,7 @@ def test_mistakes_are_one_sentence(tmp_path, rgat):
     for arguments, message in (
         (("convert", "missing.nt", tmp_path / "store"), "missing.nt: cannot be read"),
         (("convert", write(tmp_path)), "Missing argument"),
-        (("convert", write(tmp_path), tmp_path), "must not exist or be an empty folder"),
+        (("convert", write(tmp_path), tmp_path), "must be a new or empty folder"),
         (("stats", tmp_path), "must be a store, but has no store.json"),
         (("stats", "institute", "--verify"), "`--verify` must come with a store"),
     ):

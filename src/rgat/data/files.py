@@ -225,7 +225,8 @@ class NewFolder:
         self.path = Path(path)
         with _write_errors(self.path):
             if self.path.exists() and not (self.path.is_dir() and not any(self.path.iterdir())):
-                raise ValueError(f"{self.path} must not exist or be an empty folder, but holds files; choose another")
+                found = "holds files" if self.path.is_dir() else "is a file"
+                raise ValueError(f"{self.path} must be a new or empty folder, but {found}; choose another")
             self.path.parent.mkdir(parents=True, exist_ok=True)
             _remove_stale_files(self.path.parent)
             prefix = f".rgat-{_host()}-{os.getpid()}-"

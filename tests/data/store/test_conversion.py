@@ -1,4 +1,5 @@
 import gzip
+import tracemalloc
 
 import numpy as np
 import pyoxigraph as ox
@@ -134,6 +135,7 @@ BAD = [
     ({"drop_predicates": [f"{EX}d"]}, r"predicates to leave out must be in the files, got <.*d>"),
     ({"format": "ntripels"}, r'`format` must be .* did you mean "ntriples"\?'),
     ({"format": "turtle"}, r"graph\.nt.*not valid turtle"),
+    ({"seed": 3}, "`shares` and `seed` must be given where the labels are used"),
     ({"labels": "missing.tsv"}, r"missing\.tsv: cannot be read"),
     ({"labels": "labels.tsv", "label_predicate": f"{EX}age"}, "labels must come as one file"),
 ]
@@ -149,7 +151,7 @@ def test_bad_input_is_refused_and_nothing_is_left(tmp_path, options, message):
 
 def test_an_existing_store_is_refused_before_the_files_are_read(tmp_path):
     convert(write(tmp_path), tmp_path / "store")
-    with pytest.raises(ValueError, match="store must not exist or be an empty folder, but holds files"):
+    with pytest.raises(ValueError, match="store must be a new or empty folder, but holds files"):
         convert(tmp_path / "missing.nt", tmp_path / "store")
 
 
@@ -189,3 +191,16 @@ def test_progress_is_reported_for_every_step(tmp_path):
 def test_a_file_without_triples_gives_an_empty_store(tmp_path):
     store = convert(write(tmp_path, ""), tmp_path / "store")
     assert (store.num_nodes, store.num_edges, store.relation_names) == (0, 0, ("self",))
+
+
+def test_memory_does_not_grow_with_the_number_of_triples(tmp_path, monkeypatch):
+    monkeypatch.setattr(spool, "_CHUNK", 1_000)
+    monkeypatch.setattr(writer, "_CHUNK", 1_000)
+    peaks = []
+    for count in (15_000, 60_000):
+        path = write(tmp_path, made_up(count), f"{count}.nt")
+        tracemalloc.start()
+        convert(path, tmp_path / str(count), memory=1)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < peaks[0] + 300_000  # 45,000 more triples would take 540,000 bytes as three columns of int32

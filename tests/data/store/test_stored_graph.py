@@ -90,6 +90,30 @@ def test_a_foreign_or_damaged_manifest_is_refused(folder, damage, message):
         open_store(folder)
 
 
+MADE_UP = [
+    {"num_nodes": "3"},
+    {"num_edges": -1},
+    {"num_groups": None},
+    {"inverses": 1},
+    {"relation_names": [7]},
+    {"feature_type": "object"},
+    {"provenance": []},
+    {"files": []},
+    {"files": {"source.npy": 7}},
+]
+
+
+@pytest.mark.parametrize("fields", MADE_UP, ids=str)
+def test_a_made_up_manifest_is_refused(folder, fields):
+    path = folder / "store.json"
+    content = json.loads(path.read_text()) | fields
+    del content["format"], content["version"], content["crc32"]
+    content = {"format": "rgat store", "version": 1, "crc32": manifest_module._seal(content)} | content
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"store\.json: has changed since it was written; write it again"):
+        open_store(folder)
+
+
 def test_a_manifest_that_is_a_folder_is_refused(folder):
     (folder / "store.json").unlink()
     (folder / "store.json").mkdir()

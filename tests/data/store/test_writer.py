@@ -176,8 +176,10 @@ def test_a_folder_with_files_is_refused_and_an_empty_one_is_used(tmp_path):
     full.mkdir()
     empty.mkdir()
     (full / "file").touch()
-    with pytest.raises(ValueError, match="full must not exist or be an empty folder, but holds files"):
+    with pytest.raises(ValueError, match="full must be a new or empty folder, but holds files"):
         StoreWriter(full, 3, ["p"])
+    with pytest.raises(ValueError, match="file must be a new or empty folder, but is a file; choose another"):
+        StoreWriter(full / "file", 3, ["p"])
     assert write(empty, [], 3).num_nodes == 3
 
 

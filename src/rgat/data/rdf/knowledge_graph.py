@@ -46,11 +46,9 @@ def from_rdf(
     """Read a knowledge graph and the classes of some of its nodes.
 
     Args:
-        files: one or several RDF files; see :func:`rgat.data.rdf.reader.read_triples`. Or one store, which brings its
-            inverses, self-loops and features, and its labels where no others are given.
+        files: one or several RDF files, or a store with its relations, features and, unless others are given, labels.
         labels: a TSV or CSV file of nodes and classes, split by ``split_column`` or else at random, stratified.
-        label_predicate: the IRI whose triples name the class of their subject, instead of ``labels``. These triples and
-            their inverses are removed from the graph.
+        label_predicate: the IRI whose triples name the class of their subject; they and their inverses are removed.
         train: a label file of the training part, instead of ``labels``.
         valid: a label file of the validation part.
         test: a label file of the test part.
@@ -74,17 +72,21 @@ def from_rdf(
     source = LabelSource(labels, label_predicate, train, valid, test, *columns, shares, seed, skip_unknown)
     if hops is not None:
         check_count("hops", hops)
-    check_word("literals", literals, ("nodes", "dropped", "features"))
-    features = (*features, "literals") if literals == "features" else features
+    literals, features = _with_literals(literals, features)
     if (store := find_store(files)) is not None:
-        _refuse_with_store(store, literals, blank_nodes, format=format, drop_predicates=drop_predicates)
-        _refuse_other_relations(store, inverses, self_loops)
+        _refuse_with_store(store, format, literals, blank_nodes, drop_predicates, inverses, self_loops)
         data = _label_store(store, source, features, name)
     else:
-        as_nodes = "nodes" if "literals" in features else literals
-        triples = read_triples(files, format, as_nodes, blank_nodes, drop_predicates)
+        triples = read_triples(files, format, literals, blank_nodes, drop_predicates)
         data = label_triples(triples, source, features, inverses, self_loops, name)
     return data if hops is None else prune(data, hops)
+
+
+def _with_literals(literals: str, features: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """Return how to read literals, "nodes" or "dropped", and all features: literals become these from nodes."""
+    check_word("literals", literals, ("nodes", "dropped", "features"))
+    features = (*features, "literals") if literals == "features" else features
+    return "nodes" if "literals" in features else literals, features
 
 
 def load_triples(files: FilePath | Sequence[FilePath]) -> Triples:
@@ -103,7 +105,7 @@ def _label_store(store: StoredGraph, source: LabelSource, features: Sequence[str
         option = "label_predicate" if source.label_predicate is not None else "features"
         raise ValueError(
             f"{store.path}: `{option}` must be left out, because the store has features already; "
-            f"give it to `rgat data convert`"
+            "give it to `rgat data convert`"
         )
     triples, x, provenance = store.to_triples(), store.x, dict[str, Any]()
     if source.is_empty and store.labels is not None:
@@ -128,26 +130,30 @@ def _named_labels(store: StoredGraph, labels: NodeLabels) -> list[Label]:
     ]
 
 
-def _refuse_with_store(store: StoredGraph, literals: str, blank_nodes: str, **given: Any) -> None:
-    """Raise if an option is given that chooses triples, which is done when a store is written."""
-    stored = store.provenance
-    given["literals"] = None if literals in ("nodes", "features", stored.get("literals")) else literals
-    given["blank_nodes"] = None if blank_nodes in ("kept", stored.get("blank_nodes")) else blank_nodes
-    for option, value in given.items():
-        if value:
-            shown = "--drop" if option == "drop_predicates" else f"--{option.replace('_', '-')}"
+def _refuse_with_store(
+    store: StoredGraph,
+    format: str | None,  # noqa: A002
+    literals: str,
+    blank_nodes: str,
+    drop_predicates: Sequence[str],
+    inverses: bool,
+    self_loops: bool,
+) -> None:
+    """Raise if an option is given that chooses triples or relations, which is done when a store is written."""
+    stored, manifest = store.provenance, store.manifest
+    refused = {
+        "format": format is not None,
+        "literals": literals not in ("nodes", stored.get("literals")),
+        "blank-nodes": blank_nodes not in ("kept", stored.get("blank_nodes")),
+        "drop": len(drop_predicates) > 0,
+        "no-inverses": manifest.inverses and not inverses,
+        "no-self-loops": manifest.self_loops and not self_loops,
+    }
+    for option, is_refused in refused.items():
+        if is_refused:
             raise ValueError(
-                f"{store.path}: `{option}` must be chosen when a store is written; give {shown} to `rgat data convert`"
-            )
-
-
-def _refuse_other_relations(store: StoredGraph, inverses: bool, self_loops: bool) -> None:
-    """Raise if relations are to be left out that the store has."""
-    for option, wanted in (("inverses", inverses), ("self_loops", self_loops)):
-        if getattr(store.manifest, option) and not wanted:
-            raise ValueError(
-                f"{store.path}: `{option}` must be chosen when a store is written; "
-                f"give --no-{option.replace('_', '-')} to `rgat data convert`"
+                f"{store.path}: triples and relations must be chosen when a store is written; "
+                f"give --{option} to `rgat data convert` instead"
             )
 
 

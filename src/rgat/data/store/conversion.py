@@ -14,7 +14,7 @@ from rgat.checks import check_word
 from rgat.data.files import NewFolder
 from rgat.data.rdf.blank_nodes import name_blank_nodes
 from rgat.data.rdf.features import FEATURES
-from rgat.data.rdf.labels import FilePath, LabelSource, match_labels, read_label_tables, take_labels
+from rgat.data.rdf.labels import FilePath, Label, LabelSource, match_labels, read_label_tables, take_labels
 from rgat.data.rdf.reader import Triples, TripleStream, dropped_predicates
 from rgat.data.store.features import SortedTriples, feature_rows, learn_vocabulary
 from rgat.data.store.sorting import TripleSorter
@@ -51,14 +51,6 @@ def convert(
     store: str | PathLike[str],
     labels: FilePath | None = None,
     *,
-    label_predicate: str | None = None,
-    train: FilePath | None = None,
-    valid: FilePath | None = None,
-    test: FilePath | None = None,
-    node_column: str | None = None,
-    label_column: str | None = None,
-    split_column: str | None = None,
-    skip_unknown: bool = False,
     format: str | None = None,  # noqa: A002
     inverses: bool = True,
     self_loops: bool = True,
@@ -68,6 +60,7 @@ def convert(
     drop_predicates: Sequence[str] = (),
     memory: int = MEMORY,
     progress: Progress | None = None,
+    **labelling: Any,
 ) -> StoredGraph:
     """Write a knowledge graph as a store, and open it.
 
@@ -78,17 +71,8 @@ def convert(
 
     Args:
         files: one or several RDF files, plain or compressed.
-        store: the folder to write, which must not exist or be empty.
+        store: the folder to write, which must be new or empty.
         labels: a TSV or CSV file of nodes and classes, to be kept in the store.
-        label_predicate: the IRI whose triples name the class of their subject, instead of ``labels``. These triples and
-            their inverses are removed from the graph.
-        train: a label file of the training part, instead of ``labels``.
-        valid: a label file of the validation part.
-        test: a label file of the test part.
-        node_column: the column that names the node; by default the first.
-        label_column: the column that names the class; by default the last other one.
-        split_column: a column with the words train, valid and test; without it, labels are split when they are used.
-        skip_unknown: leave out labels of nodes that are not in the graph.
         format: format of the RDF files, if their suffixes do not tell it.
         inverses: add an inverse of every relation.
         self_loops: add a relation from every node to itself.
@@ -98,15 +82,18 @@ def convert(
         drop_predicates: IRIs whose triples are left out.
         memory: bytes for sorting triples.
         progress: is called with the name of a step, the share of it that is done, and the number of triples read.
+        **labelling: other labels, columns and ``skip_unknown``, as arguments of :func:`rgat.data.from_rdf`. Labels
+            without a part are split when they are used.
     """
-    columns = (node_column, label_column, split_column)
-    source = LabelSource(labels, label_predicate, train, valid, test, *columns, skip_unknown=skip_unknown)
+    source = LabelSource(labels, **labelling)
+    if "shares" in labelling or "seed" in labelling:
+        raise ValueError("`shares` and `seed` must be given where the labels are used, such as to `from_rdf(STORE)`")
     drop_predicates = (drop_predicates,) if isinstance(drop_predicates, str) else tuple(drop_predicates)
     features = tuple(dict.fromkeys((*features, "literals") if literals == "features" else features))
     options = _Options(inverses, self_loops, literals, features, blank_nodes, drop_predicates, memory)
-    stream = TripleStream(files, format)
+    stream, tables = TripleStream(files, format), read_label_tables(source)
     scratch = NewFolder(store)
-    conversion = _Conversion(scratch, options, source, progress or (lambda step, share, triples: None))
+    conversion = _Conversion(scratch, options, source, tables, progress or (lambda step, share, triples: None))
     try:
         conversion.read(stream)
         conversion.write()
@@ -120,9 +107,11 @@ def convert(
 class _Conversion:
     """The steps of a conversion, and what they pass on."""
 
-    def __init__(self, scratch: NewFolder, options: _Options, source: LabelSource, progress: Progress) -> None:
+    def __init__(
+        self, scratch: NewFolder, options: _Options, source: LabelSource, labels: list[Label], progress: Progress
+    ) -> None:
         self.scratch, self.options, self.source, self.progress = scratch, options, source, progress
-        self.labels = read_label_tables(source)  # before the files are read, which may take hours
+        self.labels = labels
         self.needed = 0  # bytes on the disk, estimated
         self.names: list[bytes] = []  # of nodes, by the ids of the spool
         self.predicates: list[str] = []

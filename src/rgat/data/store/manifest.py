@@ -90,8 +90,7 @@ def read_manifest(folder: Path) -> Manifest:
     version = content.pop("version", None)
     if version != VERSION:
         raise ValueError(f"{folder}: must be a store of version {VERSION}, got version {version}; {_AGAIN}")
-    names = {entry.name for entry in fields(Manifest)}
-    if content.pop("crc32", None) != _seal(content) or content.keys() != names:
+    if content.pop("crc32", None) != _seal(content) or not _is_valid(content):
         raise ValueError(f"{folder / NAME}: has changed since it was written; {_AGAIN}")
     files = {name: StoredFile(**entry) for name, entry in content.pop("files").items()}
     manifest = Manifest(**content, files=files)
@@ -113,3 +112,22 @@ def check_contents(folder: Path, manifest: Manifest) -> None:
 
 def _seal(content: dict[str, Any]) -> int:
     return zlib.crc32(json.dumps(content, sort_keys=True).encode())
+
+
+def _is_valid(content: dict[str, Any]) -> bool:
+    """Whether the fields of a manifest are there and have the right types; some program may have made it up."""
+    if content.keys() != {entry.name for entry in fields(Manifest)}:
+        return False
+    counts = [content[f"num_{name}"] for name in ("nodes", "edges", "groups", "triples", "labels")]
+    counts += [content[name] for name in ("name_bytes", "num_features") if content[name] is not None]
+    files, names = content["files"], [*content["relation_names"], *(content["classes"] or ())]
+    sizes = {entry.name for entry in fields(StoredFile)}
+    return (
+        all(type(count) is int and count >= 0 for count in counts)
+        and all(type(content[flag]) is bool for flag in ("inverses", "self_loops"))
+        and all(type(name) is str for name in names)
+        and content["feature_type"] in ("float16", "float32")
+        and isinstance(content["provenance"], dict)
+        and isinstance(files, dict)
+        and all(isinstance(file, dict) and file.keys() == sizes for file in files.values())
+    )

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 Ids = NDArray[Any]  # of any integer type
 
 _BYTES_PER_KEY = 24  # of memory while a run is sorted: the keys, a copy without duplicates, and a mask
+_COPIES = 16  # of the keys that are merged at once: sorted, without duplicates, and unpacked
 _MIN_RUN, _MIN_BLOCK = 1024, 64  # keys sorted, and keys of a run read, at once, however small the memory
 
 
@@ -70,7 +71,7 @@ class TripleSorter:
         self.filled = 0
 
     def _merge(self) -> Iterator[NDArray[Any]]:
-        size = max(self.memory // (4 * self.dtype.itemsize * max(len(self.runs), 1)), _MIN_BLOCK)
+        size = max(self.memory // (_COPIES * self.dtype.itemsize * max(len(self.runs), 1)), _MIN_BLOCK)
         runs = [_Run(path, self.dtype, size) for path in self.runs]
         while runs := [run for run in runs if run.read()]:
             # Beyond the smallest end of a block, a run may have more keys that are not read yet.

@@ -34,7 +34,7 @@ class StoreWriter:
     an interruption leaves nothing behind.
 
     Args:
-        path: the folder of the store, which must not exist or be empty.
+        path: the folder of the store, which must be new or empty.
         nodes: the number of nodes, or their names, sorted and distinct.
         relation_names: names of the relations.
         inverses: add an inverse of every relation.
