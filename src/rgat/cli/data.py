@@ -131,7 +131,7 @@ class StoreOptions:
     drop_predicates: Annotated[
         list[str] | None, Option("--drop", metavar="IRI", help="Predicate to leave out; repeat for several.")
     ] = None
-    literals: Annotated[str, Option(metavar="KIND", help="Make literals nodes or features, or dropped.")] = "nodes"
+    literals: Annotated[str, Option(metavar="KIND", help="Literals: nodes, features or dropped.")] = "nodes"
     blank_nodes: Annotated[str, Option(metavar="KIND", help="Blank nodes: kept or dropped.")] = "kept"
     features: Annotated[
         str | None, Option(metavar="LIST", help="Node features: types, degrees, literals, with commas.")

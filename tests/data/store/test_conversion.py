@@ -1,3 +1,4 @@
+import errno
 import gzip
 import tracemalloc
 
@@ -163,6 +164,20 @@ def test_a_full_disk_is_one_sentence_with_the_size_needed(tmp_path, full_disk, s
     )
     with pytest.raises(ValueError, match=message), full_disk(size):
         convert(path, tmp_path / "store")
+    assert leftovers(tmp_path) == ["graph.nt"]
+
+
+@pytest.mark.parametrize(
+    "where", ["spool.Spool.append", "arrays.ArrayWriter.append", "sorting.TripleSorter._write_run"]
+)
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_called_so_wherever_it_fills_up(tmp_path, monkeypatch, where, number):
+    def fail(*arguments):
+        raise OSError(number, "some words of the system")
+
+    monkeypatch.setattr(f"rgat.data.store.{where}", fail)
+    with pytest.raises(ValueError, match=r"store: cannot be written: the disk is full \(it needs about .* kB on this"):
+        convert(write(tmp_path, made_up(500)), tmp_path / "store")
     assert leftovers(tmp_path) == ["graph.nt"]
 
 

@@ -100,6 +100,7 @@ MADE_UP = [
     {"provenance": []},
     {"files": []},
     {"files": {"source.npy": 7}},
+    {"files": {"../source.npy": {"bytes": 1, "crc32": 1}}},
 ]
 
 

@@ -49,6 +49,15 @@ def test_a_store_holds_the_incoming_edges_of_its_graph(tmp_path, inverses, self_
     assert not any(path.name.startswith("run-") for path in store.path.iterdir())
 
 
+def test_ids_of_any_integer_type_are_accepted(tmp_path):
+    source, relation, target = edges(np.random.default_rng(0), 300, 200, 200)
+    names = [f"p{number:03}" for number in range(200)]
+    wide = write(tmp_path / "wide", [(source, relation, target)], 200, names)
+    for kind in (np.uint8, np.int16, np.uint64):
+        store = write(tmp_path / kind.__name__, [[x.astype(kind) for x in (source, relation, target)]], 200, names)
+        assert store.manifest == wide.manifest
+
+
 def test_little_memory_gives_the_same_store_as_much(tmp_path, monkeypatch):
     chunks = [edges(np.random.default_rng(seed), 5_000, 400) for seed in range(4)]
     store = write(tmp_path / "much", chunks, 400)

@@ -15,7 +15,7 @@ from rgat.data.files import NewFolder
 from rgat.data.rdf.blank_nodes import name_blank_nodes
 from rgat.data.rdf.features import FEATURES
 from rgat.data.rdf.labels import FilePath, Label, LabelSource, match_labels, read_label_tables, take_labels
-from rgat.data.rdf.reader import Triples, TripleStream, dropped_predicates
+from rgat.data.rdf.reader import Triples, TripleStream, dropped_predicates, sort_triples
 from rgat.data.store.features import SortedTriples, feature_rows, learn_vocabulary
 from rgat.data.store.sorting import TripleSorter
 from rgat.data.store.spool import Mask, Selection, Spool
@@ -91,11 +91,11 @@ def convert(
     drop_predicates = (drop_predicates,) if isinstance(drop_predicates, str) else tuple(drop_predicates)
     features = tuple(dict.fromkeys((*features, "literals") if literals == "features" else features))
     options = _Options(inverses, self_loops, literals, features, blank_nodes, drop_predicates, memory)
-    stream, tables = TripleStream(files, format), read_label_tables(source)
+    tables = read_label_tables(source)  # before the files are read, which may take hours
     scratch = NewFolder(store)
     conversion = _Conversion(scratch, options, source, tables, progress or (lambda step, share, triples: None))
     try:
-        conversion.read(stream)
+        conversion.read(TripleStream(files, format))
         conversion.write()
     except OSError as error:
         raise disk_error(scratch.path, error, conversion.needed) from error
@@ -146,7 +146,7 @@ class _Conversion:
             self._take_labels(selection, self.source.label_predicate)
         self.progress("naming", 0.5, self.spool.rows)
         with_literals = "literals" in options.features
-        used, stated, linking = selection.used(is_literal if with_literals else None)
+        used, predicates, linking = selection.used(is_literal if with_literals else None)
         in_graph = used & ~is_literal if with_literals else used
         nodes, relations = _Numbering(in_graph, self.names), _Numbering(linking, self.predicates)
         with StoreWriter(
@@ -157,13 +157,14 @@ class _Conversion:
             self_loops=options.self_loops,
             memory=options.memory,
             provenance=self._provenance(),
+            needed=self.needed,
         ) as writer:
-            writer.needed = self.needed
             self.progress("naming", 1.0, self.spool.rows)
             self._add_labels(writer)
             self._add_edges(writer, selection, nodes, relations)
             if options.features:
-                self._add_features(writer, selection, _Numbering(used, self.names), _Numbering(stated, self.predicates))
+                nodes, relations = _Numbering(used, self.names), _Numbering(predicates, self.predicates)
+                self._add_features(writer, selection, nodes, relations)
 
     def _add_edges(self, writer: StoreWriter, selection: Selection, nodes: _Numbering, relations: _Numbering) -> None:
         done = 0
@@ -179,7 +180,7 @@ class _Conversion:
     def _add_features(
         self, writer: StoreWriter, selection: Selection, nodes: _Numbering, relations: _Numbering
     ) -> None:
-        """Write the node features, whose literals are no nodes of the store."""
+        """Write the node features; ``nodes`` are those of the store and the literals that become features."""
         sizes = (len(nodes.order), len(relations.order), len(nodes.order))
         sorter = TripleSorter(self.scratch.temporary, sizes, self.options.memory)
         for rows in selection:
@@ -204,34 +205,25 @@ class _Conversion:
         edges = selection.collect(lambda rows: is_blank[rows[:, 0]] | is_blank[rows[:, 2]])
         near = is_blank.copy()
         near[edges[:, [0, 2]]] = True
-        part = self._part(edges, near)
-        for node, name in zip(np.flatnonzero(near).tolist(), name_blank_nodes(*part), strict=True):
+        new_id, old_id = np.cumsum(near) - 1, np.flatnonzero(near).tolist()
+        edges[:, 0], edges[:, 2] = new_id[edges[:, 0]], new_id[edges[:, 2]]
+        names = name_blank_nodes([self.names[node].decode() for node in old_id], self.predicates, edges)
+        for node, name in zip(old_id, names, strict=True):
             self.names[node] = name.encode()
 
     def _take_labels(self, selection: Selection, predicate: str) -> None:
+        """Take the labels that a predicate gives to its subjects, and leave its triples and their inverses out."""
         iri = f"<{predicate.strip('<>')}>"
         number = self.predicates.index(iri) if iri in self.predicates else -1
         edges = selection.collect(lambda rows: rows[:, 1] == number)
-        relations = selection.used()[1]
         near = np.zeros(len(self.names), dtype=bool)
         near[edges[:, [0, 2]]] = True
-        names, _, local = self._part(edges, near)
-        order = sorted(range(len(names)), key=names.__getitem__)
-        rank = np.empty(len(names), dtype=np.int64)
-        rank[order] = np.arange(len(names))
-        present = sorted(self.predicates[relation] for relation in np.flatnonzero(relations).tolist())
-        table = np.stack(
-            [rank[local[:, 0]], np.full(len(edges), present.index(iri) if iri in present else 0), rank[local[:, 2]]], 1
-        )
-        triples = Triples([names[node] for node in order], present, table[np.lexsort((table[:, 2], table[:, 0]))])
-        _, self.labels = take_labels(triples, predicate)
-        selection.remove_labels(edges.astype(np.int32), number)
-
-    def _part(self, edges: NDArray[np.int64], nodes: Mask) -> tuple[list[str], list[str], NDArray[np.int64]]:
-        """Return names of some nodes, of all predicates, and edges between these nodes in ids of these names."""
-        new_id = np.cumsum(nodes) - 1
-        local = np.stack([new_id[edges[:, 0]], edges[:, 1], new_id[edges[:, 2]]], axis=1)
-        return [self.names[node].decode() for node in np.flatnonzero(nodes).tolist()], self.predicates, local
+        nodes, relations = _Numbering(near, self.names), _Numbering(selection.used()[1], self.predicates)
+        names, relation_names = [name.decode() for name in nodes.sorted_names()], list(relations.sorted_names())
+        columns = [nodes.new_id[edges[:, 0]], relations.new_id[edges[:, 1]], nodes.new_id[edges[:, 2]]]
+        table = sort_triples(np.stack(columns, axis=1).astype(np.int64), len(names), len(relation_names))
+        _, self.labels = take_labels(Triples(names, relation_names, table), predicate)
+        selection.remove_labels(edges, number)
 
     def _needed(self, triples: float) -> int:
         per_triple = _BYTES_PER_TRIPLE + _BYTES_PER_EDGE * (1 + self.options.inverses)

@@ -130,4 +130,5 @@ def _is_valid(content: dict[str, Any]) -> bool:
         and isinstance(content["provenance"], dict)
         and isinstance(files, dict)
         and all(isinstance(file, dict) and file.keys() == sizes for file in files.values())
+        and all(Path(name).name == name for name in files)
     )

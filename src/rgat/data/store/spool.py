@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,7 +64,7 @@ class Selection:
                 keep &= ~np.isin(self._pair(rows[:, 0], rows[:, 2]), self.removed_pairs)
             yield rows[keep]
 
-    def remove_labels(self, rows: Rows, predicate: int) -> None:
+    def remove_labels(self, rows: NDArray[np.int64], predicate: int) -> None:
         """Leave out the triples of a label predicate, of which ``rows`` are the distinct ones, and their inverses."""
         self.relations = self.relations.copy()
         self.relations[predicate] = False
@@ -97,5 +98,6 @@ class Selection:
     def _distinct(self, parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
         return sort_triples(np.concatenate(parts), len(self.nodes), len(self.relations))
 
-    def _pair(self, first: Rows, second: Rows) -> NDArray[np.int64]:
-        return first.astype(np.int64) * len(self.nodes) + second
+    def _pair(self, first: NDArray[Any], second: NDArray[Any]) -> NDArray[np.int64]:
+        pair: NDArray[np.int64] = first.astype(np.int64) * len(self.nodes) + second
+        return pair

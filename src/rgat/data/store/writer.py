@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -41,6 +41,7 @@ class StoreWriter:
         self_loops: add a relation from every node to itself.
         memory: bytes for sorting; besides, some arrays have an element per node.
         provenance: where the data come from, to be kept in the store.
+        needed: bytes that are needed on the disk, if known, to be named when it is full.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class StoreWriter:
         self_loops: bool = True,
         memory: int = MEMORY,
         provenance: dict[str, Any] | None = None,
+        needed: int | None = None,
     ) -> None:
         self._folder = NewFolder(path)
         self.path, self.folder = self._folder.path, self._folder.temporary
@@ -64,7 +66,7 @@ class StoreWriter:
         self._num_labels = 0
         self._name_bytes: int | None = None
         self._sizes: tuple[int, int] | None = None  # numbers of edges and groups, once they are sorted
-        self.needed: int | None = None  # bytes on the disk that the caller expects, for an error message
+        self.needed = needed
         with self._discarding():
             if isinstance(nodes, int):
                 check_count("nodes", nodes, least=0)
@@ -101,7 +103,7 @@ class StoreWriter:
                 source, relation, target = (column[start : start + _CHUNK] for column in columns)
                 self._edges.add(target, relation, source)
                 if self.inverses:
-                    self._edges.add(source, relation + len(self.relation_names), target)
+                    self._edges.add(source, relation.astype(np.int64) + len(self.relation_names), target)
 
     def add_features(self, rows: NDArray[Any]) -> None:
         """Add the features of the next nodes, ``[n, F]`` in float16 or float32, in the order of their ids."""
@@ -216,7 +218,8 @@ class StoreWriter:
     def discard(self) -> None:
         """Remove all that was written."""
         if self._features is not None:
-            self._features.file.close()
+            with suppress(OSError):  # the disk is full
+                self._features.file.close()
         self._folder.discard()
 
     def __enter__(self) -> StoreWriter:
