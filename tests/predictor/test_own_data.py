@@ -394,3 +394,30 @@ def test_a_long_smiles_is_no_file_and_options_that_say_nothing_are_refused(
         done = rgat("train", "--rdf", tmp_path / "missing.nt", "--labels", labels, "--out", tmp_path / "m", *words)
         assert done.returncode == 2
         assert message in unwrapped(done.stderr)  # and not that the file is missing: options are looked at first
+
+
+def test_a_store_trains_the_same_model_as_its_dump(tmp_path, files, rgat):
+    graph, labels = files
+    assert rgat("data", "convert", graph, tmp_path / "plain").returncode == 0
+    assert rgat("data", "convert", graph, tmp_path / "labelled", "--labels", labels).returncode == 0
+    quick = ("--epochs", 5, "--no-comparison")
+    for name, source in (
+        ("dump", ("--rdf", graph, "--labels", labels)),
+        ("plain", ("--rdf", tmp_path / "plain", "--labels", labels)),
+        ("labelled", ("--rdf", tmp_path / "labelled")),
+    ):
+        done = rgat("train", *source, *quick, "--out", tmp_path / f"model-{name}")
+        assert done.returncode == 0, done.stderr
+        assert rgat("predict", tmp_path / f"model-{name}", "--out", tmp_path / f"{name}.csv").returncode == 0
+    expected = (tmp_path / "dump.csv").read_text()
+    assert expected == (tmp_path / "plain.csv").read_text() == (tmp_path / "labelled.csv").read_text()
+    record = json.loads((tmp_path / "model-plain" / "fitted.json").read_text())
+    assert set(record["provenance"]["sha256"]) == {"store.json", labels.name}
+    for wrong, message in (
+        ((), "classes of some nodes must be given"),
+        (("--labels", labels, "--drop", "http://x/p"), "give --drop to `rgat data convert`"),
+        (("--labels", labels, "--rdf", graph), "a store must be given alone"),
+    ):
+        done = rgat("train", "--rdf", tmp_path / "plain", *wrong, "--out", tmp_path / "other")
+        assert done.returncode == 2
+        assert message in done.stderr

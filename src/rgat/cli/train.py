@@ -17,7 +17,9 @@ from rgat.cli.printing import print_line, print_table, step_bars
 class GraphFiles:
     """A person's own knowledge graph; the fields are named after those of `rgat.predictor.files.read`."""
 
-    rdf: Annotated[list[Path] | None, Option(metavar="FILE", help="RDF file of your graph; repeat for several.")] = None
+    rdf: Annotated[
+        list[Path] | None, Option(metavar="FILE", help="RDF file of your graph, repeat for several; or a store.")
+    ] = None
     labels: Annotated[Path | None, Option(metavar="FILE", help="TSV or CSV of nodes and their classes.")] = None
     test_labels: Annotated[
         Path | None, Option(metavar="FILE", help="Labels of the test part.  [default: a fifth of --labels]")

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from rgat.data.store import GraphStore as GraphStore  # re-exported: it is part of GraphData
+from rgat.data.graph_store import GraphStore as GraphStore  # re-exported: it is part of GraphData
 from rgat.graph import RelationalGraph
 
 MISSING = -1  # the class of a node or graph without a label

@@ -15,6 +15,8 @@ from rgat.data import GraphData, NodeData, from_rdf, from_smiles
 from rgat.data import load as load_data
 from rgat.data.benchmarks.download import sha256
 from rgat.data.files import open_lines
+from rgat.data.store.manifest import NAME as MANIFEST
+from rgat.data.store.stored_graph import find_store
 from rgat.locks import locked
 from rgat.predictor.explain_molecule import MoleculeExplanation
 from rgat.predictor.explain_node import ORDERS, NodeExplanation, RelationImportance
@@ -137,14 +139,16 @@ def read(
     else:
         labels, test_labels = chosen.pop("labels", None), chosen.pop("test_labels", None)
         has_predicate = chosen.get("label_predicate") is not None
-        if labels is None and not has_predicate:
+        store = find_store(list(rdf or ()))
+        if labels is None and not has_predicate and (store is None or store.labels is None):
             raise ValueError("classes of some nodes must be given: --labels FILE, or --label-predicate IRI")
         if labels is not None and has_predicate:
             raise ValueError("labels must come either from --labels or by --label-predicate, got both")
         chosen |= {"labels": labels} if test_labels is None else {"train": labels, "test": test_labels}
         graph, shares = list(rdf or ()), (1 - TEST_SHARE, 0.0)
         data = from_rdf(graph, shares=shares, seed=seed, name=Path(graph[0]).name, **chosen)
-        files = [*graph, *(path for path in (labels, test_labels) if path is not None)]
+        graph_files = graph if store is None else [store.path / MANIFEST]  # it has checksums of all others
+        files = [*graph_files, *(path for path in (labels, test_labels) if path is not None)]
     data.provenance["sha256"] = {Path(path).name: sha256(Path(path)) for path in files}
     return data
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from rgat.data import GraphData, NodeData
 from rgat.data.dataset import MISSING, PARTS
+from rgat.data.graph_store import AT_ONCE, GraphStore
 from rgat.data.padding import Capacity, PaddedBatch
-from rgat.data.store import AT_ONCE, GraphStore
 from rgat.graph import RelationalGraph
 from rgat.models import NodeClassifier, Stack
 from rgat.training.distributed import processes
