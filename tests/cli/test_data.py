@@ -50,7 +50,7 @@ def test_statistics_of_a_store_are_those_of_its_data_set(tmp_path, options):
     dump, labels = write(tmp_path, TRIPLES), table(tmp_path, LABELS)
     expected = statistics(from_rdf(dump, labels, shares=(1.0, 0.0), **options))
     numbers = store_statistics(convert(dump, tmp_path / "store", labels, **options))
-    same = set(numbers) - {"name", "features", "size", "train", "valid", "test"}
+    same = set(numbers) - {"name", "features", "bytes", "train", "valid", "test"}
     assert len(same) == 13
     assert numbers["label_counts"] == expected["label_counts"]
     same.remove("label_counts")

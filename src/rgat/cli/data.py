@@ -144,7 +144,7 @@ class StoreOptions:
 @app.command("convert")
 @grouped
 def convert_dumps(
-    dumps: Annotated[list[Path], Argument(metavar="DUMP...", help="RDF files, plain or compressed.")],
+    dumps: Annotated[list[Path], Argument(metavar="DUMP", help="RDF files, plain or compressed.")],
     store: Annotated[Path, Argument(metavar="STORE", help="Folder to write, new or empty.")],
     options: StoreOptions,
     memory: Annotated[int, Option(min=1, metavar="MB", help="Memory for sorting, beyond the names of nodes.")] = 256,
@@ -158,7 +158,7 @@ def convert_dumps(
       rgat train --rdf STORE --labels labels.tsv --out model
     """
     from rgat.data import convert
-    from rgat.data.store.statistics import size_on_disk
+    from rgat.data.store.writer import show_bytes
 
     arguments = asdict(options)
     test = arguments.pop("test_labels")
@@ -171,5 +171,5 @@ def convert_dumps(
     seconds = time.monotonic() - start
     print_line(
         f"{store}: {stored.num_nodes:,} nodes, {stored.manifest.num_triples:,} triples, {stored.num_edges:,} edges, "
-        f"{stored.num_relations:,} relations; {size_on_disk(stored)} in {seconds:.1f} s"
+        f"{stored.num_relations:,} relations; {show_bytes(stored.num_bytes)} in {seconds:.1f} s"
     )

@@ -231,7 +231,7 @@ class NewFolder:
             _remove_stale_files(self.path.parent)
             prefix = f".rgat-{_host()}-{os.getpid()}-"
             self.temporary = Path(tempfile.mkdtemp(prefix=prefix, suffix=".part", dir=self.path.parent))
-        self.discard = weakref.finalize(self, shutil.rmtree, self.temporary, ignore_errors=True)
+        self.discard = weakref.finalize(self, _remove_own_folder, self.temporary, os.getpid())
 
     def finish(self) -> None:
         """Rename the temporary folder to its final name."""
@@ -241,6 +241,12 @@ class NewFolder:
                 self.path.rmdir()  # it is empty; Windows cannot rename over it
             move_into_place(self.temporary, self.path)
         self.discard.detach()
+
+
+def _remove_own_folder(folder: Path, pid: int) -> None:
+    """Remove a folder, unless this is a forked process, whose parent still writes to it."""
+    if os.getpid() == pid:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

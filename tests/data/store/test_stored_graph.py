@@ -23,7 +23,7 @@ def test_opening_reads_only_the_manifest_and_the_heads_of_files(folder, monkeypa
     store = open_store(folder)
     for tensor in store.incoming[:4]:
         assert tensor.untyped_storage().nbytes() > 0
-    for name in FILES:  # a mapped file that is grown in place keeps what was mapped, so nothing was copied
+    for name in FILES:  # what is mapped follows the files, so nothing was copied
         with (folder / name).open("r+b") as file:
             file.seek(128)
             file.write(b"\x00" * ((folder / name).stat().st_size - 128))
@@ -69,7 +69,10 @@ def changed(folder, **fields):
 
 DAMAGE = [
     (lambda folder: changed(folder, version=99), r"must be a store of version 1, got version 99; write it again"),
-    (lambda folder: changed(folder, format="other"), r"must be a store, but its store\.json is of something else"),
+    (
+        lambda folder: changed(folder, format="other"),
+        r"must be a store, but its store\.json is of something else; write one with",
+    ),
     (lambda folder: changed(folder, num_nodes=4), r"store\.json: has changed since it was written; write it again"),
     (lambda folder: changed(folder, more=4), r"store\.json: has changed since it was written"),
     (lambda folder: (folder / "store.json").write_text("[1]"), r"its store\.json is of something else"),
@@ -78,7 +81,7 @@ DAMAGE = [
     (lambda folder: (folder / "store.json").write_text("[" * 100_000), r"store\.json: must be JSON, but is damaged"),
     (
         lambda folder: (folder / "store.json").unlink(),
-        r"store: must be a store, but has no store\.json; write it again",
+        r"store: must be a store, but has no store\.json; write one with",
     ),
 ]
 

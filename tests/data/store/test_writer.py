@@ -208,6 +208,17 @@ def test_an_interruption_and_a_forgotten_writer_leave_nothing(tmp_path):
     assert leftovers(tmp_path) == []
 
 
+def test_a_forked_process_does_not_remove_what_its_parent_writes(tmp_path):
+    code = (
+        "import os, sys; from rgat.data.store import StoreWriter; writer = StoreWriter(sys.argv[1], 5, ['p']);"
+        "child = os.fork(); child or sys.exit(); os.waitpid(child, 0); writer.finish()"
+    )
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code, tmp_path / "store"]
+    subprocess.run(command, timeout=100, check=True)
+    assert open_store(tmp_path / "store").num_nodes == 5
+    assert leftovers(tmp_path) == ["store"]
+
+
 @pytest.mark.parametrize("size", [64, 4_000, 30_000])
 def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, full_disk, size):
     message = r"store: cannot be written: File too large; make room, or choose another place"

@@ -21,7 +21,7 @@ _BLOCK_VALUES = 1 << 24  # features encoded at once
 
 
 class Block(NamedTuple):
-    """The triples of some subjects: those with ids from ``first`` to ``end - 1``."""
+    """The triples whose subjects have ids from ``first`` to ``end - 1``."""
 
     first: int
     end: int
@@ -54,8 +54,8 @@ class SortedTriples:
                     file.append(column)
         self.columns = [map_array(path, np.int32, (subjects.rows,)) for path in paths]
 
-    def first_without(self, sign: str) -> int:
-        """Return the first node whose name does not begin with a sign, before which all names begin with it."""
+    def count_names(self, sign: str) -> int:
+        """Return the number of names that begin with a sign; no name may begin with a smaller one."""
         low, high = 0, self.num_nodes
         while low < high:
             middle = (low + high) // 2
@@ -131,14 +131,14 @@ def feature_rows(
 ) -> Iterator[tuple[NDArray[np.float32], float]]:
     """Yield blocks of the feature matrix of a store whose edges are sorted, and the share of nodes that is done."""
     num_types = 0 if vocabulary.types is None else len(vocabulary.types) + 1
-    first = triples.first_without('"') if vocabulary.numbers is not None else 0  # names of literals sort first
+    first = triples.count_names('"') if vocabulary.numbers is not None else 0  # names of literals sort first
     width = encode(Triples([], triples.relation_names, np.empty((0, 3), dtype=np.int64)), vocabulary)[1].shape[1]
     for block in triples.blocks(first, most_nodes=max(_BLOCK_VALUES // max(width, 1), 1)):
         x = np.zeros((block.end - block.first, width), dtype=np.float32)
         if num_types:
             x[:, num_types - 1] = 1.0
         encoded = encode(block.triples, vocabulary)[1].numpy()
-        nodes = block.nodes[block.nodes >= first]  # those that are no literals have a row
+        nodes = block.nodes[block.nodes >= first]  # literals have no row
         here = (nodes >= block.first) & (nodes < block.end)
         x[nodes[here] - block.first] = encoded[here]
         if vocabulary.degrees is not None:
@@ -149,7 +149,7 @@ def feature_rows(
 
 
 def _count_in_degrees(x: NDArray[np.float32], first: int, degrees: list[str], writer: StoreWriter) -> None:
-    """Fill the columns of in-degrees, those of out-degrees lie between, for the nodes of a store from ``first`` on."""
+    """Fill the in-degree columns, every second one, for the nodes of a store from ``first`` on."""
     node_ptr, group_ptr, group_relation = writer.groups()
     ptr = node_ptr[first : first + len(x) + 1]
     groups = slice(int(ptr[0]), int(ptr[-1]))

@@ -16,6 +16,7 @@ FORMAT = "rgat store"
 VERSION = 1  # of the files; a store of another version is refused
 _MAX_BYTES = 1 << 28  # of a manifest
 _AGAIN = "write it again with `rgat data convert`"
+_ONE = "write one with `rgat data convert`"
 
 
 @dataclass(frozen=True)
@@ -80,13 +81,13 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         content = json.loads(read_whole(folder / NAME, _MAX_BYTES))
     except FileNotFoundError:
-        raise ValueError(f"{folder}: must be a store, but has no {NAME}; {_AGAIN}") from None
+        raise ValueError(f"{folder}: must be a store, but has no {NAME}; {_ONE}") from None
     except OSError as error:
         raise ValueError(f"{folder / NAME}: cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{folder / NAME}: must be JSON, but is damaged; {_AGAIN}") from error
     if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
-        raise ValueError(f"{folder}: must be a store, but its {NAME} is of something else; {_AGAIN}")
+        raise ValueError(f"{folder}: must be a store, but its {NAME} is of something else; {_ONE}")
     version = content.pop("version", None)
     if version != VERSION:
         raise ValueError(f"{folder}: must be a store of version {VERSION}, got version {version}; {_AGAIN}")

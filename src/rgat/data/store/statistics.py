@@ -10,7 +10,6 @@ from torch import Tensor
 
 from rgat.data.dataset import PARTS
 from rgat.data.store.stored_graph import StoredGraph
-from rgat.data.store.writer import show_bytes
 
 _BLOCK = 1 << 22  # elements read at once
 
@@ -27,12 +26,7 @@ def store_statistics(store: StoredGraph) -> dict[str, Any]:
         numbers |= {part: int((labels.parts == position).sum()) for position, part in enumerate(PARTS)}
     numbers |= {"edges": m.num_triples, "relations": len(m.relation_names), "features": m.num_features or 0}
     numbers |= {"model_edges": m.num_edges, "model_relations": store.num_relations}
-    return numbers | _degrees(store) | {"size": size_on_disk(store)}
-
-
-def size_on_disk(store: StoredGraph) -> str:
-    """Return the size of all files, for people."""
-    return show_bytes(sum(file.bytes for file in store.manifest.files.values()))
+    return numbers | _degrees(store) | {"bytes": store.num_bytes}
 
 
 def _degrees(store: StoredGraph) -> dict[str, Any]:

@@ -59,6 +59,11 @@ class StoredGraph:
         return len(self.relation_names)
 
     @property
+    def num_bytes(self) -> int:
+        """Size of all arrays on the disk."""
+        return sum(file.bytes for file in self.manifest.files.values())
+
+    @property
     def provenance(self) -> dict[str, Any]:
         """Where the data come from."""
         return self.manifest.provenance
