@@ -211,7 +211,7 @@ class RelationalGraph:
             edge_attr=None if self.edge_attr is None else self.edge_attr[kept],
             **self._shared() | {"validate": False},  # they were checked
         )
-        new.validate, new.counted = self.validate, self.counted
+        new.validate, new.counted, new.node_ids = self.validate, self.counted, self.node_ids
         return new
 
     @staticmethod

@@ -113,8 +113,11 @@ def find_leaks(data: NodeData) -> list[Leak]:
     """
     labels = np.full(data.graph.num_nodes, MISSING)
     labels[data.train] = data.labels[data.train]
-    source, target = data.graph.edge_index.numpy()
-    relation = data.graph.edge_type.numpy()
+    if data.is_stored:
+        graph: Any = data.graph
+        source, target, relation = (each.numpy() for each in graph.incoming.into(data.train))
+    else:
+        (source, target), relation = data.graph.edge_index.numpy(), data.graph.edge_type.numpy()
     if len(data.train) == 0 or data.labels[data.train].bincount().max() >= LEAK_ACCURACY * len(data.train):
         return []  # the majority class alone reaches this accuracy
     into_labelled = (labels[target] != MISSING) & (source != target)  # inverse relations cover the other direction

@@ -23,6 +23,8 @@ from rgat.predictor.explain_node import NodeExplanation, RelationImportance, exp
 from rgat.predictor.folder import read_folder, write_folder
 from rgat.predictor.new_triples import extend
 from rgat.predictor.predictions import Array, Predictions
+from rgat.sampling import NeighborSampler
+from rgat.training.task import node_logits
 
 BATCH_SIZE = 256  # molecules in one forward pass
 
@@ -39,7 +41,14 @@ class NodePredictor(Ensemble):
     @cached_property
     def logits(self) -> Tensor:
         """Logits of each member for each node of the graph, ``[S, N, classes]``."""
-        return self.member_logits(self.data.x, self.data.graph)
+        return torch.stack([node_logits(member, self.data) for member in self.members])
+
+    def logits_of(self, nodes: Sequence[int]) -> Tensor:
+        """Return the logits of each member for some nodes, ``[S, n, classes]``."""
+        if not self.data.is_stored:
+            return self.logits[:, nodes]
+        ids, place = torch.unique(torch.tensor(nodes, dtype=torch.long), return_inverse=True)
+        return torch.stack([node_logits(member, self.data, nodes=ids) for member in self.members])[:, place]
 
     @cached_property
     def node_ids(self) -> dict[str, int]:
@@ -47,11 +56,13 @@ class NodePredictor(Ensemble):
 
     def find(self, node: str) -> int:
         """Return the id of a node by its name in the graph, or by its IRI without brackets."""
+        names: Any = self.data.node_names
         for name in (node, f"<{node}>"):
-            if name in self.node_ids:
-                return self.node_ids[name]
+            found = names.find(name) if self.data.is_stored else self.node_ids.get(name)
+            if found is not None:
+                return int(found)
         raise ValueError(
-            f"{node} must be one of the {len(self.node_ids):,} nodes of the graph; to predict nodes added later, train "
+            f"{node} must be one of the {len(names):,} nodes of the graph; to predict nodes added later, train "
             "with node features (--features types,literals) and give their triples (--rdf)"
         )
 
@@ -77,7 +88,7 @@ class NodePredictor(Ensemble):
                 f"there must be unlabelled nodes to predict, got none of type {type or self.shared_type() or 'any'}; "
                 "name nodes (--node) or another type (--type)"
             )
-        logits = self.logits[:, ids]
+        logits = self.logits_of(ids)
         probabilities, spread = self.probabilities(logits).numpy(), self.spread(logits).numpy()
         return Predictions(tuple(self.data.node_names[i] for i in ids), self.data.classes, probabilities, spread)
 
@@ -86,6 +97,7 @@ class NodePredictor(Ensemble):
         return self.predict(nodes).probabilities
 
     def _predict_added(self, nodes: Sequence[str] | None, type_name: str | None, rdf: Any) -> Predictions:
+        self._refuse_stored("predict nodes that were added later")
         data, candidates, notes = extend(self.data, rdf)
         is_extended = data is not self.data  # False for one-hot input
         extended = dataclasses.replace(self, data=data) if is_extended else self
@@ -103,10 +115,15 @@ class NodePredictor(Ensemble):
 
     def nodes_by_type(self) -> dict[int, set[int]]:
         """Return the nodes of each RDF type."""
-        graph, nodes = self.data.graph, dict[int, set[int]]()
-        is_typing = torch.tensor([is_type(name) for name in self.data.relation_names], dtype=torch.bool)
-        for node, type_node in graph.edge_index[:, is_typing[graph.edge_type]].t().tolist():
-            nodes.setdefault(type_node, set()).add(node)
+        nodes = dict[int, set[int]]()
+        for relation in (number for number, name in enumerate(self.data.relation_names) if is_type(name)):
+            if self.data.is_stored:
+                graph: Any = self.data.graph
+                source, target = graph.incoming.of_relation(relation)
+            else:
+                source, target = self.data.graph.edge_index[:, self.data.graph.edge_type == relation]
+            for node, type_node in zip(source.tolist(), target.tolist(), strict=True):
+                nodes.setdefault(type_node, set()).add(node)
         return nodes
 
     def shared_type(self) -> str | None:
@@ -142,12 +159,34 @@ class NodePredictor(Ensemble):
         A node's ``top`` edges come in the order of "strength" (attention and effect together), "attention" or "effect".
         """
         if node is None:
+            self._refuse_stored("explain all relations")
             return explain_relations(self, self.data)
+        if self.data.is_stored:
+            return explain_node(self, receptive_data(self.data, self.find(node)), 0, top, by)
         return explain_node(self, self.data, self.find(node), top, by)
+
+    def _refuse_stored(self, purpose: str) -> None:
+        if self.data.is_stored:
+            raise ValueError(f"to {purpose}, the graph must be in memory, but it is in a store; name a node (--node)")
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write the predictor into a folder, which :func:`load` reads."""
         write_folder(folder, self, self.data)
+
+
+def receptive_data(data: NodeData, node: int) -> NodeData:
+    """Return the receptive field of a node of a graph in a store, as a data set in memory whose node 0 it is."""
+    batch = NeighborSampler(data.graph, [-1, -1]).sample(torch.tensor([node]))
+    sampled, nodes = batch.graphs[0], batch.nodes
+    graph = RelationalGraph(
+        sampled.edge_index, sampled.edge_type, num_nodes=len(nodes), num_relations=data.graph.num_relations
+    )
+    graph.node_ids = nodes
+    names = tuple(data.node_names[i] for i in nodes.tolist())
+    none = torch.empty(0, dtype=torch.long)
+    x = None if data.x is None else data.x[nodes].float()
+    fields: dict[str, Any] = {"graph": graph, "x": x, "labels": data.labels[nodes], "node_names": names}
+    return dataclasses.replace(data, **fields, train=none, valid=none, test=none)
 
 
 class MoleculeBatch(NamedTuple):

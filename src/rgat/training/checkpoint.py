@@ -172,6 +172,14 @@ def digest_data(data: NodeData | GraphData) -> dict[str, str]:
     graph: RelationalGraph | GraphStore
     features: Tensor | None
     sizes: Any
+    if isinstance(data, NodeData) and data.is_stored:
+        store: Any = data.graph  # its manifest has checksums of its files, also of the features
+        splits = [getattr(data, part) for part in PARTS]
+        return {
+            "labels": digest(data.labels),
+            "splits": digest(splits),
+            "store": digest(store.manifest.to_json().decode()),
+        }
     if isinstance(data, NodeData):
         graph, features, sizes = data.graph, data.x, data.graph.num_nodes
     else:

@@ -37,6 +37,7 @@ def fit(
     progress: bool = False,
     checkpoint: str | Path | None = None,
     checkpoint_seconds: float = 30.0,
+    on_step: Callable[[float], None] | None = None,
 ) -> Result:
     """Train ``model`` in place and leave it at its best epoch by validation.
 
@@ -53,6 +54,7 @@ def fit(
         checkpoint: a folder for checkpoints. If it holds one of the same run (the same data, initial model, settings
             and seed), training resumes from there, on the CPU to the same numbers bit for bit; another is refused.
         checkpoint_seconds: the time between checkpoints; the last epoch always writes one.
+        on_step: called after every step with the number of epochs so far, the share of the current one included.
     """
     settings = settings or Settings()
     _check_l2(settings, model)
@@ -60,6 +62,7 @@ def fit(
         task = make_task([data], settings, device_of(model), seed)
         with parallel(model) as called:
             training = Training(called, model, task, [Run(settings)], seed)
+            training.on_step = on_step
             writer = (
                 None if checkpoint is None else _Checkpoints(Path(checkpoint), checkpoint_seconds, training, data, seed)
             )
@@ -119,6 +122,7 @@ class Training:
         self.best = {name: tensor.detach().clone() for name, tensor in self.layers.state_dict().items()}
         self.finished: dict[int, dict[str, Tensor]] = {}  # the best state of members that have left the stack
         self.started = time.perf_counter()
+        self.on_step: Callable[[float], None] | None = None
         self.device = device_of(model)
         self.autocast = torch.autocast(
             self.device.type, torch.bfloat16, runs[0].settings.autocast, cache_enabled=self.device.type != "cuda"
@@ -177,8 +181,7 @@ class Training:
         while self.members:
             self.called.train()
             epoch = len(self.runs[self.members[0]].curve)
-            batches: Iterator[Any] = self.task.batches(self.generator, epoch)
-            losses = torch.stack([self.step(batch) for batch in batches]).mean(0)
+            losses = torch.stack(list(self._steps(epoch))).mean(0)
             train_losses = processes().average(losses).tolist()
             self.called.eval()
             scores: list[Score] = [(math.nan, math.nan)] * len(self.members)
@@ -196,6 +199,14 @@ class Training:
             self._keep_best(improved)
             yield points
             self._let_go()
+
+    def _steps(self, epoch: int) -> Iterator[Tensor]:
+        """Take the steps of an epoch, counted from 0, and yield the losses of each."""
+        batches: Iterator[Any] = self.task.batches(self.generator, epoch)
+        for number, batch in enumerate(batches, start=1):
+            yield self.step(batch)
+            if self.on_step is not None:
+                self.on_step(epoch + number / self.task.num_steps)
 
     def _validates(self, epoch: int) -> bool:
         """Return whether an epoch, counted from 1, ends with a validation; the last one does."""

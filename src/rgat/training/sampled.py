@@ -47,6 +47,7 @@ class SampledTask:
             graph = graph.to(device)
         options = {"fanouts": settings.fanouts, "batch_size": settings.batch_size, "seed": seed}
         self.loader = NeighborLoader(graph, data.train, **options)  # type: ignore[arg-type]
+        self.num_steps = len(self.loader)
         self.labels = data.labels
         self.dtype = torch.bfloat16 if settings.autocast else None
 

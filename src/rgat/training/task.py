@@ -17,7 +17,9 @@ from rgat.data.dataset import MISSING, PARTS
 from rgat.data.graph_store import AT_ONCE, GraphStore
 from rgat.data.padding import Capacity, PaddedBatch
 from rgat.graph import RelationalGraph
+from rgat.memory import free_memory
 from rgat.models import NodeClassifier, Stack
+from rgat.sampling import NeighborSampler, exact_logits
 from rgat.training.distributed import processes
 from rgat.training.loss import balanced_class_weights, multi_task_cross_entropy, node_cross_entropy
 from rgat.training.metric import mean_roc_auc
@@ -75,14 +77,30 @@ def graph_logits(model: nn.Module, store: GraphStore, graphs: Tensor, constant_a
 
 
 @torch.no_grad()
-def node_logits(model: nn.Module, data: NodeData, constant_attention: bool = False) -> Tensor:
-    """Return a model's logits of all nodes, ``[N, classes]`` on the CPU; a diverged model gives NaN."""
+def node_logits(
+    model: nn.Module, data: NodeData, constant_attention: bool = False, nodes: Tensor | None = None
+) -> Tensor:
+    """Return a model's logits of nodes, by default all, with all edges: ``[n, classes]`` on the CPU.
+
+    A graph in a store, or one whose activations would not fit into memory, is computed layer by layer in blocks. A
+    diverged model gives NaN.
+    """
     device = device_of(model)
+    if data.is_stored or (isinstance(model, NodeClassifier) and _activations(model, data) > free_memory(device) / 2):
+        sampler = NeighborSampler(data.graph, [-1])
+        model.eval()
+        return exact_logits(model, data.x, sampler, nodes, constant_attention).float().cpu()  # type: ignore[arg-type]
     graph = copy.copy(data.graph) if data.graph.device == device else data.graph.to(device)
     graph.validate = False
     x = None if data.x is None else data.x.to(device)
     logits: Tensor = model(x, graph, constant_attention=constant_attention)
-    return logits.float().cpu()
+    return logits.float().cpu() if nodes is None else logits[nodes.to(device)].float().cpu()
+
+
+def _activations(model: NodeClassifier, data: NodeData) -> int:
+    """Return a bound of the bytes of a forward pass over all nodes: values, queries and outputs of the widest layer."""
+    width = max(conv.heads * conv.out_channels for conv in model.convs)
+    return 4 * 4 * width * (data.graph.num_edges + data.graph.num_nodes)
 
 
 class _Part(NamedTuple):
@@ -100,6 +118,7 @@ class NodeTask:
 
     metric = "accuracy"
     why_not_pad: str | None = None  # every step has the same sizes
+    num_steps = 1  # of an epoch
 
     def __init__(self, datas: Sequence[NodeData], device: torch.device, selects: bool = True) -> None:
         for data in datas:
@@ -107,6 +126,11 @@ class NodeTask:
         first = datas[0]
         if first.x is not None and first.x.isnan().any():
             raise ValueError(f"node features of {first.name} must not contain NaN; clean them first")
+        if first.is_stored:
+            raise ValueError(
+                f"{first.name} must be in memory to train on the whole graph, but is in a store; sample it "
+                "(`fanouts`, --fanouts 20,10)"
+            )
         if processes().number > 1:
             raise ValueError(
                 f"node classification must run in one process, got {processes().number} for {first.name}; only graph "
@@ -208,6 +232,7 @@ class GraphTask:
         self.batch_size = batch_size
         self.device = device
         self.processes = processes()
+        self.num_steps = -(-len(data.train) // batch_size)
         self.why_not_pad = None if self.processes.number == 1 else "several processes share its batches"
         self.class_weights = balanced_class_weights(data.labels[data.train]).to(device)
         self._kept: dict[str, list[tuple[Tensor, RelationalGraph]]] = {}  # batches of parts

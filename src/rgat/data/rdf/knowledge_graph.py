@@ -15,6 +15,7 @@ from rgat.data.rdf.features import encode, learn_vocabulary
 from rgat.data.rdf.graph import all_relation_names, relational_graph
 from rgat.data.rdf.labels import FilePath, Label, LabelSource, NodeLabels, find_labels, match_labels
 from rgat.data.rdf.reader import Triples, read_triples
+from rgat.data.store.labels import label_store
 from rgat.data.store.stored_graph import StoredGraph, find_store
 from rgat.graph import RelationalGraph
 
@@ -42,6 +43,7 @@ def from_rdf(
     drop_predicates: Sequence[str] = (),
     hops: int | None = None,
     name: str = "knowledge graph",
+    in_memory: bool = True,
 ) -> NodeData:
     """Read a knowledge graph and the classes of some of its nodes.
 
@@ -67,6 +69,7 @@ def from_rdf(
         drop_predicates: IRIs whose triples are left out.
         hops: keep only the receptive field of the labelled nodes in a model of so many layers.
         name: name of the data set.
+        in_memory: load the graph of a store; False leaves it on the disk, for sampled training.
     """
     columns = (node_column, label_column, split_column)
     source = LabelSource(labels, label_predicate, train, valid, test, *columns, shares, seed, skip_unknown)
@@ -75,7 +78,10 @@ def from_rdf(
     literals, features = _with_literals(literals, features)
     if (store := find_store(files)) is not None:
         _refuse_with_store(store, format, literals, blank_nodes, drop_predicates, inverses, self_loops)
-        data = _label_store(store, source, features, name)
+        if not in_memory:
+            _refuse_in_store(store, features, hops)
+            return label_store(store, source, name)
+        data = _load_store(store, source, features, name)
     else:
         triples = read_triples(files, format, literals, blank_nodes, drop_predicates)
         data = label_triples(triples, source, features, inverses, self_loops, name)
@@ -99,7 +105,7 @@ def load_triples(files: FilePath | Sequence[FilePath]) -> Triples:
     return store.to_triples()
 
 
-def _label_store(store: StoredGraph, source: LabelSource, features: Sequence[str], name: str) -> NodeData:
+def _load_store(store: StoredGraph, source: LabelSource, features: Sequence[str], name: str) -> NodeData:
     """Return the data set of a store, in memory."""
     if store.x is not None and (features or source.label_predicate is not None):
         option = "label_predicate" if source.label_predicate is not None else "features"
@@ -119,6 +125,16 @@ def _label_store(store: StoredGraph, source: LabelSource, features: Sequence[str
         triples, x, provenance = _featurise(triples, features)
     options = (store.manifest.inverses, store.manifest.self_loops)
     return _attach(triples, x, labels, source, *options, name, provenance)
+
+
+def _refuse_in_store(store: StoredGraph, features: Sequence[str], hops: int | None) -> None:
+    """Raise if an option is given that changes the graph of a store, which stays on the disk."""
+    for option, is_given in (("features", bool(features)), ("hops", hops is not None)):
+        if is_given:
+            raise ValueError(
+                f"{store.path}: `{option}` must be left out for a graph that stays in its store; "
+                "give it to `rgat data convert`, or train on the whole graph"
+            )
 
 
 def _named_labels(store: StoredGraph, labels: NodeLabels) -> list[Label]:
