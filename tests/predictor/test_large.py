@@ -100,4 +100,4 @@ def test_what_a_fit_can_take_is_counted_before_it_begins(node_data, monkeypatch)
 
 def test_an_epoch_is_timed_on_the_data(node_data):
     config = fitting.configure("node", QUICK)
-    assert fitting._seconds_per_epoch(fitting.make_folds(node_data, 0)[0], config, 0, "cpu") > 0
+    assert estimates._seconds_per_epoch(fitting.make_folds(node_data, 0)[0], config, 0, "cpu") > 0

@@ -67,7 +67,7 @@ def test_stored_labels_are_split_as_those_of_a_table(tmp_path, dump, options):
     data = label_store(store, LabelSource(**split))
     assert_same_labels(data, expected)
     assert data.classes == expected.classes
-    assert str(data).startswith(f"store: {len(expected.node_names)} nodes (no node features), ")
+    assert str(data).startswith(f"store: {len(expected.node_names)} nodes, ")
 
 
 def test_a_store_without_inverses_stays_without(tmp_path, dump):
@@ -85,7 +85,7 @@ def test_tables_label_a_store_without_loading_it(tmp_path, dump, monkeypatch):
     monkeypatch.setattr(type(store.node_names), "__iter__", lambda names: pytest.fail("all names are read"))
     data = label_store(tmp_path / "store", source, name="mine")
     assert_same_labels(data, expected)
-    assert (data.name, data.num_unknown, data.classes) == ("mine", 1, ("a", "b", "c"))
+    assert (data.name, data.provenance["unknown_nodes"], data.classes) == ("mine", 1, ("a", "b", "c"))
     assert (data.relation_names, data.x, len(data.node_names)) == (store.relation_names, None, store.num_nodes)
 
 
