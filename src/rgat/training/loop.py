@@ -119,7 +119,10 @@ class Training:
         self.optimizer = _make_adam([p for p in model.parameters() if id(p) not in is_row], rates)
         # Gradients of node embeddings are sparse: only the rows of a batch are updated.
         self.row_optimizer = torch.optim.SparseAdam(rows, lr=rates[0]) if rows else None
-        self.best = {name: tensor.detach().clone() for name, tensor in self.layers.state_dict().items()}
+        # Without validation the last epoch is the best, so large embeddings need no copy.
+        keeps_last = bool(rows) and runs[0].settings.patience is None
+        state = self.layers.state_dict()
+        self.best = {name: tensor.detach() if keeps_last else tensor.detach().clone() for name, tensor in state.items()}
         self.finished: dict[int, dict[str, Tensor]] = {}  # the best state of members that have left the stack
         self.started = time.perf_counter()
         self.on_step: Callable[[float], None] | None = None
