@@ -99,7 +99,7 @@ class NodeClassifier(nn.Module):
         if embedding_channels is not None:
             check_count("embedding_channels", embedding_channels)
             self.embedding = nn.Embedding(in_channels, embedding_channels, sparse=True)
-            bound = (3 / embedding_channels) ** 0.5  # unit variance
+            bound = (3 / embedding_channels) ** 0.5  # rows have length one on average
             nn.init.uniform_(self.embedding.weight, -bound, bound)
             in_channels = embedding_channels
         first = options if graph is None or embedding_channels is not None else options | {"graph": graph}
