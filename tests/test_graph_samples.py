@@ -83,6 +83,15 @@ def test_collated_samples_have_the_outputs_of_each():
     assert RelationalGraph.collate([other, other]).node_ids is None
 
 
+def test_a_compact_layer_refuses_a_node_that_comes_twice():
+    graph, whole = sampled()
+    conv = RGATConv(40, 3, 4, graph=whole)
+    out = conv(None, graph)
+    torch.testing.assert_close(conv(None, RelationalGraph.collate([graph]))[: len(out)], out)
+    with pytest.raises(ValueError, match="must get each node of its graph once, got one several times"):
+        conv(None, RelationalGraph.collate([graph, graph]))
+
+
 def test_layers_give_outputs_of_the_targets_alone():
     whole = random_graph(40, 200, 4)
     graph = RelationalGraph(

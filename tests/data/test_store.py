@@ -79,7 +79,7 @@ def unprepared(batch):
 def assert_same_structure(batch):
     """Compare every leaf with what sorting the batch gives."""
     assert batch.is_prepared
-    actual, expected = (pytree.tree_leaves(graph.structure) for graph in (batch, unprepared(batch)))
+    actual, expected = (graph.structure.leaves() for graph in (batch, unprepared(batch)))
     assert len(actual) == len(expected) == 19
     for a, b in zip(actual, expected, strict=True):
         assert a.dtype == b.dtype

@@ -41,7 +41,7 @@ def step(model, x, graph, fanouts=None, **call):
     found = {"output": out} | {name: parameter.grad for name, parameter in model.named_parameters()}
     found |= {"x": x.grad} if x is not None and x.requires_grad else {}
     found |= {"edge_attr": graph.edge_attr.grad} if graph.edge_attr is not None else {}
-    return {name: value if value is None else value.to_dense().cpu() for name, value in found.items()}
+    return {name: value if value is None else value.cpu().to_dense() for name, value in found.items()}
 
 
 def assert_same_step(sampled, whole):
@@ -59,12 +59,12 @@ def assert_same_step(sampled, whole):
 
 
 def assert_layer_agrees(conv, x, graph, device, backend, **call):
-    conv, graph = conv.double().to(device), graph.to(device)
-    x = None if x is None else x.to(device)
+    conv = conv.double()
     with ops.backend("reference"):
         whole = step(conv, x, graph, **call)
     with ops.backend(backend):
-        assert_same_step(step(conv, x, graph, [-1], **call), whole)
+        moved = None if x is None else x.to(device)
+        assert_same_step(step(conv.to(device), moved, graph.to(device), [-1], **call), whole)
 
 
 @pytest.mark.parametrize(("device", "backend"), BACKENDS)

@@ -342,7 +342,7 @@ def test_a_batch_moves_with_all_its_tensors():
 @pytest.mark.parametrize("fanouts", [*FANOUTS, [1500], [{1: 1024}], [7, 1025]], ids=str)
 def test_cpu_and_gpu_give_the_same_sample(fanouts, backend):
     for whole in (random_graph(N, E, R, edge_dim=2), hub_graph(5000, as_target=True), hub_graph(5000, as_target=False)):
-        seeds = torch.randperm(whole.num_nodes)[:20]
+        seeds = torch.arange(20).flip(0)  # with the hub
         fanouts_here = [f if isinstance(f, int) else {r: n for r, n in f.items() if r < 3} for f in fanouts]
         expected = NeighborSampler(whole, fanouts_here, seed=5).sample(seeds, step=3)
         with ops.backend(backend):

@@ -18,8 +18,9 @@ def gather_features(x: Tensor, nodes: Tensor, device: torch.device, dtype: torch
             moved.
     """
     dtype = dtype if x.is_floating_point() else x.dtype
-    if x.device == device or x.layout != torch.strided:
-        return x.index_select(0, nodes.to(x.device)).to(device, dtype)
-    rows = torch.empty(len(nodes), *x.shape[1:], dtype=x.dtype, pin_memory=device.type == "cuda")
-    torch.index_select(x, 0, nodes.to(x.device), out=rows)
+    nodes = nodes.to(x.device)
+    if x.device.type != "cpu" or device.type != "cuda" or x.layout != torch.strided:
+        return x.index_select(0, nodes).to(device, dtype)
+    rows = torch.empty(len(nodes), *x.shape[1:], dtype=x.dtype, pin_memory=True)
+    torch.index_select(x, 0, nodes, out=rows)
     return rows.to(device, non_blocking=True).to(dtype)
