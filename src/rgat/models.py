@@ -96,14 +96,13 @@ class NodeClassifier(nn.Module):
         check_count("num_classes", num_classes)
         check_count("num_layers", num_layers)
         units = _units_per_head(hidden_channels, heads)
-        self.num_layers = num_layers
-        self.embedding: nn.Embedding | None = None
         if embedding_channels is not None:
             check_count("embedding_channels", embedding_channels)
             self.embedding = nn.Embedding(in_channels, embedding_channels, sparse=True)
-            nn.init.uniform_(self.embedding.weight, -((3 / embedding_channels) ** 0.5), (3 / embedding_channels) ** 0.5)
+            bound = (3 / embedding_channels) ** 0.5  # rows have length one on average
+            nn.init.uniform_(self.embedding.weight, -bound, bound)
             in_channels = embedding_channels
-        first = options if graph is None or self.embedding is not None else options | {"graph": graph}
+        first = options if graph is None or embedding_channels is not None else options | {"graph": graph}
         for number in range(1, num_layers):
             conv = _layer(layer, in_channels, units, num_relations, heads, "concat", first if number == 1 else options)
             setattr(self, f"conv{number}", conv)
@@ -111,6 +110,11 @@ class NodeClassifier(nn.Module):
             in_channels = hidden_channels
         last = first if num_layers == 1 else options
         setattr(self, f"conv{num_layers}", _layer(layer, in_channels, num_classes, num_relations, heads, "mean", last))
+
+    @property
+    def num_layers(self) -> int:
+        """The number of relational layers."""
+        return sum(name.startswith("conv") for name in self._modules)
 
     @property
     def convs(self) -> list[RGATConv | RGCNConv]:
@@ -140,14 +144,15 @@ class NodeClassifier(nn.Module):
 
     def inputs(self, x: Tensor | FeatureRows | None, graph: RelationalGraph) -> Tensor | FeatureRows | None:
         """Return the input of the first layer: the features, or the embeddings of the nodes of its graph."""
-        if self.embedding is None:
+        embedding: nn.Embedding | None = getattr(self, "embedding", None)
+        if embedding is None:
             return x
         if x is not None:
             raise ValueError("a model with `embedding_channels` is featureless and takes only `x=None`")
         nodes = graph.node_ids
         if nodes is None:
             nodes = torch.arange(graph.num_nodes, device=graph.device)
-        embedded: Tensor = self.embedding(nodes)
+        embedded: Tensor = embedding(nodes)
         return embedded
 
     def layer(

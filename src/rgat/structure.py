@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-INT32_LIMIT = 2**31  # derived index arrays are int32: half the memory traffic of int64
-
 
 class Rows(NamedTuple):
     """The distinct (relation, node) pairs at one end of the edges, sorted by relation, then node."""

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from rgat import ops
-from rgat.checks import check_count
-from rgat.graph import RelationalGraph, check_ids
+from rgat.checks import check_count, check_ids
+from rgat.graph import RelationalGraph
 from rgat.nn.kernels import BasisKernel, FullKernel, RowKernel, RowsOfGraph, may_read_values
 from rgat.ops import cache
 from rgat.structure import INT32_LIMIT
@@ -241,6 +241,8 @@ class RelationalConv(nn.Module):
         if self.rows is not None and x is not None:
             raise ValueError("a layer built with `graph=` is featureless and takes only `x=None`")
         if x is None and graph.node_ids is not None:  # a sample: one-hot in the whole graph
+            if may_read_values():
+                check_ids("node_ids", graph.node_ids, self.in_channels, "in_channels")
             return ops.Inputs(None, None if self.rows is not None else graph.node_ids)
         if x is None:
             if graph.num_nodes != self.in_channels:

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rgat.checks import check_ids
 from rgat.data import NodeData
 from rgat.data.dataset import PARTS
 from rgat.data.store import StoredGraph, open_store
-from rgat.graph import RelationalGraph, check_ids
+from rgat.graph import RelationalGraph
 from rgat.models import GraphClassifier
 from rgat.predictor.ensemble import Calibration, Ensemble, MoleculeVocabulary
 from rgat.training import build_model, has_checkpoint, load_checkpoint, save_checkpoint

@@ -110,3 +110,5 @@ class NeighborLoader:
         finally:
             is_over.set()
             thread.join()
+            if stream is not None:  # memory that batches left behind use may be given away
+                torch.cuda.current_stream(device).wait_stream(stream)

@@ -30,6 +30,7 @@ from rgat.training.configuration import Settings
 
 FORMAT = 1
 NAME = "checkpoint"
+_NEW_SETTINGS = {"fanouts": None, "validate_every": 1}  # settings that earlier versions did not have
 LARGEST_RECORD = 2**30  # bytes; enough for the names of about ten million nodes
 
 
@@ -198,6 +199,7 @@ def run_difference(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> str | 
     for name in ("data", "model", "seed", "settings"):
         ours, other = mine[name], theirs.get(name)
         if isinstance(ours, dict) and isinstance(other, dict):
+            other = _NEW_SETTINGS | other
             ours, other = ({k: v for k, v in settings.items() if k != "max_epochs"} for settings in (ours, other))
         if ours != other:
             return f"its `{name}` is {other!r}, not {ours!r}"

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from rgat.data import GraphData, NodeData
 from rgat.data.dataset import PARTS
-from rgat.models import Stack
+from rgat.models import NodeClassifier, Stack
 from rgat.nn.stacked import SHARED, take_members
 from rgat.training.capture import Captured, training_on, why_not_capture
 from rgat.training.checkpoint import has_checkpoint, identify, load_checkpoint, run_difference, save_checkpoint
-from rgat.training.configuration import PER_LAYER, Settings
+from rgat.training.configuration import PER_LAYER, Settings, check_fanouts
 from rgat.training.distributed import parallel, processes, separate_masks
 from rgat.training.loss import l2_penalty, member_l2_penalties, relational_layers
 from rgat.training.run import Epoch, Result, Run, curve_from_json, curve_to_json, epoch_bar
@@ -57,7 +57,7 @@ def fit(
         on_step: called after every step with the number of epochs so far, the share of the current one included.
     """
     settings = settings or Settings()
-    _check_l2(settings, model)
+    _check_layers(settings, model)
     with training_on(device_of(model)):
         task = make_task([data], settings, device_of(model), seed)
         with parallel(model) as called:
@@ -83,7 +83,11 @@ def fit(
         return training.results(model, training.runs, "alone")[0]
 
 
-def _check_l2(settings: Settings, model: nn.Module) -> None:
+def _check_layers(settings: Settings, model: nn.Module) -> None:
+    if settings.fanouts is not None:
+        if not isinstance(model, NodeClassifier):
+            raise ValueError(f"`fanouts` must be given for a NodeClassifier alone, got a {type(model).__name__}")
+        check_fanouts(settings.fanouts, model.num_layers)
     for name in PER_LAYER:
         values, number = getattr(settings, name), len(relational_layers(model))
         if any(values) and len(values) != number:

@@ -136,6 +136,11 @@ def _why_not_together(first: Job, other: Job) -> str | None:
         return "others have another precision"
     if (first.settings.patience is None) != (other.settings.patience is None):
         return "others are selected in another way"
+    every, last = zip(
+        *((each.validate_every, each.max_epochs) for each in (first.settings, other.settings)), strict=True
+    )
+    if every[0] != every[1] or (every[0] > 1 and last[0] != last[1]):
+        return "others are validated after other epochs"
     reason = difference(first.model, other.model)
     return None if reason is None else f"others have another architecture: {reason}"
 

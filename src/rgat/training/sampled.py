@@ -17,9 +17,9 @@ from rgat.nn import FeatureRows
 from rgat.sampling import Batch, NeighborLoader, exact_logits, gather_features
 from rgat.training.configuration import Settings
 from rgat.training.distributed import processes
+from rgat.training.task import Score, wide
 
-Score = tuple[float, float]  # loss and metric
-
+ROWS = 2**16  # of the features, to check at once
 GRAPH_SHARE = 0.4  # of the free memory of a GPU, for the edges of the graph and their index
 
 
@@ -42,6 +42,8 @@ class SampledTask:
             )
         self.data, self.device = data, device
         self.x = data.x
+        if data.x is not None and any(bool(rows.isnan().any()) for rows in torch.split(data.x, ROWS)):
+            raise ValueError(f"node features of {data.name} must not contain NaN; clean them first")
         graph = data.graph
         if isinstance(graph, RelationalGraph) and graph.device != device and _fits(graph, device):
             graph = graph.to(device)
@@ -68,7 +70,7 @@ class SampledTask:
         labels = self.labels[seeds.cpu()].to(self.device)
         logits = model(x, batch.graphs if batch.nodes.device == self.device else batch.to(self.device).graphs)
         members = logits if isinstance(model, Stack) else logits.unsqueeze(0)
-        return torch.stack([cross_entropy(each[: len(labels)].float(), labels) for each in members])
+        return torch.stack([cross_entropy(wide(each[: len(labels)]), labels) for each in members])
 
     def evaluate(self, model: nn.Module, parts: Sequence[str], constant_attention: bool = False) -> list[list[Score]]:
         """Return the loss and metric of each member, for each part."""
@@ -82,7 +84,7 @@ class SampledTask:
         distinct, place = torch.unique(nodes, return_inverse=True)
         exact = exact_logits(model, self.x, self.loader.sampler, distinct, constant_attention)  # type: ignore[arg-type]
         exact = exact if isinstance(model, Stack) else exact.unsqueeze(0)
-        return exact.float().cpu()[:, place]
+        return wide(exact).cpu()[:, place]
 
     def _scores(self, logits: Tensor, nodes: Tensor) -> list[Score]:
         labels = self.labels[nodes]

@@ -57,7 +57,7 @@ def _members(model: nn.Module, logits: Tensor) -> Tensor:
     return logits if isinstance(model, Stack) else logits.unsqueeze(0)
 
 
-def _wide(logits: Tensor) -> Tensor:
+def wide(logits: Tensor) -> Tensor:
     """Return logits in single precision at least, for scores."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
@@ -188,7 +188,7 @@ class NodeTask:
         """Return logits ``[S, N, classes]``; with ``part``, only those of its nodes are valid."""
         graph = self.graph if part is None else self._field(model, part)
         logits: Tensor = model(self.x, graph, constant_attention=constant_attention)
-        return _wide(_members(model, logits))
+        return wide(_members(model, logits))
 
     def scores(self, logits: Tensor, part: str) -> list[Score]:
         """Return the loss and accuracy of each member."""
@@ -296,7 +296,7 @@ class GraphTask:
         """Return the logits of this process's share of a part, ``[S, G, tasks, classes]``."""
         batches = self._part_batches(part, len(model) if isinstance(model, Stack) else 1)
         logits = [model(*batch, constant_attention=constant_attention) for batch in batches]
-        return torch.cat([_wide(_members(model, values)) for values in logits], 1)
+        return torch.cat([wide(_members(model, values)) for values in logits], 1)
 
     def _part_batches(self, part: str, members: int) -> Iterable[tuple[Tensor, RelationalGraph]]:
         """Return this process's share of a part in batches of bounded size."""
