@@ -136,3 +136,13 @@ def test_rank_correlation():
     assert agreement([1, 2, 3, 4], [1, 2, 2, 4]) == pytest.approx(0.9486833)
     assert agreement([1, 2], [1, 2]) is None
     assert agreement([1, 1, 1], [1, 2, 3]) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "given"), [({"num_layers": 3}, "3 layers"), ({"embedding_channels": 8}, "2 layers with embeddings")]
+)
+def test_models_of_another_depth_or_with_embeddings_are_not_explained(node_data, options, given):
+    predictor = rgat.fit(node_data, max_epochs=1, patience=1, comparison=False, **options)
+    message = f"an explanation must be of a model of two layers without node embeddings, got {given}"
+    with pytest.raises(ValueError, match=message):
+        predictor.explain(PERSON)
