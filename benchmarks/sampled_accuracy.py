@@ -69,10 +69,7 @@ def main():
     options = parser.parse_args()
     rows = []
     for name in options.data:
-        if options.prepared:
-            data = read_prepared(name, options.prepared / f"{name}.pt")
-        else:
-            data = rgat.data.load(name)
+        data = read_prepared(name, options.prepared / f"{name}.pt") if options.prepared else rgat.data.load(name)
         if options.prepare:
             prepare(data, options.prepare / f"{name}.pt")
             continue
