@@ -22,10 +22,12 @@ from rgat.training.distributed import parallel, processes, separate_masks
 from rgat.training.loss import l2_penalty, member_l2_penalties, relational_layers
 from rgat.training.run import Epoch, Result, Run, curve_from_json, curve_to_json, epoch_bar
 from rgat.training.sampled import SampledTask
+from rgat.training.sharded import ShardedNodeTask
 from rgat.training.task import GraphTask, NodeTask, Score, check_parts, device_of
 
 Data = NodeData | GraphData
-Task = NodeTask | GraphTask | SampledTask
+UncapturedTask = SampledTask | ShardedNodeTask
+Task = NodeTask | GraphTask | UncapturedTask
 
 
 def fit(
@@ -58,12 +60,15 @@ def fit(
     _check_l2(settings, model)
     with training_on(device_of(model)):
         task = make_task([data], settings, device_of(model), seed)
-        with parallel(model) as called:
+        identity = None if checkpoint is None else identify(model, data, settings, seed)
+        of_graphs = isinstance(data, GraphData)
+        with parallel(model, of_graphs) as called:
             training = Training(called, model, task, [Run(settings)], seed)
-            writer = (
-                None if checkpoint is None else _Checkpoints(Path(checkpoint), checkpoint_seconds, training, data, seed)
-            )
-            separate_masks(model)
+            writer = None
+            if checkpoint is not None and identity is not None:
+                writer = _Checkpoints(Path(checkpoint), checkpoint_seconds, training, identity)
+            if of_graphs:
+                separate_masks(model)
             with epoch_bar(settings.max_epochs, progress and processes().rank == 0) as advance:
                 run = training.runs[0]
                 for ((_, epoch),) in training.epochs():
@@ -95,6 +100,8 @@ def make_task(datas: Sequence[Data], settings: Settings, device: torch.device, s
     if settings.fanouts is not None:
         check_parts(first, selects)
         return SampledTask(first, settings, device, seed)
+    if processes().number > 1:
+        return ShardedNodeTask(first, device, selects)
     return NodeTask([data for data in datas if isinstance(data, NodeData)], device, selects)
 
 
@@ -113,7 +120,8 @@ class Training:
         embedding = getattr(self.layers, "embedding", None)
         rows = [] if embedding is None else list(embedding.parameters())
         is_row = {id(parameter) for parameter in rows}
-        self.optimizer = _make_adam([p for p in model.parameters() if id(p) not in is_row], rates)
+        self.dense, self.rows = [p for p in model.parameters() if id(p) not in is_row], rows
+        self.optimizer = _make_adam(self.dense, rates)
         # Gradients of node embeddings are sparse: only the rows of a batch are updated.
         self.row_optimizer = torch.optim.SparseAdam(rows, lr=rates[0]) if rows else None
         self.best = {name: tensor.detach().clone() for name, tensor in self.layers.state_dict().items()}
@@ -139,7 +147,7 @@ class Training:
 
     def step(self, ids: Any) -> Tensor:
         """Take one step of Adam on a batch, captured where possible; return the loss of each member, ``[S]``."""
-        if self.why_not_capture is not None or isinstance(self.task, SampledTask):
+        if self.why_not_capture is not None or isinstance(self.task, UncapturedTask):
             return self._learn(lambda: self.task.losses(self.called, ids))
         if not self.task.pad(ids):  # the padded buffer has a new address
             self.captured_step.forget()
@@ -148,7 +156,7 @@ class Training:
 
     def validate(self) -> list[Score]:
         """Score each member on the validation part, with its logits captured where possible."""
-        if self.why_not_capture is not None or isinstance(self.task, SampledTask) or not self.task.keeps("valid"):
+        if self.why_not_capture is not None or isinstance(self.task, UncapturedTask) or not self.task.keeps("valid"):
             return self.task.evaluate(self.called, ["valid"])[0]
         logits = self.task.logits
         return self.task.scores(self.captured_logits(lambda: logits(self.called, "valid")), "valid")
@@ -167,6 +175,8 @@ class Training:
         for optimizer in optimizers:
             optimizer.zero_grad()
         losses.sum().backward()  # type: ignore[no-untyped-call]
+        if self.called is self.model:  # a wrapper has averaged its gradients
+            processes().average_gradients(self.dense, self.rows)
         for optimizer in optimizers:
             optimizer.step()
         return losses.detach()
@@ -343,12 +353,19 @@ def _select_members(optimizer: torch.optim.Adam, members: list[int]) -> None:
 class _Checkpoints:
     """Writes the checkpoints of a training, after resuming from the one in the folder."""
 
-    def __init__(self, folder: Path, seconds: float, training: Training, data: Data, seed: int) -> None:
-        self.folder, self.seconds, self.training = folder, seconds, training
-        self.identity = identify(training.layers, data, training.runs[0].settings, seed)
+    def __init__(self, folder: Path, seconds: float, training: Training, identity: dict[str, Any]) -> None:
+        self.folder, self.seconds, self.training, self.identity = folder, seconds, training, identity
         self.written = time.monotonic()
-        if not has_checkpoint(folder):
-            return
+        if has_checkpoint(folder):
+            self._resume()
+        if not processes().agree_on(len(training.runs[0].curve), training.device):
+            raise ValueError(
+                f"all processes must find the same checkpoint in {folder}, and they do not; put the folder on a drive "
+                "that all hosts share"
+            )
+
+    def _resume(self) -> None:
+        training, folder = self.training, self.folder
         tensors, record = load_checkpoint(folder)
         reason = run_difference(self.identity, record)
         if reason is not None:

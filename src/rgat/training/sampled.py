@@ -34,36 +34,40 @@ class SampledTask:
 
     def __init__(self, data: NodeData, settings: Settings, device: torch.device, seed: int = 0) -> None:
         assert settings.fanouts is not None
-        if processes().number > 1:
-            raise ValueError(
-                f"sampled training must run in one process, got {processes().number} for {data.name}; only graph "
-                "classification can be shared among processes"
-            )
-        self.data, self.device = data, device
+        self.data, self.device, self.processes = data, device, processes()
         self.x = data.x
         graph = data.graph
         if isinstance(graph, RelationalGraph) and graph.device != device and _fits(graph, device):
             graph = graph.to(device)
         options = {"fanouts": settings.fanouts, "batch_size": settings.batch_size, "seed": seed}
-        self.loader = NeighborLoader(graph, data.train, **options)  # type: ignore[arg-type]
+        self.loader = NeighborLoader(graph, data.train, share=self.processes, **options)  # type: ignore[arg-type]
         self.labels = data.labels
         self.dtype = torch.bfloat16 if settings.autocast else None
 
-    def batches(self, generator: torch.Generator, epoch: int) -> Iterator[Batch]:
-        """Yield the batches of an epoch, counted from 0."""
+    def batches(self, generator: torch.Generator, epoch: int) -> Iterator[tuple[Batch, int]]:
+        """Yield this process's share of each batch of an epoch, counted from 0, and the size of the whole batch."""
         self.loader.epoch = epoch
-        yield from self.loader
+        number, most = len(self.loader.nodes), self.loader.batch_size
+        sizes = (min(most, number - start) for start in range(0, number, most))
+        yield from zip(self.loader, sizes, strict=True)
 
-    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+    def losses(self, model: nn.Module, sampled: tuple[Batch, int]) -> Tensor:
         """Return the loss of each member on a batch, ``[S]``."""
+        batch, size = sampled
         x = None
         if self.x is not None:
             x = gather_features(self.x, batch.nodes, self.device, self.dtype or next(model.parameters()).dtype)
         seeds = batch.nodes[: batch.num_seeds]
         labels = self.labels[seeds.cpu()].to(self.device)
+        if self.processes.number > 1 and any(isinstance(module, nn.BatchNorm1d) for module in model.modules()):
+            for graph in batch.graphs[:-1]:  # shares may have nodes in common
+                once = self.processes.counts_once(batch.nodes[: graph.num_targets].to(self.device))
+                graph.counted = once.to(graph.device)
         logits = model(x, batch.graphs if batch.nodes.device == self.device else batch.to(self.device).graphs)
         members = logits if isinstance(model, Stack) else logits.unsqueeze(0)
-        return torch.stack([cross_entropy(each[: len(labels)].float(), labels) for each in members])
+        scale = self.processes.number / size  # gradients are averaged over the processes
+        sums = [cross_entropy(_wide(each[: len(labels)]), labels, reduction="sum") for each in members]
+        return torch.stack(sums) * scale
 
     def evaluate(self, model: nn.Module, parts: Sequence[str], constant_attention: bool = False) -> list[list[Score]]:
         """Return the loss and metric of each member, for each part."""
@@ -75,9 +79,11 @@ class SampledTask:
     def logits(self, model: nn.Module, nodes: Tensor, constant_attention: bool = False) -> Tensor:
         """Return exact logits of nodes, ``[S, n, classes]`` on the CPU."""
         distinct, place = torch.unique(nodes, return_inverse=True)
-        exact = exact_logits(model, self.x, self.loader.sampler, distinct, constant_attention)  # type: ignore[arg-type]
+        share, sampler = self.processes.share(distinct), self.loader.sampler
+        exact = exact_logits(model, self.x, sampler, share, constant_attention)  # type: ignore[arg-type]
         exact = exact if isinstance(model, Stack) else exact.unsqueeze(0)
-        return exact.float().cpu()[:, place]
+        rows = self.processes.gather(_wide(exact).transpose(0, 1).contiguous(), len(distinct))
+        return rows.transpose(0, 1).cpu()[:, place]
 
     def _scores(self, logits: Tensor, nodes: Tensor) -> list[Score]:
         labels = self.labels[nodes]
@@ -95,6 +101,10 @@ class SampledTask:
 
     def select(self, members: list[int]) -> None:
         """Do nothing: members share all data."""
+
+
+def _wide(logits: Tensor) -> Tensor:
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def _fits(graph: RelationalGraph, device: torch.device) -> bool:

@@ -107,11 +107,6 @@ class NodeTask:
         first = datas[0]
         if first.x is not None and first.x.isnan().any():
             raise ValueError(f"node features of {first.name} must not contain NaN; clean them first")
-        if processes().number > 1:
-            raise ValueError(
-                f"node classification must run in one process, got {processes().number} for {first.name}; only graph "
-                "classification can be shared among processes"
-            )
         self.x = None if first.x is None else first.x.to(device)
         self.graph = copy.copy(first.graph.prepare())
         if device != self.graph.device:
