@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-EPOCHS = 50
+EPOCHS = 30
 
 
 def work(folder):

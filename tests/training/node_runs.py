@@ -4,6 +4,7 @@ torchrun --nproc-per-node 2 tests/training/node_runs.py FOLDER CASE ...
 """
 
 import dataclasses
+import functools
 import json
 import sys
 from pathlib import Path
@@ -12,7 +13,8 @@ import torch
 
 from rgat.data import NodeData
 from rgat.graph import RelationalGraph
-from rgat.training import Settings, build_model, fit
+from rgat.sampling import exact_logits
+from rgat.training import Settings, build_model, fit, sampled
 from rgat.training.distributed import joined_processes, processes
 from rgat.training.sampled import SampledTask
 
@@ -24,6 +26,8 @@ SAMPLED = {"fanouts": (2, 3), "batch_size": 16}
 CASES = {
     "sampled features": (True, BOTH | {"batch_norm": True, "bias": False}, SAMPLED | {"kernel_l2": (1e-3, 0.0)}),
     "sampled embeddings": (False, BOTH | {"embedding_channels": 4, "heads": 2}, SAMPLED),
+    "sampled shards": (False, BOTH | {"embedding_channels": 4, "heads": 2}, SAMPLED | {"shard_embeddings": True}),
+    "whole shards": (False, BOTH | {"embedding_channels": 4}, {"max_epochs": 5, "shard_embeddings": True}),
     "whole features": (True, BOTH | {"batch_norm": True, "bias": False, "scope": "across"}, {"max_epochs": 5}),
     "whole one-hot": (
         False,
@@ -49,27 +53,34 @@ def made_up(with_features):
     return NodeData("made up", graph, x, draw(3, NODES), ("a", "b", "c"), order[:33], order[33:45], order[45:], *names)
 
 
-def run(case):
+def run(case, **more):
     with_features, options, settings = CASES[case]
     data, seeds, states, losses = made_up(with_features), [], [], SampledTask.losses
+    # Different numbers of blocks, so that processes look up embeddings differently often.
+    sampled.exact_logits = functools.partial(exact_logits, block_numbers=1000 * (1 + processes().rank))
 
-    def watched(self, model, sampled):
-        seeds.append(sampled[0].nodes[: sampled[0].num_seeds].tolist())
-        return losses(self, model, sampled)
+    def watched(self, model, batch):
+        seeds.append(batch[0].nodes[: batch[0].num_seeds].tolist())
+        return losses(self, model, batch)
 
     SampledTask.losses = watched
     model = build_model(data, 1, **options).double()
 
     def keep(epoch):
-        states.append({name: tensor.tolist() for name, tensor in model.state_dict().items()})
+        state = model.state_dict()
+        if len(state.get("embedding.weight", range(NODES))) < NODES:
+            state["embedding.weight"] = processes().gather(state["embedding.weight"], NODES)
+        states.append({name: tensor.tolist() for name, tensor in state.items()})
 
-    result = fit(model, data, Settings(**({"max_epochs": 2} | settings)), 4, keep)
+    epochs = more.pop("max_epochs", 2)
+    result = fit(model, data, Settings(**({"max_epochs": epochs} | settings)), 4, keep, **more)
     SampledTask.losses = losses
     return {
         "seeds": seeds,
         "curve": [dataclasses.astuple(epoch) for epoch in result.curve],
         "scores": [result.scores, result.constant_scores],
         "state": states[-1],
+        "best": {name: tensor.tolist() for name, tensor in model.state_dict().items()},
     }
 
 
@@ -78,6 +89,10 @@ def main():
     folder, *cases = sys.argv[1:]
     with joined_processes():
         outcome = {case: run(case) for case in cases}
+        epochs = {1: 2, 2: 4, 4: 6}[processes().number]
+        outcome["relay"] = run("sampled shards", max_epochs=epochs, checkpoint=Path(folder, "checkpoint"))
+        if epochs == 2:
+            outcome["undisturbed"] = run("sampled shards", max_epochs=6)
         Path(folder, f"{processes().number}-{processes().rank}.json").write_text(json.dumps(outcome))
 
 

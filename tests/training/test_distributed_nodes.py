@@ -10,6 +10,9 @@ import pytest
 import torch
 from training.node_runs import CASES
 
+from rgat.training.distributed import joined_processes
+from rgat.training.sharded import balanced_ranges
+
 SCRIPT = Path(__file__).with_name("node_runs.py")
 
 
@@ -42,9 +45,10 @@ def test_processes_learn_what_one_does(outcomes, case, count):
     alone = outcomes[1, 0][case]
     for rank in range(count):
         together = outcomes[count, rank][case]
-        for name, values in alone["state"].items():
-            ours, theirs = (torch.tensor(each, dtype=torch.float64) for each in (together["state"][name], values))
-            assert (ours - theirs).abs().max() < 1e-9, name
+        for kind in ("state", "best"):
+            for name, values in alone[kind].items():
+                ours, theirs = (torch.tensor(each, dtype=torch.float64) for each in (together[kind][name], values))
+                assert (ours - theirs).abs().max() < 1e-9, name
         for ours, theirs in zip(together["curve"], alone["curve"], strict=True):
             assert ours == pytest.approx(theirs, abs=1e-9)
         for ours, theirs in zip(together["scores"], alone["scores"], strict=True):
@@ -60,12 +64,39 @@ def test_all_processes_have_the_same_parameters_bit_for_bit(outcomes, count):
 
 @pytest.mark.parametrize("count", [2, 4])
 def test_the_order_of_the_batches_does_not_depend_on_the_number_of_processes(outcomes, count):
-    for case in ("sampled features", "sampled embeddings"):
+    for case in ("sampled features", "sampled embeddings", "sampled shards"):
         alone = outcomes[1, 0][case]["seeds"]
         assert [len(batch) for batch in alone] == [16, 16, 1] * 2
         shares = [outcomes[count, rank][case]["seeds"] for rank in range(count)]
         assert [[seed for share in step for seed in share] for step in zip(*shares, strict=True)] == alone
         assert [len(batch) for batch in shares[-1]] == [16 // count, 16 // count, 0] * 2
+
+
+def test_a_checkpoint_is_resumed_by_another_number_of_processes(outcomes):
+    expected, resumed = outcomes[1, 0]["undisturbed"], outcomes[4, 3]["relay"]
+    assert len(resumed["curve"]) == 6
+    assert len(resumed["seeds"]) == 6, "two of the six epochs"
+    for name, values in expected["state"].items():
+        ours, theirs = (torch.tensor(each, dtype=torch.float64) for each in (resumed["state"][name], values))
+        assert (ours - theirs).abs().max() < 1e-9, name
+
+
+def test_restarted_workers_on_several_hosts_need_a_store_of_their_own(monkeypatch):
+    for name, value in {"USE_AGENT_STORE": "True", "MAX_RESTARTS": "3", "RUN_ID": "x"}.items():
+        monkeypatch.setenv(f"TORCHELASTIC_{name}", value)
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"), joined_processes():
+        pass
+
+
+def test_ranges_of_nodes_have_balanced_edges():
+    degrees = torch.randint(50, (1000,))
+    edges_before = torch.cat([torch.zeros(1, dtype=torch.int64), degrees.cumsum(0)])
+    ranges = balanced_ranges(edges_before, 7)
+    assert ranges[0] == 0
+    assert ranges[-1] == 1000
+    sizes = (edges_before + torch.arange(1001))[ranges].diff()
+    assert sizes.max() - sizes.min() <= 100
 
 
 def test_a_killed_worker_costs_nothing_but_time():

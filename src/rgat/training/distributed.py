@@ -54,6 +54,12 @@ class Processes(NamedTuple):
             dist.all_reduce(bounds, dist.ReduceOp.MAX)
         return bool(bounds[0] == -bounds[1])
 
+    def as_first(self, decision: bool, device: torch.device) -> bool:
+        """Return the decision of the first process."""
+        decided = torch.tensor([int(decision)], device=device)
+        dist.broadcast(decided, 0)
+        return bool(decided)
+
     def gather_parts(self, part: Tensor) -> list[Tensor]:
         """Return the rows of each process, which may differ in number, in the order of the ranks."""
         if self.number == 1:
@@ -210,6 +216,31 @@ def all_to_all(rows: Tensor, sent: Sequence[int], received: Sequence[int]) -> Te
     """
     out: Tensor = _AllToAll.apply(rows, sent, received)  # type: ignore[no-untyped-call]
     return out
+
+
+class Requests:
+    """Rows that processes ask of one another.
+
+    Args:
+        ids: those that this process asks for.
+        owner: the process to ask for each.
+        is_over: ask for none, and say that no more will follow.
+    """
+
+    def __init__(self, ids: Tensor, owner: Tensor, is_over: bool = False) -> None:
+        order = owner.argsort(stable=True)
+        self.place = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
+        received = owner.bincount(minlength=processes().number) - int(is_over)
+        sent = torch.empty_like(received)
+        dist.all_to_all_single(sent, received)
+        self.are_all_over = bool((sent < 0).all())
+        self.received, self.sent = received.clamp(min=0).tolist(), sent.clamp(min=0).tolist()
+        # What others ask of this process.
+        self.ids = ids if self.are_all_over else all_to_all(ids[order], self.received, self.sent)
+
+    def fetch(self, rows: Tensor) -> Tensor:
+        """Send the rows of ``self.ids``, and return those asked for, in their order; gradients return to the owner."""
+        return all_to_all(rows, self.sent, self.received).index_select(0, self.place)
 
 
 class _AllToAll(torch.autograd.Function):

@@ -16,6 +16,7 @@ from rgat.models import Stack
 from rgat.sampling import Batch, NeighborLoader, exact_logits, gather_features
 from rgat.training.configuration import Settings
 from rgat.training.distributed import processes
+from rgat.training.embeddings import ShardedEmbedding
 
 Score = tuple[float, float]  # loss and metric
 
@@ -81,6 +82,9 @@ class SampledTask:
         distinct, place = torch.unique(nodes, return_inverse=True)
         share, sampler = self.processes.share(distinct), self.loader.sampler
         exact = exact_logits(model, self.x, sampler, share, constant_attention)  # type: ignore[arg-type]
+        embedding = getattr(model, "embedding", None)
+        if isinstance(embedding, ShardedEmbedding):
+            embedding.serve()  # others may have more blocks
         exact = exact if isinstance(model, Stack) else exact.unsqueeze(0)
         rows = self.processes.gather(_wide(exact).transpose(0, 1).contiguous(), len(distinct))
         return rows.transpose(0, 1).cpu()[:, place]

@@ -16,21 +16,50 @@ from torch.nn.functional import cross_entropy
 
 from rgat.data import NodeData
 from rgat.data.dataset import MISSING, PARTS
-from rgat.incoming import IncomingEdges
+from rgat.graph import RelationalGraph
 from rgat.models import NodeClassifier
 from rgat.sampling import NeighborSampler, gather_features
-from rgat.training.distributed import all_to_all, processes
+from rgat.sampling.sampler import HasIncomingEdges
+from rgat.training.distributed import Requests, processes
 from rgat.training.task import Score, check_parts
 
 
-def balanced_ranges(incoming: IncomingEdges, number: int) -> Tensor:
+def balanced_ranges(edges_before: Tensor, number: int) -> Tensor:
     """Return where contiguous ranges of nodes with about equally many edges and nodes begin and end, ``[number + 1]``.
 
     They differ by at most the in-degree of one node.
+
+    Args:
+        edges_before: number of edges into the nodes before each node, and into all, ``[N + 1]``.
+        number: of ranges.
     """
-    before = incoming.group_ptr[incoming.node_ptr] + torch.arange(len(incoming.node_ptr), device=incoming.source.device)
+    before = edges_before + torch.arange(len(edges_before), device=edges_before.device)
     cuts = before[-1] * torch.arange(number + 1, device=before.device) // number
     return torch.searchsorted(before, cuts)
+
+
+def own_graph(graph: RelationalGraph | HasIncomingEdges, rank: int, number: int) -> tuple[RelationalGraph, Tensor]:
+    """Return the graph of all edges into a process's range of nodes, which are its first, and all ranges.
+
+    No other edges are sorted or copied. Edges and rows keep the ids of the whole graph.
+    """
+    if isinstance(graph, RelationalGraph):
+        target = graph.edge_index[1]
+        counts = target.bincount(minlength=graph.num_nodes)
+        edges_before = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    else:
+        edges_before = graph.incoming.group_ptr[graph.incoming.node_ptr]
+    ranges = balanced_ranges(edges_before, number)
+    first, last = ranges[rank : rank + 2].tolist()
+    skipped = 0
+    if isinstance(graph, RelationalGraph):
+        graph = graph.with_edges(((target >= first) & (target < last)).nonzero().squeeze(1))
+        skipped = int(edges_before[first])
+    sampler = NeighborSampler(graph, [-1])
+    block = sampler.block(torch.arange(first, last, device=sampler.device))
+    structure = block.structure._replace(edge_id=block.structure.edge_ids() + skipped)
+    edges = (block.edge_index, block.edge_type)
+    return RelationalGraph.from_structure(*edges, structure, block.edge_attr, block.node_ids), ranges
 
 
 class Halo:
@@ -42,20 +71,12 @@ class Halo:
     """
 
     def __init__(self, nodes: Tensor, ranges: Tensor) -> None:
-        rank, number = processes()
-        owner = torch.searchsorted(ranges[1:].contiguous(), nodes, right=True)
-        order = owner.argsort(stable=True)
-        self.place = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
-        received = owner.bincount(minlength=number)
-        sent = torch.empty_like(received)
-        dist.all_to_all_single(sent, received)
-        self.received, self.sent = received.tolist(), sent.tolist()
-        self.rows = all_to_all(nodes[order], self.received, self.sent) - ranges[rank]  # those that others read
+        self.requests = Requests(nodes, torch.searchsorted(ranges[1:].contiguous(), nodes, right=True))
+        self.rows = self.requests.ids - ranges[processes().rank]  # of this process, that others read
 
     def complete(self, own: Tensor) -> Tensor:
         """Append the halo's rows to the rows of a process's own nodes."""
-        received = all_to_all(own.index_select(0, self.rows), self.sent, self.received)
-        return torch.cat([own, received.index_select(0, self.place)])
+        return torch.cat([own, self.requests.fetch(own.index_select(0, self.rows))])
 
 
 class ShardedNodeTask:
@@ -66,10 +87,10 @@ class ShardedNodeTask:
 
     def __init__(self, data: NodeData, device: torch.device, selects: bool = True) -> None:
         check_parts(data, selects)
-        sampler = NeighborSampler(data.graph, [-1])
-        ranges = balanced_ranges(sampler.incoming, processes().number)
-        first, last = ranges[processes().rank :][:2].tolist()
-        self.graph = sampler.block(torch.arange(first, last, device=sampler.device)).to(device)
+        rank, number = processes()
+        graph, ranges = own_graph(data.graph, rank, number)
+        first, last = ranges[rank : rank + 2].tolist()
+        self.graph = graph.to(device)
         self.graph.validate = False  # a diverged model must end its run without an error
         assert self.graph.node_ids is not None
         self.x = None if data.x is None else gather_features(data.x, self.graph.node_ids, device, data.x.dtype)
