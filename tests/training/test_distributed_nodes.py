@@ -1,5 +1,6 @@
 """One node classifier in two and four processes against one, in double precision."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -8,10 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from training.node_runs import CASES
+from training.node_runs import CASES, NODES, made_up
 
-from rgat.training.distributed import joined_processes
-from rgat.training.sharded import balanced_ranges
+from rgat.training import Settings, build_model, fit
+from rgat.training.distributed import Processes, joined_processes
+from rgat.training.sharded import ShardedNodeTask, balanced_ranges, own_graph
 
 SCRIPT = Path(__file__).with_name("node_runs.py")
 
@@ -97,6 +99,31 @@ def test_ranges_of_nodes_have_balanced_edges():
     assert ranges[-1] == 1000
     sizes = (edges_before + torch.arange(1001))[ranges].diff()
     assert sizes.max() - sizes.min() <= 100
+
+
+@pytest.mark.parametrize("number", [3, 100])
+def test_the_graphs_of_all_processes_are_the_whole_graph(number):
+    graph = made_up(False).graph
+    parts = [own_graph(graph, rank, number)[0] for rank in range(number)]  # some of 100 have no nodes
+    assert torch.cat([part.node_ids[: part.num_targets] for part in parts]).tolist() == list(range(NODES))
+    assert torch.cat([part.structure.edge_ids() for part in parts]).tolist() == list(range(graph.num_edges))
+    s, order = graph.structure, graph.structure.order.long()
+    sources = torch.cat([part.node_ids[part.edge_index[0]] for part in parts])
+    assert torch.equal(sources, graph.edge_index[0][order])
+    keys = torch.cat([part.structure.source_ids()[part.structure.source_row.long()] for part in parts])
+    assert torch.equal(keys, s.source_ids()[s.source_row.long()])
+
+
+def test_users_mistakes_are_refused(monkeypatch, tmp_path):
+    data = made_up(True)
+    with pytest.raises(ValueError, match="several processes must train a NodeClassifier, got a Linear"):
+        ShardedNodeTask.logits(None, torch.nn.Linear(1, 1))
+    unclean = dataclasses.replace(data, x=data.x.clone().index_fill_(0, torch.tensor([3]), float("nan")))
+    with pytest.raises(ValueError, match="node features of made up must not contain NaN"):
+        ShardedNodeTask(unclean, torch.device("cpu"))
+    monkeypatch.setattr(Processes, "agree_on", lambda *_: False)  # hosts without a shared drive
+    with pytest.raises(ValueError, match="all processes must find the same checkpoint"):
+        fit(build_model(data).double(), data, Settings(max_epochs=1), checkpoint=tmp_path)
 
 
 def test_a_killed_worker_costs_nothing_but_time():

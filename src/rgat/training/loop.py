@@ -285,7 +285,7 @@ class Training:
             state = self._adam_state(parameter)
             tensors |= {f"adam.{name}.{key}": torch.as_tensor(value) for key, value in state.items()}
         if self.sharded is not None:
-            tensors |= {name: self.sharded.whole(tensors[name]) for name in SHARDED_TENSORS}
+            tensors |= {name: self.sharded.whole(tensors[name]).cpu() for name in SHARDED_TENSORS}
         return tensors
 
     def load(self, tensors: dict[str, Tensor]) -> None:
