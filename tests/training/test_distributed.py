@@ -7,9 +7,6 @@ import textwrap
 import pytest
 import torch
 
-from rgat.data import load
-from rgat.training import build_model, fit
-from rgat.training import task as tasks
 from rgat.training.distributed import Processes, joined_processes
 
 # 3 epochs of 7 steps; the last batch has one graph, so that the second process has none.
@@ -94,13 +91,6 @@ def test_a_users_mistake_is_printed_by_one_process_and_named_by_the_launcher(tmp
     assert done.stderr.count("rgat: `option` must be") <= 1, "none if the launcher ends the first process before"
     assert "traceback : `option` must be" in done.stderr
     assert "exitcode  : 2" in done.stderr
-
-
-def test_nodes_of_one_graph_are_not_shared_out(monkeypatch):
-    data = load("institute")
-    monkeypatch.setattr(tasks, "processes", lambda: Processes(0, 2))
-    with pytest.raises(ValueError, match="node classification must run in one process, got 2 for institute"):
-        fit(build_model(data), data)
 
 
 def test_a_process_alone_is_left_as_it_is(monkeypatch):

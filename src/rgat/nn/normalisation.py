@@ -25,7 +25,7 @@ def normalise(norm: nn.Module, x: Tensor, counted: Tensor | None = None) -> Tens
         if counted is None and len(x) < 2 and type(norm) in (nn.BatchNorm1d, StackedBatchNorm):
             counted = x.new_ones(len(x))  # PyTorch refuses one node; a subclass may know nodes of other processes
         if counted is not None:
-            return normalise_counted(norm, x, counted)
+            return normalise_counted(norm, x, counted, getattr(norm, "total", None))
     out: Tensor = norm(x)
     return out
 

@@ -107,6 +107,8 @@ def _needed(sampler: NeighborSampler, nodes: Tensor, num_layers: int) -> list[Te
 
 def _blocks(sampler: NeighborSampler, targets: Tensor, most: int) -> Iterator[RelationalGraph]:
     """Yield graphs of consecutive targets with all their edges, at most ``most`` of both, but at least one target."""
+    if len(targets) == 0:
+        yield sampler.block(targets)
     sizes = sampler.degrees(targets) + 1
     ends = sizes.cumsum(0)
     start = 0

@@ -31,6 +31,8 @@ class NeighborLoader:
         shuffle: shuffle the seed nodes before each epoch.
         seed: random seed of order and samples.
         prefetch: the number of batches that a background thread keeps ready; 0 samples when a batch is asked for.
+        share: ``(k, K)`` takes the k-th of K contiguous shares of every batch, counted from 0, which may be empty. The
+            K shares together are the batch, whatever K is.
     """
 
     def __init__(
@@ -42,12 +44,13 @@ class NeighborLoader:
         shuffle: bool = True,
         seed: int = 0,
         prefetch: int = 2,
+        share: tuple[int, int] = (0, 1),
     ) -> None:
         check_count("batch_size", batch_size)
         check_count("prefetch", prefetch, least=0)
         self.sampler = NeighborSampler(graph, fanouts, seed)
         self.nodes = self.sampler.check_seeds(nodes).cpu()
-        self.batch_size, self.shuffle, self.prefetch = batch_size, shuffle, prefetch
+        self.batch_size, self.shuffle, self.prefetch, self.share = batch_size, shuffle, prefetch, share
         self.epoch = 0
 
     def __len__(self) -> int:
@@ -55,7 +58,8 @@ class NeighborLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         epoch, self.epoch = self.epoch, self.epoch + 1
-        parts = list(torch.split(self.order(epoch), self.batch_size)) if len(self.nodes) else []
+        batches = torch.split(self.order(epoch), self.batch_size) if len(self.nodes) else []
+        parts = [torch.tensor_split(batch, self.share[1])[self.share[0]] for batch in batches]
         first_step = epoch * len(self)
         if self.prefetch == 0:
             for number, part in enumerate(parts):

@@ -195,12 +195,16 @@ def digest_data(data: NodeData | GraphData) -> dict[str, str]:
 
 
 def run_difference(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> str | None:
-    """Return a clause that says how the run of a checkpoint differs from this one; None if only in ``max_epochs``."""
+    """Return a clause that says how the run of a checkpoint differs from this one, or None.
+
+    It may differ in ``max_epochs``, and in whether embeddings are divided among processes.
+    """
     for name in ("data", "model", "seed", "settings"):
         ours, other = mine[name], theirs.get(name)
         if isinstance(ours, dict) and isinstance(other, dict):
             other = _NEW_SETTINGS | other
-            ours, other = ({k: v for k, v in settings.items() if k != "max_epochs"} for settings in (ours, other))
+            free = ("max_epochs", "shard_embeddings")
+            ours, other = ({k: v for k, v in settings.items() if k not in free} for settings in (ours, other))
         if ours != other:
             return f"its `{name}` is {other!r}, not {ours!r}"
     digests = theirs.get("digests")

@@ -188,6 +188,7 @@ class Settings:
     autocast: bool = False  # run the model in bfloat16 where that is safe
     fanouts: tuple[int, ...] | None = None  # edges of each (target, relation) to sample, per layer; None: all nodes
     validate_every: int = 1  # epochs from one validation to the next
+    shard_embeddings: bool = False  # divide node embeddings among the processes of `torchrun`
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "max_epochs", "patience", "batch_size", "validate_every"):
@@ -258,8 +259,8 @@ def check_options(given: Mapping[str, Any], task: str | None = None) -> None:
             check_count(name, value)
         if name == "fanouts":
             check_fanouts(value, given.get("num_layers", 2))
-        if name == "autocast" and not isinstance(value, bool):
-            raise ValueError(f"`autocast` must be true or false, got {value!r}")
+        if name in ("autocast", "shard_embeddings") and not isinstance(value, bool):
+            raise ValueError(f"`{name}` must be true or false, got {value!r}")
     if "model" in given:
         check_word("model", given["model"], tuple(VARIANTS))
     of_attention = [name for name in ("heads", "attention_l2_1", "attention_l2_2") if name in given]
@@ -284,7 +285,7 @@ def known_options(task: str) -> tuple[str, ...]:
     options = [*inspect.signature(model).parameters, *inspect.signature(RGATConv).parameters, *RGCN_OPTIONS]
     settings = [field.name for field in fields(Settings) if field.name not in PER_LAYER]
     if task == "graph":
-        settings.remove("fanouts")
+        settings = [name for name in settings if name not in ("fanouts", "shard_embeddings")]
     per_layer = [f"{name}_{layer}" for name in PER_LAYER for layer in range(1, MAX_LAYERS[task] + 1)]
     chosen = (name for name in options if name not in (*_FROM_DATA, *_FROM_VARIANT))
     return tuple(dict.fromkeys(["model", *chosen, *settings, *per_layer]))

@@ -1,6 +1,6 @@
 """Train one model in several processes (`torchrun`), with the result of one process and the same global batch.
 
-Each of K processes takes every K-th graph of a batch. Its loss is divided by the number of graphs of the whole batch
+Each of K processes takes a share of every batch of graphs or nodes. Its loss is divided by the size of the whole batch
 and multiplied by K, because gradients are averaged over the processes. Batch-norm statistics are those of the whole
 batch.
 """
@@ -8,7 +8,7 @@ batch.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -47,6 +47,59 @@ class Processes(NamedTuple):
             values /= self.number
         return values
 
+    def agree_on(self, value: int, device: torch.device) -> bool:
+        """Return whether all processes have the same value."""
+        bounds = torch.tensor([value, -value], device=device)
+        if self.number > 1:
+            dist.all_reduce(bounds, dist.ReduceOp.MAX)
+        return bool(bounds[0] == -bounds[1])
+
+    def as_first(self, decision: bool, device: torch.device) -> bool:
+        """Return the decision of the first process."""
+        decided = torch.tensor([int(decision)], device=device)
+        dist.broadcast(decided, 0)
+        return bool(decided)
+
+    def gather_parts(self, part: Tensor) -> list[Tensor]:
+        """Return the rows of each process, which may differ in number, in the order of the ranks."""
+        if self.number == 1:
+            return [part]
+        sizes = torch.zeros(self.number, dtype=torch.int64, device=part.device)
+        sizes[self.rank] = len(part)
+        dist.all_reduce(sizes)
+        numbers = sizes.tolist()
+        padded = part.new_zeros(max(numbers), *part.shape[1:])
+        padded[: len(part)] = part
+        parts = [torch.empty_like(padded) for _ in numbers]
+        dist.all_gather(parts, padded)
+        return [rows[:size] for rows, size in zip(parts, numbers, strict=True)]
+
+    def counts_once(self, ids: Tensor) -> Tensor:
+        """Return 1 for each of this process's ids unless a process of lower rank has it too, else 0."""
+        before = self.gather_parts(ids)[: self.rank]
+        return torch.ones_like(ids) if not before else (~torch.isin(ids, torch.cat(before))).long()
+
+    def average_gradients(self, dense: Sequence[nn.Parameter], sparse: Sequence[nn.Parameter]) -> None:
+        """Average gradients over the processes, which then all have the same; of sparse ones only used rows are sent.
+
+        Dense gradients are sent as one vector. So each number is added up in the same order in every step, and a
+        resumed run takes the steps of an undisturbed one bit for bit; the buckets of PyTorch's wrapper change after its
+        first step.
+        """
+        if self.number == 1:
+            return
+        dense = [parameter for parameter in dense if parameter.requires_grad]
+        flat = torch.cat([p.new_zeros(p.numel()) if p.grad is None else p.grad.flatten() for p in dense])
+        averages = torch.split(self.average(flat), [p.numel() for p in dense])
+        for parameter, average in zip(dense, averages, strict=True):
+            parameter.grad = average.view_as(parameter)
+        for parameter in sparse:
+            assert parameter.grad is not None
+            grad = parameter.grad.coalesce()
+            ids, values = (torch.cat(self.gather_parts(part)) for part in (grad.indices()[0], grad.values()))
+            mean = torch.sparse_coo_tensor(ids.unsqueeze(0), values / self.number, grad.shape, check_invariants=False)
+            parameter.grad = mean.coalesce()
+
 
 def processes() -> Processes:
     """Return this process's place among those that were started together."""
@@ -69,16 +122,40 @@ def joined_processes() -> Iterator[torch.device]:
         return
     if device is not None:
         torch.cuda.set_device(device)
-    dist.init_process_group("gloo" if device is None else "nccl", device_id=device)
+    dist.init_process_group("gloo" if device is None else "nccl", device_id=device, **_own_store())
     try:
         yield device or torch.device("cpu")
     finally:
         dist.destroy_process_group()
 
 
+def _own_store() -> dict[str, Any]:
+    """Return options of a process group that does not meet the addresses of workers before a restart.
+
+    The launcher of PyTorch 2.13 gives restarted workers the store of those that it has ended, addresses included
+    (github.com/pytorch/pytorch/issues/167288).
+    """
+    environment = os.environ
+    if environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True" or environment["TORCHELASTIC_MAX_RESTARTS"] == "0":
+        return {}
+    if environment["GROUP_WORLD_SIZE"] != "1":  # hosts count restarts on their own
+        raise ValueError(
+            "workers on several hosts that are restarted must not share a store with those before; set "
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for torchrun and use --rdzv-backend c10d"
+        )
+    rank, number = int(environment["RANK"]), int(environment["WORLD_SIZE"])
+    stores: Any = dist
+    store = stores.TCPStore(environment["MASTER_ADDR"], int(environment["MASTER_PORT"]), number, is_master=False)
+    prefix = f"restart {environment['TORCHELASTIC_RESTART_COUNT']}"
+    return {"store": stores.PrefixStore(prefix, store), "rank": rank, "world_size": number}
+
+
 @contextmanager
-def parallel(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield the model or, with several processes, a wrapper that averages its gradients over them."""
+def parallel(model: nn.Module, of_graphs: bool) -> Iterator[nn.Module]:
+    """Yield the model or, for graphs in several processes, a wrapper that averages its gradients over them.
+
+    Batch normalisation is by the statistics of all processes.
+    """
     if processes().number == 1:
         yield model
         return
@@ -86,6 +163,9 @@ def parallel(model: nn.Module) -> Iterator[nn.Module]:
     for name, norm in norms.items():
         setattr(model, name, SyncBatchNorm(norm))
     try:
+        if not of_graphs:
+            yield model
+            return
         wrapper = DistributedDataParallel(model)
         wrapper.broadcast_buffers = False  # each process has its own dropout seeds
         yield wrapper
@@ -118,7 +198,62 @@ class SyncBatchNorm(nn.BatchNorm1d):
         """Normalise ``[N, C]``."""
         if not self.training:
             return super().forward(x)
-        return normalise_counted(self, x, x.new_ones(len(x)), _Sum.apply)
+        return normalise_counted(self, x, x.new_ones(len(x)), self.total)
+
+    def total(self, summand: Tensor) -> Tensor:
+        """Return the sum over all processes."""
+        total: Tensor = _Sum.apply(summand)  # type: ignore[no-untyped-call]
+        return total
+
+
+def all_to_all(rows: Tensor, sent: Sequence[int], received: Sequence[int]) -> Tensor:
+    """Send rows to all processes and return those received; gradients take the opposite way.
+
+    Args:
+        rows: for the first process, then for the second one, and so on.
+        sent: number of rows for each process.
+        received: number of rows from each process.
+    """
+    out: Tensor = _AllToAll.apply(rows, sent, received)  # type: ignore[no-untyped-call]
+    return out
+
+
+class Requests:
+    """Rows that processes ask of one another.
+
+    Args:
+        ids: those that this process asks for.
+        owner: the process to ask for each.
+        is_over: ask for none, and say that no more will follow.
+    """
+
+    def __init__(self, ids: Tensor, owner: Tensor, is_over: bool = False) -> None:
+        order = owner.argsort(stable=True)
+        self.place = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
+        received = owner.bincount(minlength=processes().number) - int(is_over)
+        sent = torch.empty_like(received)
+        dist.all_to_all_single(sent, received)
+        self.are_all_over = bool((sent < 0).all())
+        self.received, self.sent = received.clamp(min=0).tolist(), sent.clamp(min=0).tolist()
+        # What others ask of this process.
+        self.ids = ids if self.are_all_over else all_to_all(ids[order], self.received, self.sent)
+
+    def fetch(self, rows: Tensor) -> Tensor:
+        """Send the rows of ``self.ids``, and return those asked for, in their order; gradients return to the owner."""
+        return all_to_all(rows, self.sent, self.received).index_select(0, self.place)
+
+
+class _AllToAll(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, sent: Sequence[int], received: Sequence[int]) -> Tensor:
+        ctx.sizes = (received, sent)
+        out = rows.new_empty(sum(received), *rows.shape[1:])
+        dist.all_to_all_single(out, rows.contiguous(), list(received), list(sent))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        return all_to_all(grads[0], *ctx.sizes), None, None
 
 
 class _Sum(torch.autograd.Function):

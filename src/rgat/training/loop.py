@@ -14,18 +14,22 @@ from torch import Tensor, nn
 from rgat.data import GraphData, NodeData
 from rgat.data.dataset import PARTS
 from rgat.models import NodeClassifier, Stack
-from rgat.nn.stacked import SHARED, take_members
+from rgat.nn.stacked import SHARED
+from rgat.training.adam import make_adam, select_members
 from rgat.training.capture import Captured, training_on, why_not_capture
 from rgat.training.checkpoint import has_checkpoint, identify, load_checkpoint, run_difference, save_checkpoint
 from rgat.training.configuration import PER_LAYER, Settings, check_fanouts
 from rgat.training.distributed import parallel, processes, separate_masks
+from rgat.training.embeddings import SHARDED_TENSORS, ShardedEmbedding, sharded_embeddings
 from rgat.training.loss import l2_penalty, member_l2_penalties, relational_layers
 from rgat.training.run import Epoch, Result, Run, curve_from_json, curve_to_json, epoch_bar
 from rgat.training.sampled import SampledTask
+from rgat.training.sharded import ShardedNodeTask
 from rgat.training.task import GraphTask, NodeTask, Score, check_parts, device_of
 
 Data = NodeData | GraphData
-Task = NodeTask | GraphTask | SampledTask
+UncapturedTask = SampledTask | ShardedNodeTask
+Task = NodeTask | GraphTask | UncapturedTask
 
 
 def fit(
@@ -60,13 +64,16 @@ def fit(
     _check_layers(settings, model)
     with training_on(device_of(model)):
         task = make_task([data], settings, device_of(model), seed)
-        with parallel(model) as called:
+        identity = None if checkpoint is None else identify(model, data, settings, seed)
+        of_graphs = isinstance(data, GraphData)
+        with sharded_embeddings(model, settings.shard_embeddings), parallel(model, of_graphs) as called:
             training = Training(called, model, task, [Run(settings)], seed)
             training.on_step = on_step
-            writer = (
-                None if checkpoint is None else _Checkpoints(Path(checkpoint), checkpoint_seconds, training, data, seed)
-            )
-            separate_masks(model)
+            writer = None
+            if checkpoint is not None and identity is not None:
+                writer = _Checkpoints(Path(checkpoint), checkpoint_seconds, training, identity)
+            if of_graphs:
+                separate_masks(model)
             with epoch_bar(settings.max_epochs, progress and processes().rank == 0) as advance:
                 run = training.runs[0]
                 for ((_, epoch),) in training.epochs():
@@ -102,6 +109,8 @@ def make_task(datas: Sequence[Data], settings: Settings, device: torch.device, s
     if settings.fanouts is not None:
         check_parts(first, selects)
         return SampledTask(first, settings, device, seed)
+    if processes().number > 1:
+        return ShardedNodeTask(first, device, selects)
     return NodeTask([data for data in datas if isinstance(data, NodeData)], device, selects)
 
 
@@ -120,7 +129,9 @@ class Training:
         embedding = getattr(self.layers, "embedding", None)
         rows = [] if embedding is None else list(embedding.parameters())
         is_row = {id(parameter) for parameter in rows}
-        self.optimizer = _make_adam([p for p in model.parameters() if id(p) not in is_row], rates)
+        self.dense, self.rows = [p for p in model.parameters() if id(p) not in is_row], rows
+        self.sharded = embedding if isinstance(embedding, ShardedEmbedding) else None
+        self.optimizer = make_adam(self.dense, rates)
         # Gradients of node embeddings are sparse: only the rows of a batch are updated.
         self.row_optimizer = torch.optim.SparseAdam(rows, lr=rates[0]) if rows else None
         # Without validation the last epoch is the best, so large embeddings need no copy.
@@ -150,7 +161,7 @@ class Training:
 
     def step(self, ids: Any) -> Tensor:
         """Take one step of Adam on a batch, captured where possible; return the loss of each member, ``[S]``."""
-        if self.why_not_capture is not None or isinstance(self.task, SampledTask):
+        if self.why_not_capture is not None or isinstance(self.task, UncapturedTask):
             return self._learn(lambda: self.task.losses(self.called, ids))
         if not self.task.pad(ids):  # the padded buffer has a new address
             self.captured_step.forget()
@@ -159,7 +170,7 @@ class Training:
 
     def validate(self) -> list[Score]:
         """Score each member on the validation part, with its logits captured where possible."""
-        if self.why_not_capture is not None or isinstance(self.task, SampledTask) or not self.task.keeps("valid"):
+        if self.why_not_capture is not None or isinstance(self.task, UncapturedTask) or not self.task.keeps("valid"):
             return self.task.evaluate(self.called, ["valid"])[0]
         logits = self.task.logits
         return self.task.scores(self.captured_logits(lambda: logits(self.called, "valid")), "valid")
@@ -178,6 +189,10 @@ class Training:
         for optimizer in optimizers:
             optimizer.zero_grad()
         losses.sum().backward()  # type: ignore[no-untyped-call]
+        if self.called is self.model:  # a wrapper has averaged its gradients
+            processes().average_gradients(self.dense, self.rows if self.sharded is None else [])
+            if self.sharded is not None:
+                self.sharded.average_gradient()
         for optimizer in optimizers:
             optimizer.step()
         return losses.detach()
@@ -258,7 +273,7 @@ class Training:
         elif isinstance(self.model, Stack):
             self.model.select(staying)
             self.task.select(staying)
-            _select_members(self.optimizer, staying)
+            select_members(self.optimizer, staying)
             self.best = {name: t if _is_shared(name) else t[staying] for name, t in self.best.items()}
             self._prepare()
 
@@ -280,17 +295,21 @@ class Training:
         return results
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return all tensors of a single model's training, by name."""
+        """Return all tensors of a single model's training, by name; sharded ones whole, in the first process."""
         tensors = {"generator": self.generator.get_state()}
         for name, tensor in self.layers.state_dict().items():
             tensors |= {f"model.{name}": tensor, f"best.{name}": self.best[name]}
         for name, parameter in self.layers.named_parameters():
             state = self._adam_state(parameter)
             tensors |= {f"adam.{name}.{key}": torch.as_tensor(value) for key, value in state.items()}
+        if self.sharded is not None:
+            tensors |= {name: self.sharded.whole(tensors[name]).cpu() for name in SHARDED_TENSORS}
         return tensors
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         """Resume from these tensors."""
+        if self.sharded is not None:
+            tensors = tensors | {name: processes().share(tensors[name]).clone() for name in SHARDED_TENSORS}
         self.generator.set_state(tensors["generator"])
         model, best = (
             {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
@@ -316,57 +335,22 @@ def _is_shared(name: str) -> bool:
     return name.rpartition(".")[2] == SHARED
 
 
-def _make_adam(parameters: list[nn.Parameter], learning_rates: Sequence[float]) -> torch.optim.Adam:
-    """Return an optimiser; with several learning rates, the parameters have a leading axis of members."""
-    on_gpu = parameters[0].is_cuda
-    if len(set(learning_rates)) == 1:
-        return torch.optim.Adam(parameters, lr=learning_rates[0], fused=True, capturable=on_gpu)
-    return _MemberAdam(parameters, torch.tensor(learning_rates, dtype=parameters[0].dtype, device=parameters[0].device))
-
-
-class _MemberAdam(torch.optim.Adam):
-    """Adam with a learning rate for each member, which scales the member's part of the step."""
-
-    def __init__(self, parameters: Sequence[nn.Parameter], rates: Tensor) -> None:
-        super().__init__(parameters, capturable=parameters[0].is_cuda)
-        self.rates = rates  # [S]
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        group = self.param_groups[0]
-        (beta1, beta2), eps = group["betas"], group["eps"]
-        for p in group["params"]:
-            state = self.state[p]
-            if not state:
-                state["step"] = torch.zeros((), device=p.device)
-                state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(p), torch.zeros_like(p)
-            step = state["step"].add_(1).double()
-            mean, square = state["exp_avg"], state["exp_avg_sq"]
-            mean.lerp_(p.grad, 1 - beta1)
-            square.mul_(beta2).addcmul_(p.grad, p.grad, value=1 - beta2)
-            size = (self.rates / (1 - beta1**step)).to(p.dtype).view(-1, *[1] * (p.dim() - 1))
-            root = (square.sqrt() / (1 - beta2**step).sqrt().to(p.dtype)).add_(eps)
-            p.sub_(mean * size / root)
-
-
-def _select_members(optimizer: torch.optim.Adam, members: list[int]) -> None:
-    """Keep only some members of a stack."""
-    for state in optimizer.state.values():
-        for name in ("exp_avg", "exp_avg_sq"):
-            state[name] = take_members(state[name], members)
-    if isinstance(optimizer, _MemberAdam):
-        optimizer.rates = optimizer.rates[members]
-
-
 class _Checkpoints:
     """Writes the checkpoints of a training, after resuming from the one in the folder."""
 
-    def __init__(self, folder: Path, seconds: float, training: Training, data: Data, seed: int) -> None:
-        self.folder, self.seconds, self.training = folder, seconds, training
-        self.identity = identify(training.layers, data, training.runs[0].settings, seed)
+    def __init__(self, folder: Path, seconds: float, training: Training, identity: dict[str, Any]) -> None:
+        self.folder, self.seconds, self.training, self.identity = folder, seconds, training, identity
         self.written = time.monotonic()
-        if not has_checkpoint(folder):
-            return
+        if has_checkpoint(folder):
+            self._resume()
+        if not processes().agree_on(len(training.runs[0].curve), training.device):
+            raise ValueError(
+                f"all processes must find the same checkpoint in {folder}, and they do not; put the folder on a drive "
+                "that all hosts share"
+            )
+
+    def _resume(self) -> None:
+        training, folder = self.training, self.folder
         tensors, record = load_checkpoint(folder)
         reason = run_difference(self.identity, record)
         if reason is not None:
@@ -383,8 +367,14 @@ class _Checkpoints:
 
     def write(self, is_last: bool) -> None:
         """Write a checkpoint if it is due, or the last one."""
-        now = time.monotonic()
-        if processes().rank > 0 or (now - self.written < self.seconds and not is_last):
+        now, is_first, is_sharded = time.monotonic(), processes().rank == 0, self.training.sharded is not None
+        is_due = is_last or now - self.written >= self.seconds
+        if is_sharded:  # all processes give their shards
+            is_due = processes().as_first(is_due, self.training.device)
+        if not is_due or not (is_first or is_sharded):
+            return
+        tensors = self.training.tensors()
+        if not is_first:
             return
         self.written, run = now, self.training.runs[0]
         record = {
@@ -394,4 +384,4 @@ class _Checkpoints:
             "best_value": list(run.best_value) if run.best_epoch else None,
             "curve": curve_to_json(run.curve),
         }
-        save_checkpoint(self.folder, self.training.tensors(), record)
+        save_checkpoint(self.folder, tensors, record)

@@ -17,6 +17,7 @@ from rgat.nn import FeatureRows
 from rgat.sampling import Batch, NeighborLoader, exact_logits, gather_features
 from rgat.training.configuration import Settings
 from rgat.training.distributed import processes
+from rgat.training.embeddings import ShardedEmbedding
 from rgat.training.task import Score, wide
 
 ROWS = 2**16  # of the features, to check at once
@@ -35,31 +36,33 @@ class SampledTask:
 
     def __init__(self, data: NodeData, settings: Settings, device: torch.device, seed: int = 0) -> None:
         assert settings.fanouts is not None
-        if processes().number > 1:
-            raise ValueError(
-                f"sampled training must run in one process, got {processes().number} for {data.name}; only graph "
-                "classification can be shared among processes"
-            )
-        self.data, self.device = data, device
+        self.data, self.device, self.processes = data, device, processes()
         self.x = data.x
-        if data.x is not None and any(bool(rows.isnan().any()) for rows in torch.split(data.x, ROWS)):
+        if (
+            data.x is not None
+            and not data.is_stored
+            and any(bool(rows.isnan().any()) for rows in torch.split(data.x, ROWS))
+        ):
             raise ValueError(f"node features of {data.name} must not contain NaN; clean them first")
         graph = data.graph
         if isinstance(graph, RelationalGraph) and graph.device != device and _fits(graph, device):
             graph = graph.to(device)
         options = {"fanouts": settings.fanouts, "batch_size": settings.batch_size, "seed": seed}
-        self.loader = NeighborLoader(graph, data.train, **options)  # type: ignore[arg-type]
+        self.loader = NeighborLoader(graph, data.train, share=self.processes, **options)  # type: ignore[arg-type]
         self.num_steps = len(self.loader)
         self.labels = data.labels
         self.dtype = torch.bfloat16 if settings.autocast else None
 
-    def batches(self, generator: torch.Generator, epoch: int) -> Iterator[Batch]:
-        """Yield the batches of an epoch, counted from 0."""
+    def batches(self, generator: torch.Generator, epoch: int) -> Iterator[tuple[Batch, int]]:
+        """Yield this process's share of each batch of an epoch, counted from 0, and the size of the whole batch."""
         self.loader.epoch = epoch
-        yield from self.loader
+        number, most = len(self.loader.nodes), self.loader.batch_size
+        sizes = (min(most, number - start) for start in range(0, number, most))
+        yield from zip(self.loader, sizes, strict=True)
 
-    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+    def losses(self, model: nn.Module, sampled: tuple[Batch, int]) -> Tensor:
         """Return the loss of each member on a batch, ``[S]``."""
+        batch, size = sampled
         x: Tensor | FeatureRows | None = None
         if self.x is not None:
             dtype = self.dtype or next(model.parameters()).dtype
@@ -68,9 +71,15 @@ class SampledTask:
             x = x or gather_features(self.x, batch.nodes, self.device, dtype)
         seeds = batch.nodes[: batch.num_seeds]
         labels = self.labels[seeds.cpu()].to(self.device)
+        if self.processes.number > 1 and any(isinstance(module, nn.BatchNorm1d) for module in model.modules()):
+            for graph in batch.graphs[:-1]:  # shares may have nodes in common
+                once = self.processes.counts_once(batch.nodes[: graph.num_targets].to(self.device))
+                graph.counted = once.to(graph.device)
         logits = model(x, batch.graphs if batch.nodes.device == self.device else batch.to(self.device).graphs)
         members = logits if isinstance(model, Stack) else logits.unsqueeze(0)
-        return torch.stack([cross_entropy(wide(each[: len(labels)]), labels) for each in members])
+        scale = self.processes.number / size  # gradients are averaged over the processes
+        sums = [cross_entropy(wide(each[: len(labels)]), labels, reduction="sum") for each in members]
+        return torch.stack(sums) * scale
 
     def evaluate(self, model: nn.Module, parts: Sequence[str], constant_attention: bool = False) -> list[list[Score]]:
         """Return the loss and metric of each member, for each part."""
@@ -82,9 +91,14 @@ class SampledTask:
     def logits(self, model: nn.Module, nodes: Tensor, constant_attention: bool = False) -> Tensor:
         """Return exact logits of nodes, ``[S, n, classes]`` on the CPU."""
         distinct, place = torch.unique(nodes, return_inverse=True)
-        exact = exact_logits(model, self.x, self.loader.sampler, distinct, constant_attention)  # type: ignore[arg-type]
+        share, sampler = self.processes.share(distinct), self.loader.sampler
+        exact = exact_logits(model, self.x, sampler, share, constant_attention)  # type: ignore[arg-type]
+        embedding = getattr(model, "embedding", None)
+        if isinstance(embedding, ShardedEmbedding):
+            embedding.serve()  # others may have more blocks
         exact = exact if isinstance(model, Stack) else exact.unsqueeze(0)
-        return wide(exact).cpu()[:, place]
+        rows = self.processes.gather(wide(exact).transpose(0, 1).contiguous(), len(distinct))
+        return rows.transpose(0, 1).cpu()[:, place]
 
     def _scores(self, logits: Tensor, nodes: Tensor) -> list[Score]:
         labels = self.labels[nodes]
@@ -102,6 +116,10 @@ class SampledTask:
 
     def select(self, members: list[int]) -> None:
         """Do nothing: members share all data."""
+
+
+def _wide(logits: Tensor) -> Tensor:
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def _fits(graph: RelationalGraph, device: torch.device) -> bool:

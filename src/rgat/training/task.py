@@ -131,11 +131,6 @@ class NodeTask:
                 f"{first.name} must be in memory to train on the whole graph, but is in a store; sample it "
                 "(`fanouts`, --fanouts 20,10)"
             )
-        if processes().number > 1:
-            raise ValueError(
-                f"node classification must run in one process, got {processes().number} for {first.name}; only graph "
-                "classification can be shared among processes"
-            )
         self.x = None if first.x is None else first.x.to(device)
         self.graph = copy.copy(first.graph.prepare())
         if device != self.graph.device:
