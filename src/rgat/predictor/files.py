@@ -67,6 +67,7 @@ def held_folder(folder: Path, resume: bool = False) -> Iterator[None]:
     if under_torchrun() and os.environ.get("RANK", "0") != "0":
         yield
         return
+    resume = resume or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0  # `torchrun` started it again
     is_new = not folder.exists()
     try:
         with locked(folder / ".lock", str(folder)):

@@ -4,7 +4,8 @@ A validation part, where there is one, stops the training early and calibrates t
 nodes are often few), cross-validation inside the training part finds the number of epochs and calibrates; the members
 then learn from the whole training part. Test examples are used once, at the end.
 
-Several processes that `torchrun` started run the same fit: they share each batch of graphs and get the same predictor.
+Several processes that `torchrun` started run the same fit: they share each batch, or the graph, and get the
+same predictor.
 """
 
 from __future__ import annotations

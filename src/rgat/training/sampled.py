@@ -38,11 +38,8 @@ class SampledTask:
         assert settings.fanouts is not None
         self.data, self.device, self.processes = data, device, processes()
         self.x = data.x
-        if (
-            data.x is not None
-            and not data.is_stored
-            and any(bool(rows.isnan().any()) for rows in torch.split(data.x, ROWS))
-        ):
+        in_memory = None if data.is_stored else data.x
+        if in_memory is not None and any(bool(rows.isnan().any()) for rows in torch.split(in_memory, ROWS)):
             raise ValueError(f"node features of {data.name} must not contain NaN; clean them first")
         graph = data.graph
         if isinstance(graph, RelationalGraph) and graph.device != device and _fits(graph, device):
@@ -116,10 +113,6 @@ class SampledTask:
 
     def select(self, members: list[int]) -> None:
         """Do nothing: members share all data."""
-
-
-def _wide(logits: Tensor) -> Tensor:
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def _fits(graph: RelationalGraph, device: torch.device) -> bool:
