@@ -104,8 +104,9 @@ def compare(
             continue
         try:
             scores, note = run()
-        except (ImportError, ValueError, RuntimeError, MemoryError) as error:  # the predictor does not depend on it
-            reason = "memory ran out" if isinstance(error, MemoryError) else str(error).partition("\n")[0]
+        except Exception as error:  # the predictor does not depend on it
+            message = str(error).partition("\n")[0] or type(error).__name__
+            reason = "memory ran out" if isinstance(error, MemoryError) else message
             scores, note = {}, f"left out: {reason}"
         rows.append({"name": name, "scores": nan_to_none(scores), "note": note})
     return rows

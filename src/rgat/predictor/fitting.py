@@ -26,7 +26,7 @@ from rgat.data import GraphData, NodeData
 from rgat.data import load as load_data
 from rgat.data.files import read_whole, write_atomically
 from rgat.data.splits import stratified_folds
-from rgat.memory import free_memory
+from rgat.memory import require
 from rgat.models import Model
 from rgat.predictor.ensemble import Calibration, Ensemble, calibrate_graphs, calibrate_nodes
 from rgat.predictor.evaluation import compare, evaluate, nan_to_none
@@ -201,9 +201,7 @@ class _Trainer:
 
     def train_rival(self, config: Config, step: str) -> Model:
         """Train one model to compare with; raise if memory is short."""
-        needed, free = bytes_needed(self._job(self.data, config)), free_memory(self.device)
-        if needed > free:
-            raise ValueError(f"it may take {needed / 2**30:.1f} GiB of memory, and {free / 2**30:.1f} GiB are free")
+        require(bytes_needed(self._job(self.data, config)), self.device)
         return self.train(config, 1, step)[0].members[0]
 
     def _calibrate(self, members: list[Model]) -> Calibration:
