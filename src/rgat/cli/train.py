@@ -10,7 +10,7 @@ from typer import Option
 
 from rgat.cli import printing
 from rgat.cli.options import OptionalDataName, SmilesColumn, grouped
-from rgat.cli.printing import print_line, print_table, step_bars
+from rgat.cli.printing import print_class_tables, print_line, print_table, step_bars
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def train(
     from rgat.predictor import files as own_data
     from rgat.predictor.fitting import forecast
     from rgat.predictor.inspection import describe
-    from rgat.predictor.text import comparison_rows, performance
+    from rgat.predictor.text import class_tables, comparison_rows, performance
     from rgat.training.configuration import check_options
     from rgat.training.distributed import joined_processes, processes
 
@@ -147,5 +147,6 @@ def train(
             predictor = own_data.train(read, out, progress=progress, **asked)
     rows, notes = comparison_rows(predictor)
     print_table((f"{predictor.report['metric']}, %", "train", "test"), rows)
+    print_class_tables(class_tables(predictor))
     for line in (*performance(predictor), *notes, f"The model is in {out}; use it with `rgat predict {out}`."):
         print_line(line)

@@ -55,7 +55,31 @@ def _evaluate_nodes(logits: Tensor, data: NodeData) -> dict[str, Any]:
     if "test" in scores:
         count = len(labelled["test"])
         report |= {"tested": count, "right": round(scores["test"] * count), "interval": wilson(scores["test"], count)}
+        predicted = logits[labelled["test"]].argmax(1)
+        report |= score_classes(confusion_matrix(data.labels[labelled["test"]], predicted, len(data.classes)))
     return report
+
+
+def confusion_matrix(labels: Tensor, predicted: Tensor, num_classes: int) -> Tensor:
+    """Return how many examples of each class (row) were predicted as each class (column)."""
+    return torch.bincount(labels * num_classes + predicted, minlength=num_classes**2).view(num_classes, num_classes)
+
+
+def score_classes(confusion: Tensor) -> dict[str, Any]:
+    """Return the scores of each class and their means, as plain values.
+
+    ``recall`` is None for a class without examples and ``precision`` for one that is never predicted. Means are over
+    the classes that have a value: ``balanced_accuracy`` of recall, ``macro_f1`` of F1.
+    """
+    right, of_class, as_class = confusion.diagonal().double(), confusion.sum(1), confusion.sum(0)
+    shares = {"recall": right / of_class, "precision": right / as_class, "f1": 2 * right / (of_class + as_class)}
+    lists = {name: [None if math.isnan(x) else x for x in values.tolist()] for name, values in shares.items()}
+    return {
+        "balanced_accuracy": float(shares["recall"].nanmean()),
+        "macro_f1": float(shares["f1"].nanmean()),
+        "classes": lists,
+        "confusion": confusion.tolist(),
+    }
 
 
 def _evaluate_test_graphs(logits: Tensor, labels: Tensor, tasks: tuple[str, ...]) -> dict[str, Any]:

@@ -9,9 +9,11 @@ from rgat.data.dataset import INVERSE
 from rgat.predictor.explain_molecule import MoleculeExplanation
 from rgat.predictor.explain_node import NO_CHOICE, NodeExplanation, RelationImportance
 from rgat.predictor.predictions import Predictions
-from rgat.predictor.predictor import Predictor
+from rgat.predictor.predictor import NodePredictor, Predictor
 
 Row = tuple[str, ...]
+MOST_CLASSES = 12  # to print; the report of a model has all
+_PER_CLASS = ("recall", "precision", "f1")
 
 
 def short(name: str) -> str:
@@ -48,6 +50,38 @@ def performance(predictor: Predictor) -> list[str]:
         if unknown:
             lines.append(f"no score for {', '.join(unknown)}: the test part has one class only")
     return lines
+
+
+def class_tables(predictor: Predictor) -> list[tuple[str, Row, list[Row]]]:
+    """Return tables of the classes of a node predictor on the test part: a title, columns and rows of each.
+
+    They are the scores of each class, of the worst by recall if there are more than ``MOST_CLASSES``, and the confusion
+    matrix of at most so many classes. There are none for molecules, and in models that an earlier version wrote.
+    """
+    report = predictor.report
+    if "confusion" not in report or not isinstance(predictor, NodePredictor):
+        return []
+    names, confusion, scores = [short(name) for name in predictor.data.classes], report["confusion"], report["classes"]
+    tested = [number for number in range(len(names)) if any(confusion[number])]
+    tested.sort(key=lambda number: scores["recall"][number])
+    rows = []
+    for number in tested[:MOST_CLASSES]:
+        wrong = [(count, other) for other, count in enumerate(confusion[number]) if other != number and count]
+        count, other = max(wrong, default=(0, 0))
+        values = ("-" if scores[name][number] is None else f"{scores[name][number]:.1%}" for name in _PER_CLASS)
+        rows.append(
+            (names[number], f"{names[other]} ({count})" if wrong else "-", str(sum(confusion[number])), *values)
+        )
+    some = f"the {MOST_CLASSES} of lowest recall" if len(tested) > MOST_CLASSES else "lowest recall first"
+    title = f"classes of the test part, {some}; macro-F1 {report['macro_f1']:.1%}, "
+    title += f"balanced accuracy {report['balanced_accuracy']:.1%}"
+    tables: list[tuple[str, Row, list[Row]]] = [(title, ("class", "mistaken for", "nodes", *_PER_CLASS), rows)]
+    if len(names) <= MOST_CLASSES:
+        numbers = [str(number + 1) for number in range(len(names))]
+        cells = [tuple(map(str, row)) for row in confusion]
+        lines = [(f"{number} {name}", *row) for number, name, row in zip(numbers, names, cells, strict=True)]
+        tables.append(("confusion matrix: true classes in rows, predicted ones in columns", ("", *numbers), lines))
+    return tables
 
 
 def comparison_rows(predictor: Predictor) -> tuple[list[Row], list[str]]:

@@ -190,6 +190,7 @@ def run_difference(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> str | 
     for name in ("data", "model", "seed", "settings"):
         ours, other = mine[name], theirs.get(name)
         if isinstance(ours, dict) and isinstance(other, dict):
+            other = vars(Settings()) | other  # an earlier version had fewer settings
             ours, other = ({k: v for k, v in settings.items() if k != "max_epochs"} for settings in (ours, other))
         if ours != other:
             return f"its `{name}` is {other!r}, not {ours!r}"

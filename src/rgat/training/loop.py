@@ -95,7 +95,8 @@ def make_task(datas: Sequence[Data], settings: Settings, device: torch.device, s
     if settings.fanouts is not None:
         check_parts(first, selects)
         return SampledTask(first, settings, device, seed)
-    return NodeTask([data for data in datas if isinstance(data, NodeData)], device, selects)
+    nodes = [data for data in datas if isinstance(data, NodeData)]
+    return NodeTask(nodes, device, selects, settings.class_weights)
 
 
 class Training:

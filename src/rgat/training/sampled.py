@@ -16,6 +16,7 @@ from rgat.models import Stack
 from rgat.sampling import Batch, NeighborLoader, exact_logits, gather_features
 from rgat.training.configuration import Settings
 from rgat.training.distributed import processes
+from rgat.training.task import node_weights
 
 Score = tuple[float, float]  # loss and metric
 
@@ -47,6 +48,7 @@ class SampledTask:
         options = {"fanouts": settings.fanouts, "batch_size": settings.batch_size, "seed": seed}
         self.loader = NeighborLoader(graph, data.train, **options)  # type: ignore[arg-type]
         self.labels = data.labels
+        self.weight = node_weights(data, settings.class_weights)
         self.dtype = torch.bfloat16 if settings.autocast else None
 
     def batches(self, generator: torch.Generator, epoch: int) -> Iterator[Batch]:
@@ -63,7 +65,8 @@ class SampledTask:
         labels = self.labels[seeds.cpu()].to(self.device)
         logits = model(x, batch.graphs if batch.nodes.device == self.device else batch.to(self.device).graphs)
         members = logits if isinstance(model, Stack) else logits.unsqueeze(0)
-        return torch.stack([cross_entropy(each[: len(labels)].float(), labels) for each in members])
+        weight = self.weight.to(self.device)
+        return torch.stack([cross_entropy(each[: len(labels)].float(), labels, weight) for each in members])
 
     def evaluate(self, model: nn.Module, parts: Sequence[str], constant_attention: bool = False) -> list[list[Score]]:
         """Return the loss and metric of each member, for each part."""
@@ -84,7 +87,7 @@ class SampledTask:
         known = labels != MISSING
         scores = []
         for each in logits:
-            loss = float(cross_entropy(each[known], labels[known])) if known.any() else float("nan")
+            loss = float(cross_entropy(each[known], labels[known], self.weight)) if known.any() else float("nan")
             right = (each.argmax(-1) == labels)[known]
             scores.append((loss, float(right.double().mean())))
         return scores
