@@ -181,7 +181,7 @@ def test_the_description_says_what_was_understood(tmp_path, node_data):
     table = tmp_path / "m.csv"
     table.write_text("smiles,t,note\nCC,1,a\nCCC,0,b\nC(C,1,c\nCN,,d\n")
     lines = describe(rgat.data.from_smiles(table, skip_invalid=True))
-    assert "skipped: 1 rows with invalid SMILES (lines 4)" in lines
+    assert "skipped: 1 row with invalid SMILES (line 4)" in lines
     assert "task t: 1 positive, 1 negative, 1 missing" in lines
     assert "ignored columns: note" in lines
 
@@ -200,10 +200,10 @@ def test_repeated_and_contradictory_molecules_are_counted(tmp_path):
     table = tmp_path / "m.csv"
     table.write_text("smiles,a\n" + "".join(f"{'C' * n}O,{n % 2}\n" for n in range(1, 30)) + "OCC,1\nOCCC,1\n")
     (said,) = [line for line in describe(from_smiles(table)) if line.startswith("repeated")]
-    assert "2 molecules have several rows, 1 of them with contradictory labels" in said
+    assert "2 molecules with several rows, 1 of them with contradictory labels" in said
 
 
-class CrashError(Exception):
+class CrashError(BaseException):  # as KeyboardInterrupt; a comparison survives any other error
     """The process ends here."""
 
 

@@ -1,5 +1,6 @@
 import csv
 import dataclasses
+import gzip
 import json
 import sys
 from typing import NamedTuple
@@ -98,8 +99,8 @@ def test_molecules_from_a_file_to_predictions_and_reasons(tmp_path, rgat):
     (tmp_path / "new.smi").write_text("CCO\nnonsense\nCC(=O)NC\n")
     done = rgat("predict", model, "--smiles", tmp_path / "new.smi", "--out", tmp_path / "p.csv", "--workers", 1)
     assert done.returncode == 0, done.stderr
-    assert "3 molecules are in" in unwrapped(done.stdout)
-    assert "1 are invalid SMILES" in unwrapped(done.stdout)
+    assert "3 molecules written to" in unwrapped(done.stdout)
+    assert "invalid SMILES, marked so: 1" in unwrapped(done.stdout)
     assert "0." in rgat("predict", model, "--smiles", "CCO").stdout
     done = rgat("explain", model, "--smiles", "CC(=O)NC", "--task", "amide", "--html", tmp_path / "m.html")
     assert done.returncode == 0, done.stderr
@@ -130,7 +131,11 @@ LABELS = "node\tclass\n" + "".join(f"http://x/{node}\t{name}\n" for node, name i
 @pytest.mark.parametrize(
     ("graph", "labels", "message"),
     [
-        (GOOD, LABELS.replace("x/a", "y/a"), "line 2: node http://y/a is not in the graph (1 of 6 labels unknown)"),
+        (
+            GOOD,
+            LABELS.replace("x/a", "y/a"),
+            "line 2: node http://y/a is not in the graph, which has nodes such as <http://x/p> (1 of 6 labels unknown)",
+        ),
         (GOOD, LABELS.replace("s\n", "r\n"), "two classes or more, got one only"),
         (GOOD, LABELS[: -2 * len("http://x/e\ts\n")], "2 labelled nodes or more to learn from, got 1"),
         (GOOD, "node\tclass\n", "some nodes must have labels"),
@@ -345,7 +350,7 @@ def test_labels_of_unknown_nodes_are_counted(tmp_path, files):
     labels = tmp_path / "labels.tsv"
     labels.write_text(files[1].read_text() + "http://x/nobody\tvision\n")
     lines = describe(own_data.read(None, rdf=[files[0]], labels=labels, skip_unknown=True))
-    assert "skipped: 1 labels of nodes that are not in the graph" in lines
+    assert "skipped: 1 label of nodes that are not in the graph" in lines
 
 
 def test_a_file_without_molecules_and_an_impossible_seed_are_refused(tmp_path, files, rgat, graph_model):
@@ -395,3 +400,23 @@ def test_a_long_smiles_is_no_file_and_options_that_say_nothing_are_refused(
         done = rgat("train", "--rdf", tmp_path / "missing.nt", "--labels", labels, "--out", tmp_path / "m", *words)
         assert done.returncode == 2
         assert message in unwrapped(done.stderr)  # and not that the file is missing: options are looked at first
+
+
+def test_a_dump_of_any_name_with_invalid_lines_is_read_on_request(tmp_path, rgat, files):
+    dump = tmp_path / "dump"
+    dump.write_bytes(gzip.compress(b"no triple\n" + files[0].read_bytes()))
+    line = ("train", "--rdf", dump, "--labels", files[1], "--out", tmp_path / "m", "--no-comparison", "--epochs", 1)
+    refused = rgat(*line)
+    assert refused.returncode == 2
+    assert "or `format` (--format) must be given" in unwrapped(refused.stderr)
+    assert "line 1: not valid ntriples" in unwrapped(rgat(*line, "--format", "ntriples").stderr)
+    done = rgat(*line, "--format", "ntriples", "--skip-invalid")
+    assert done.returncode == 0
+    assert f"skipped: 1 invalid RDF line, the first: {dump}, line 1: " in unwrapped(done.stdout)
+    assert "macro-F1" in done.stdout
+    assert "confusion matrix" in done.stdout
+    new = tmp_path / "new"
+    new.write_bytes(files[0].read_bytes())
+    predict = ("predict", tmp_path / "m", "--format", "ntriples")
+    assert "--format must be left out here: it is for files of --rdf" in unwrapped(rgat(*predict).stderr)
+    assert rgat(*predict, "--rdf", new).returncode == 0

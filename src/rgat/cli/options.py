@@ -15,6 +15,10 @@ DataName = Annotated[str, DATA_NAME]
 OptionalDataName = Annotated[str | None, DATA_NAME]
 ModelFolder = Annotated[Path, Argument(metavar="MODEL", help="A folder that `rgat train` wrote.")]
 SmilesColumn = Annotated[str | None, Option(metavar="NAME", help="Column that holds the SMILES.  [default: smiles]")]
+RdfFormat = Annotated[
+    str | None,
+    Option(metavar="NAME", help="Format of --rdf, if file names do not tell: ntriples, turtle, rdfxml, jsonld, ..."),
+]
 AsJson = Annotated[bool, Option("--json", help="Print one JSON object.")]
 Workers = Annotated[int | None, Option(min=1, metavar="N", help="Number of processes.  [default: one per core]")]
 

@@ -9,7 +9,7 @@ from typing import Annotated
 from typer import Option
 
 from rgat.cli import printing
-from rgat.cli.options import OptionalDataName, SmilesColumn, grouped
+from rgat.cli.options import OptionalDataName, RdfFormat, SmilesColumn, grouped
 from rgat.cli.printing import print_class_tables, print_line, print_table, step_bars
 
 
@@ -36,6 +36,7 @@ class GraphFiles:
         Option(metavar="LIST", help="Node features: types, degrees, literals, or several of them with commas."),
     ] = None
     skip_unknown: Annotated[bool, Option("--skip-unknown", help="Drop labels of unknown nodes.")] = False
+    format: RdfFormat = None
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,9 @@ class MoleculeFile:
         Option("--threshold", metavar="COLUMN=VALUE", help="Count values of at least VALUE as positive."),
     ] = None
     split: Annotated[str, Option(metavar="KIND", help="Split of the molecules: random or scaffold.")] = "random"
-    skip_invalid: Annotated[bool, Option("--skip-invalid", help="Drop rows with invalid SMILES.")] = False
+    skip_invalid: Annotated[
+        bool, Option("--skip-invalid", help="Drop rows with invalid SMILES, or invalid RDF lines.")
+    ] = False
     relaxed: Annotated[bool, Option("--relaxed", help="Accept unusual valences.")] = False
 
 

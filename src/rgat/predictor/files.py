@@ -21,6 +21,7 @@ from rgat.predictor.explain_node import ORDERS, NodeExplanation, RelationImporta
 from rgat.predictor.explorer import write_explorer
 from rgat.predictor.fitting import FIT, FOLDS, fit
 from rgat.predictor.folder import NAME as PREDICTOR
+from rgat.predictor.inspection import counted
 from rgat.predictor.predictions import PREDICTED, Predictions
 from rgat.predictor.predictor import MoleculePredictor, NodePredictor, Predictor
 from rgat.predictor.streaming import predict_file
@@ -34,7 +35,7 @@ Path_ = str | PathLike[str]
 LABELS = ("labels", "test_labels", "label_predicate", "node_column", "label_column", "skip_unknown")
 OPTIONS = {
     "smiles": ("smiles_column", "tasks", "thresholds", "split", "skip_invalid", "relaxed"),
-    "rdf": (*LABELS, "drop_predicates", "features"),
+    "rdf": (*LABELS, "drop_predicates", "features", "skip_invalid", "format"),
 }
 TEST_SHARE = 0.2  # of the labelled nodes, if no test labels are given
 
@@ -152,7 +153,8 @@ def read(
 def _refuse_foreign(kind: str, given: Mapping[str, Any]) -> None:
     """Raise if an option is given that does not apply to this kind of data."""
     for other, words in OPTIONS.items():
-        foreign = [word for word in words if given.get(word) and given[word] != "random"]
+        own = OPTIONS.get(kind, ())
+        foreign = [word for word in words if word not in own and given.get(word) and given[word] != "random"]
         if other != kind and foreign:
             option = {"thresholds": "threshold", "drop_predicates": "drop"}.get(foreign[0], foreign[0])
             raise ValueError(
@@ -189,6 +191,7 @@ def predict(
     nodes: Path_ | None = None,
     kind: str | None = None,
     rdf: Sequence[Path_] | None = None,
+    format: str | None = None,  # noqa: A002
     predicate: str | None = None,
     smiles: str | None = None,
     smiles_column: str | None = None,
@@ -198,7 +201,7 @@ def predict(
 ) -> tuple[Predictions | None, list[str]]:
     """Predict nodes or molecules; return the predictions (None if written to a file in parts), and lines to print."""
     names = read_nodes(node or (), nodes)
-    of_nodes = {"--node": names, "--type": kind, "--rdf": rdf, "--predicate": predicate}
+    of_nodes = {"--node": names, "--type": kind, "--rdf": rdf, "--format": format, "--predicate": predicate}
     of_molecules = {"--smiles-column": smiles_column, "--workers": workers, "--resume": resume}
     if isinstance(predictor, NodePredictor):
         if smiles is not None:
@@ -208,7 +211,9 @@ def predict(
             refuse({"--type": kind}, "all nodes, not for those that are named")
         if out is None or Path(out).suffix != ".nt":
             refuse({"--predicate": predicate}, "an --out that ends in .nt")
-        predictions = predictor.predict(names, type=kind, rdf=list(rdf) if rdf else None)
+        if not rdf:
+            refuse({"--format": format}, "files of --rdf")
+        predictions = predictor.predict(names, type=kind, rdf=list(rdf) if rdf else None, format=format)
     elif smiles is None:
         raise ValueError("this is a model of molecules: give --smiles, a file or a SMILES")
     else:
@@ -219,8 +224,8 @@ def predict(
             options: dict[str, Any] = {"smiles_column": smiles_column, "workers": workers, "resume": resume}
             summary = predict_file(predictor, smiles, out, **options, progress=progress)
             resumed = f", {summary.resumed:,} of them resumed" if summary.resumed else ""
-            bad = f"; {summary.invalid:,} are invalid SMILES and marked so" if summary.invalid else ""
-            return None, [f"{summary.molecules:,} molecules are in {out}{resumed}{bad}"]
+            bad = f"; invalid SMILES, marked so: {summary.invalid:,}" if summary.invalid else ""
+            return None, [f"{counted(summary.molecules, 'molecule')} written to {out}{resumed}{bad}"]
         refuse(of_molecules, "a file of molecules")
         if Path(smiles).suffix in (".csv", ".tsv", ".smi", ".txt", ".gz"):
             raise ValueError(f"{smiles} must be an existing file or a SMILES")
@@ -230,7 +235,7 @@ def predict(
     notes = list(predictions.notes)
     if out is not None:
         predictions.save(out, predicate or PREDICTED)
-        notes.append(f"{len(predictions):,} predictions are in {out}")
+        notes.append(f"{counted(len(predictions), 'prediction')} written to {out}")
     return predictions, notes
 
 

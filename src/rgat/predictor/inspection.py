@@ -15,6 +15,11 @@ MAX_VALUES = 3  # per class: a relation that states the class has about as many 
 MIN_EXAMPLES = 2  # training nodes of each class
 
 
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """Return a number and a noun in its singular or plural form."""
+    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
+
+
 def check(data: NodeData | GraphData) -> None:
     """Raise unless there are enough labels to learn from."""
     if isinstance(data, GraphData):
@@ -57,31 +62,38 @@ def describe(data: NodeData | GraphData) -> list[str]:
     parts = ", ".join(f"{len(getattr(data, part)):,} {part}" for part in PARTS if len(getattr(data, part)))
     provenance = data.provenance
     if isinstance(data, NodeData):
-        features = "one-hot" if data.x is None else f"{data.x.shape[1]} node features"
+        features = "one-hot" if data.x is None else counted(data.x.shape[1], "node feature")
         counts = data.labels[data.labels != MISSING].bincount(minlength=len(data.classes)).tolist()
         listed = ", ".join(f"{name} ({count})" for name, count in zip(data.classes, counts, strict=True))
         edges = provenance.get("edges", data.graph.num_edges)
         relations = provenance.get("relations", data.graph.num_relations)
-        unknown = provenance.get("unknown_nodes")
+        unknown, invalid = provenance.get("unknown_nodes"), provenance.get("invalid_lines")
         return [
-            f"graph: {data.graph.num_nodes:,} nodes, {edges:,} triples, {relations} relations; input {features}",
-            f"labels: {sum(counts):,} nodes of {len(counts)} classes: {listed}",
-            *([f"skipped: {unknown:,} labels of nodes that are not in the graph"] if unknown else []),
+            f"graph: {counted(data.graph.num_nodes, 'node')}, {counted(edges, 'triple')}, "
+            f"{counted(relations, 'relation')}; input {features}",
+            f"labels: {counted(sum(counts), 'node')} of {counted(len(counts), 'class', 'classes')}: {listed}",
+            *(
+                [f"skipped: {counted(invalid['count'], 'invalid RDF line')}, the first: {invalid['first']}"]
+                if invalid
+                else []
+            ),
+            *([f"skipped: {counted(unknown, 'label')} of nodes that are not in the graph"] if unknown else []),
             f"split: {parts}",
             *(f"warning: {leak}" for leak in find_leaks(data)),
         ]
-    lines = [f"molecules: {len(data.graphs):,}, with {len(data.graphs.x):,} atoms"]
+    lines = [f"molecules: {len(data.graphs):,}, with {counted(len(data.graphs.x), 'atom')}"]
     if skipped := provenance.get("skipped_lines"):
         more = ", ..." if len(skipped) > 5 else ""
         lines.append(
-            f"skipped: {len(skipped)} rows with invalid SMILES (lines {', '.join(map(str, skipped[:5]))}{more})"
+            f"skipped: {counted(len(skipped), 'row')} with invalid SMILES (line{'s' * (len(skipped) > 1)} "
+            f"{', '.join(map(str, skipped[:5]))}{more})"
         )
     for task, column in zip(data.tasks, data.labels.t(), strict=True):
         ones, zeros, missing = ((column == value).sum().item() for value in (1, 0, MISSING))
         lines.append(f"task {task}: {ones:,} positive, {zeros:,} negative, {missing:,} missing")
     if provenance.get("repeated_molecules"):
         lines.append(
-            f"repeated: {provenance['repeated_molecules']:,} molecules have several rows, "
+            f"repeated: {counted(provenance['repeated_molecules'], 'molecule')} with several rows, "
             f"{provenance['contradictory_molecules']:,} of them with contradictory labels; "
             "all rows of a molecule are in the same part, and each counts"
         )

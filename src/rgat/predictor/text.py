@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from rgat.data.dataset import INVERSE
 from rgat.predictor.explain_molecule import MoleculeExplanation
 from rgat.predictor.explain_node import NO_CHOICE, NodeExplanation, RelationImportance
+from rgat.predictor.inspection import counted
 from rgat.predictor.predictions import Predictions
 from rgat.predictor.predictor import NodePredictor, Predictor
 
@@ -38,10 +39,10 @@ def performance(predictor: Predictor) -> list[str]:
     low, high = report["interval"]
     score = report["scores"]["test"]
     if report["metric"] == "accuracy":
-        line = f"accuracy {score:.1%} ({report['right']} of {report['tested']} test nodes)"
+        line = f"accuracy {score:.1%} ({report['right']} of {counted(report['tested'], 'test node')})"
         bounds = f"{low:.1%} to {high:.1%}"
     else:
-        line = f"mean ROC-AUC {score:.3f} on {report['tested']:,} test molecules"
+        line = f"mean ROC-AUC {score:.3f} on {counted(report['tested'], 'test molecule')}"
         bounds = f"{low:.3f} to {high:.3f}"
     lines = [f"held-out performance: {line}; 95 % interval {bounds}"]
     if "pr_auc" in report:
@@ -149,8 +150,8 @@ def node_sentences(explanation: NodeExplanation) -> list[str]:
     label = "" if explanation.label is None else f" (labelled {short(explanation.label)})"
     lines = [
         f"{short(explanation.node)} is {short(explanation.predicted)}, with probability {explanation.probability:.1%}"
-        f"{label}. Its receptive field has {explanation.num_edges:,} edges; {explanation.own:.1%} of the attention "
-        "stays with its own input."
+        f"{label}. Its receptive field has {counted(explanation.num_edges, 'edge')}; {explanation.own:.1%} of the "
+        "attention stays with its own input."
     ]
     if explanation.choice < NO_CHOICE:
         lines.append(
@@ -171,7 +172,7 @@ def explanation_table(
     if isinstance(explanation, NodeExplanation):
         return node_sentences(explanation), *node_rows(explanation, wide), 3
     if isinstance(explanation, RelationImportance):
-        nodes = f"{explanation.nodes:,} labelled nodes"
+        nodes = counted(explanation.nodes, "labelled node")
         sentence = f"Relations by attention, over {nodes}; effect: mean change without them."
         columns: Row = ("relation", "attention", "effect, points", "class changes")
         effect, changed = explanation.effect, explanation.changed

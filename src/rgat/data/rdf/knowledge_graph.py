@@ -32,6 +32,7 @@ def from_rdf(
     shares: tuple[float, float] = (0.8, 0.1),
     seed: int = 0,
     skip_unknown: bool = False,
+    skip_invalid: bool = False,
     format: str | None = None,  # noqa: A002
     inverses: bool = True,
     self_loops: bool = True,
@@ -58,6 +59,7 @@ def from_rdf(
         shares: shares of the training and validation parts in a random split; the rest is the test part.
         seed: random seed of the split.
         skip_unknown: leave out labels of nodes that are not in the graph.
+        skip_invalid: leave out invalid lines of N-Triples and N-Quads files.
         format: format of the RDF files, if their suffixes do not tell it.
         inverses: add an inverse of every relation.
         self_loops: add a relation from every node to itself.
@@ -74,8 +76,11 @@ def from_rdf(
         check_count("hops", hops)
     check_word("literals", literals, ("nodes", "dropped", "features"))
     features = (*features, "literals") if literals == "features" else features
-    triples = read_triples(files, format, "nodes" if "literals" in features else literals, blank_nodes, drop_predicates)
+    literals = "nodes" if "literals" in features else literals
+    triples = read_triples(files, format, literals, blank_nodes, drop_predicates, skip_invalid)
     data = label_triples(triples, source, features, inverses, self_loops, name)
+    if triples.skipped:
+        data.provenance["invalid_lines"] = {"count": len(triples.skipped), "first": triples.skipped[0]}
     return data if hops is None else prune(data, hops)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -10,7 +11,7 @@ import numpy as np
 
 from rgat.data.dataset import PARTS
 from rgat.data.rdf.reader import Triples
-from rgat.data.tables import read_table, separator_hint
+from rgat.data.tables import Table, read_table, separator_hint
 
 FilePath = str | PathLike[str]
 
@@ -55,20 +56,41 @@ def find_labels(triples: Triples, source: LabelSource) -> tuple[Triples, list[La
         return take_labels(triples, source.label_predicate)
     columns = (source.node_column, source.label_column)
     if source.labels is not None:
-        return triples, read_labels(source.labels, *columns, source.split_column)
+        return triples, read_labels(source.labels, *columns, source.split_column, triples.node_names)
     labels = []
     for part in PARTS:
         if (path := getattr(source, part)) is not None:
-            labels += [Label(label.node, label.name, part, label.origin) for label in read_labels(path, *columns)]
+            found = read_labels(path, *columns, node_names=triples.node_names)
+            labels += [Label(label.node, label.name, part, label.origin) for label in found]
     return triples, labels
 
 
+def _check_header(table: Table, node_names: Sequence[str]) -> None:
+    """Raise if the first line of a table is a row: the name of its first column is one of the sorted nodes."""
+    for name in (table.header[0], f"<{table.header[0]}>"):
+        position = bisect_left(node_names, name)
+        if list(node_names[position : position + 1]) == [name]:
+            raise ValueError(
+                f"{table.path}: must begin with a line of column names, but its first line is about a node of the "
+                f"graph, {table.header[0]}; put a line such as node, class before it"
+            )
+
+
 def read_labels(
-    path: FilePath, node_column: str | None = None, label_column: str | None = None, split_column: str | None = None
+    path: FilePath,
+    node_column: str | None = None,
+    label_column: str | None = None,
+    split_column: str | None = None,
+    node_names: Sequence[str] = (),
 ) -> list[Label]:
-    """Read a label table; by default its first column names the node and its last other column the class."""
+    """Read a label table; by default its first column names the node and its last other column the class.
+
+    A table without a line of column names is recognised by the sorted ``node_names`` of the graph, and refused.
+    """
     table = read_table(path)
-    node_column = table.header[0] if node_column is None else node_column
+    if node_column is None:
+        _check_header(table, node_names)
+        node_column = table.header[0]
     if label_column is None:
         others = [name for name in table.header if name not in (node_column, split_column)]
         if not others:
@@ -112,6 +134,21 @@ def take_labels(triples: Triples, predicate: str) -> tuple[Triples, list[Label]]
     return triples.keep(~labelling & ~inverse)[0], list(labels.values())
 
 
+def similar_node(name: str, node_names: Sequence[str]) -> str:
+    """Return the name of a node, not a literal, with the longest common beginning, to show beside an unknown one."""
+    wanted = name if name[:1] in ("<", "_") else f"<{name}"
+    position = bisect_left(node_names, wanted)
+    near = [node for node in node_names[max(position - 1, 0) : position + 1] if node[0] != '"']
+    if not near:
+        return next((node for node in node_names if node[0] != '"'), node_names[0])
+    return max(near, key=lambda node: _common(node, wanted))
+
+
+def _common(one: str, other: str) -> int:
+    """Return the number of equal characters at the beginning of two texts."""
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
 def match_labels(
     labels: Sequence[Label], node_names: Sequence[str], skip_unknown: bool
 ) -> tuple[dict[int, Label], int]:
@@ -126,8 +163,9 @@ def match_labels(
                 f"{unknown[0].origin}: the graph must have edges, got none, so no label has a node; check the RDF file"
             )
         raise ValueError(
-            f"{unknown[0].origin}: node {unknown[0].node} is not in the graph ({len(unknown)} of {len(labels)} labels "
-            "unknown); pass `skip_unknown` (--skip-unknown) to drop them"
+            f"{unknown[0].origin}: node {unknown[0].node} is not in the graph, which has nodes such as "
+            f"{similar_node(unknown[0].node, node_names)} ({len(unknown)} of {len(labels)} labels unknown); pass "
+            "`skip_unknown` (--skip-unknown) to drop them"
         )
     matched: dict[int, Label] = {}
     for label, node in zip(labels, nodes, strict=True):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import zlib
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +51,7 @@ class Triples:
     node_names: list[str]
     relation_names: list[str]
     edges: Ids  # [E, 3]: subject, predicate, object; sorted
+    skipped: tuple[str, ...] = ()  # invalid lines that were left out: file, line and reason of each
 
     def __len__(self) -> int:
         return len(self.edges)
@@ -87,6 +88,7 @@ def read_triples(
     literals: str = "nodes",
     blank_nodes: str = "kept",
     drop_predicates: Sequence[str] = (),
+    skip_invalid: bool = False,
 ) -> Triples:
     """Read one or several RDF files, plain or compressed, as one set of triples; named graphs are merged.
 
@@ -96,6 +98,7 @@ def read_triples(
         literals: "nodes" makes each spelling of a literal a node, "dropped" leaves literals out.
         blank_nodes: "kept" or "dropped".
         drop_predicates: IRIs whose triples are left out.
+        skip_invalid: leave out invalid lines of N-Triples and N-Quads files, instead of raising an error.
     """
     check_word("literals", literals, ("nodes", "dropped"))
     check_word("blank_nodes", blank_nodes, ("kept", "dropped"))
@@ -107,8 +110,9 @@ def read_triples(
     nodes: dict[bytes, int] = {}
     predicates: dict[bytes, int] = {}
     columns = (array("i"), array("i"), array("i"))
+    skipped: list[str] | None = [] if skip_invalid else None
     for number, path in enumerate(paths):
-        _read_file(path, format, nodes, predicates, columns)
+        _read_file(path, format, nodes, predicates, columns, skipped)
         if len(paths) > 1:
             for label in [name for name in nodes if name.startswith(b"_:") and b" " not in name]:
                 nodes[b"_:%d %s" % (number, label)] = nodes.pop(label)  # labels of blank nodes are local to a file
@@ -124,7 +128,8 @@ def read_triples(
     names = name_blank_nodes(names, relation_names, edges)
     node_names, ends = _number(names, edges[:, [0, 2]])
     edges[:, 0], edges[:, 2] = ends[:, 0], ends[:, 1]
-    return Triples(node_names, relation_names, _distinct(edges, len(node_names), len(relation_names)))
+    distinct = _distinct(edges, len(node_names), len(relation_names))
+    return Triples(node_names, relation_names, distinct, tuple(skipped or ()))
 
 
 def _dropped(iris: Sequence[str], relations: Sequence[str]) -> set[str]:
@@ -145,12 +150,21 @@ def _read_file(
     nodes: dict[bytes, int],
     predicates: dict[bytes, int],
     columns: tuple[array[int], array[int], array[int]],
+    skipped: list[str] | None,
 ) -> None:
-    """Append the triples of one file; errors name the file and, where known, the line."""
+    """Append the triples of one file; errors name the file and, where known, the line.
+
+    Invalid lines are appended to ``skipped``, unless it is None.
+    """
     ox = oxigraph()
     format = format or _format_of(path)  # noqa: A001
     parser_format = getattr(ox.RdfFormat, FORMATS[format])
     by_line = format in ("ntriples", "nquads")
+    if skipped is not None and not by_line:
+        raise ValueError(
+            f"{path}: invalid lines must be in N-Triples or N-Quads to be skipped, got {format}, in which they have no "
+            "end; leave out `skip_invalid` (--skip-invalid)"
+        )
     limits = RdfLimits(path, format)
     checks = [LineLimit(path), limits] if by_line else [limits]
     base = None if by_line else "http://base.invalid/"
@@ -158,7 +172,10 @@ def _read_file(
     add_subject, add_predicate, add_object = (column.append for column in columns)
     try:
         with open_bytes(path, *checks) as file:
-            quads = iter(ox.parse(input=file, format=parser_format, base_iri=base))
+            if skipped is None:
+                quads = iter(ox.parse(input=file, format=parser_format, base_iri=base))
+            else:
+                quads = _parse_valid(file, parser_format, path, skipped)
             if parser_format.supports_datasets:
                 quads = (quad.triple for quad in quads)
             while text := ox.serialize(islice(quads, BATCH), format=ox.RdfFormat.N_TRIPLES):
@@ -180,6 +197,21 @@ def _read_file(
         raise
     except ValueError as error:
         raise ValueError(f"{path}: holds more than triples: {error}") from error
+
+
+def _parse_valid(file: IO[bytes], parser_format: Any, path: Path, skipped: list[str]) -> Iterator[Any]:
+    """Yield the triples or quads of the valid lines; append file, line and reason of the others to ``skipped``."""
+    ox, start = oxigraph(), 0
+    while lines := list(islice(file, BATCH)):
+        try:
+            yield from list(ox.parse(input=b"".join(lines), format=parser_format))
+        except SyntaxError:
+            for number, line in enumerate(lines, start + 1):
+                try:
+                    yield from list(ox.parse(input=line, format=parser_format))
+                except SyntaxError as error:
+                    skipped.append(f"{path}, line {number}: {error.msg}")
+        start += len(lines)
 
 
 def _number(names: list[str], used: Ids) -> tuple[list[str], Ids]:
@@ -204,7 +236,10 @@ def _format_of(path: Path) -> str:
     suffix = kind_of(path)
     if suffix not in SUFFIXES:
         known = ", ".join(SUFFIXES)
-        raise ValueError(f"{path}: the name must end in one of {known} (then .gz or .bz2), or `format` must be given")
+        raise ValueError(
+            f"{path}: the name must end in one of {known} (then .gz, .bz2, .xz or .zst), or `format` (--format) must "
+            "be given"
+        )
     return SUFFIXES[suffix]
 
 
