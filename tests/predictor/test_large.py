@@ -53,6 +53,7 @@ def test_so_many_folds_are_trained_together_as_fit_in_half_of_the_free_memory(no
 
 def test_a_comparison_for_which_memory_is_short_is_left_out_and_says_why(node_data, monkeypatch):
     monkeypatch.setattr(memory, "free_memory", lambda device: 1000)
+    monkeypatch.setattr(fitting, "free_memory", lambda device: 1000)
     fitted = rgat.fit(node_data, **QUICK)
     majority, *others = fitted.report["comparison"]
     assert majority["scores"]
@@ -76,7 +77,7 @@ def test_a_comparison_that_fails_leaves_the_model(node_data, monkeypatch, error,
         raise error
 
     monkeypatch.setitem(evaluation.NODE_BASELINES, "FEAT", fail)
-    monkeypatch.setattr(evaluation, "_rgcn", fail)
+    monkeypatch.setattr(evaluation, "_score", fail)
     rows = rgat.fit(node_data, **QUICK).report["comparison"]
     assert [row["note"] for row in rows] == ["", f"left out: {note}", f"left out: {note}"]
 

@@ -11,6 +11,7 @@ from rgat.predictor.explain_node import NO_CHOICE, NodeExplanation, RelationImpo
 from rgat.predictor.inspection import counted
 from rgat.predictor.predictions import Predictions
 from rgat.predictor.predictor import NodePredictor, Predictor
+from rgat.training.configuration import VARIANTS
 
 Row = tuple[str, ...]
 MOST_CLASSES = 12  # to print; the report of a model has all
@@ -92,10 +93,7 @@ def comparison_rows(predictor: Predictor) -> tuple[list[Row], list[str]]:
     systems = [{"name": name, "scores": report["scores"], "note": ""}, *report.get("comparison", [])]
     rows = [_score_row(system["name"], system["scores"]) for system in systems]
     notes = [f"{system['name']}: {system['note']}" for system in systems if system["note"]]
-    score = report["scores"].get("test")
-    better = [s["name"] for s in systems[1:] if score is not None and (s["scores"].get("test") or 0) >= score]
-    if better:
-        notes.append(f"not better on the test part than {' and '.join(better)}: prefer the simpler one, or add labels")
+    notes += verdicts(predictor)
     if count == 1:
         (member,) = report["training"]
         if name != "RGCN":
@@ -103,6 +101,48 @@ def comparison_rows(predictor: Predictor) -> tuple[list[Row], list[str]]:
         chosen_by = "cross-validation" if member["scores"]["valid"] is None else "validation"
         notes.append(f"Best epoch by {chosen_by}: {member['best_epoch']} of {member['epochs']}; {member['how']}.")
     return rows, notes
+
+
+def verdicts(predictor: Predictor) -> list[str]:
+    """Return sentences on which model was kept and why, on what attention changes, and on simpler systems."""
+    report, model = predictor.report, predictor.config["model"]
+    lines = []
+    if selection := report.get("selection"):
+        mine, (other, theirs) = selection["scores"][model], *(i for i in selection["scores"].items() if i[0] != model)
+        if mine is not None and theirs is not None:
+            numbers = f"({_percent(mine)}, {other} {_percent(theirs)})"
+            if mine > theirs:
+                lines.append(f"{model} was kept: it has the higher {selection['on']} {numbers}.")
+            elif mine == theirs:
+                lines.append(f"{model} was kept: {other} has the same {selection['on']} ({_percent(mine)}).")
+            else:
+                lines.append(
+                    f"{other} has a higher {selection['on']} ({_percent(theirs)}) than {model} ({_percent(mine)}); "
+                    f"train with --model {other} to use it."
+                )
+    score = report["scores"].get("test")
+    tested = {row["name"]: row["scores"].get("test") for row in report.get("comparison", [])}
+    rivals = {name: value for name, value in tested.items() if value is not None}
+    if score is None:
+        return lines
+    for name in (name for name in rivals if name in VARIANTS):
+        gain = (score - rivals[name]) * (-1 if model == "RGCN" else 1)
+        attended, plain = (name, model) if model == "RGCN" else (model, name)
+        change = f"changes the test score by {100 * gain:+.1f} points" if gain else "does not change the test score"
+        lines.append(f"Attention {change} ({attended} against {plain}); test scores select nothing.")
+    better = [
+        f"{name} ({_percent(value)})" for name, value in rivals.items() if name not in VARIANTS and value >= score
+    ]
+    if better:
+        lines.append(
+            f"{model} ({_percent(score)}) is not better on the test part than {' and '.join(better)}: "
+            "use the simpler system, or add labels or node features."
+        )
+    return lines
+
+
+def _percent(score: float) -> str:
+    return f"{score:.1%}"
 
 
 def _score_row(name: str, scores: Mapping[str, float | None]) -> Row:
