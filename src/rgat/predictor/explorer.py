@@ -15,7 +15,7 @@ from rgat.data import MISSING
 from rgat.data.files import write_atomically
 from rgat.predictor.explain_node import layer_attention
 from rgat.predictor.predictor import NodePredictor
-from rgat.predictor.text import short
+from rgat.predictor.words import short
 
 MAX_EDGES = 400_000  # about ten megabytes; of larger graphs, the edges nearest to the start node
 

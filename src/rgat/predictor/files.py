@@ -21,10 +21,10 @@ from rgat.predictor.explain_node import ORDERS, NodeExplanation, RelationImporta
 from rgat.predictor.explorer import write_explorer
 from rgat.predictor.fitting import FIT, FOLDS, fit
 from rgat.predictor.folder import NAME as PREDICTOR
-from rgat.predictor.inspection import counted
 from rgat.predictor.predictions import PREDICTED, Predictions
 from rgat.predictor.predictor import MoleculePredictor, NodePredictor, Predictor
 from rgat.predictor.streaming import predict_file
+from rgat.predictor.words import counted
 from rgat.training.checkpoint import NAME as CHECKPOINT
 from rgat.training.checkpoint import has_checkpoint
 from rgat.training.configuration import read_config, read_option

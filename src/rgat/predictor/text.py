@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
-from rgat.data.dataset import INVERSE
 from rgat.predictor.explain_molecule import MoleculeExplanation
 from rgat.predictor.explain_node import NO_CHOICE, NodeExplanation, RelationImportance
-from rgat.predictor.inspection import counted
 from rgat.predictor.predictions import Predictions
 from rgat.predictor.predictor import NodePredictor, Predictor
+from rgat.predictor.words import counted, short
 from rgat.training.configuration import VARIANTS
 
 Row = tuple[str, ...]
 MOST_CLASSES = 12  # to print; the report of a model has all
 _PER_CLASS = ("recall", "precision", "f1")
-
-
-def short(name: str) -> str:
-    """Return the last part of an IRI, or the value of a literal."""
-    prefix = INVERSE if name.startswith(INVERSE) else ""
-    name = name.removeprefix(prefix)
-    if name.startswith('"'):
-        return prefix + name[: name.rindex('"') + 1]
-    bare = name[1:-1] if name.startswith("<") and name.endswith(">") else name
-    if "://" not in bare:
-        return prefix + bare
-    parts = [part for part in re.split(r"[/#]", bare) if part]
-    # A number alone is ambiguous: keep person/3.
-    return prefix + ("/".join(parts[-2:]) if parts[-1].isdigit() and len(parts) > 3 else parts[-1])
 
 
 def performance(predictor: Predictor) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,6 +14,7 @@ from rgat.checks import check_count, check_word
 from rgat.data.dataset import INVERSE, MISSING, PARTS, NodeData
 from rgat.data.rdf.features import encode, learn_vocabulary
 from rgat.data.rdf.labels import FilePath, LabelSource, find_labels, match_labels
+from rgat.data.rdf.leaks import literal_leaks
 from rgat.data.rdf.reader import Triples, read_triples
 from rgat.data.splits import stratified_parts
 from rgat.graph import RelationalGraph
@@ -94,7 +96,7 @@ def label_triples(
 ) -> NodeData:
     """Return a data set of triples, with the labels and the split of a source and the requested node features."""
     triples, labels = find_labels(triples, source)
-    x, provenance = None, dict[str, Any]()
+    x, provenance, given = None, dict[str, Any](), triples
     if features:
         vocabulary = learn_vocabulary(triples, features)
         triples, x = encode(triples, vocabulary)
@@ -113,7 +115,21 @@ def label_triples(
         by_part = ([node for node, label in matched.items() if label.part == part] for part in PARTS)
         parts = [torch.tensor(nodes, dtype=torch.long) for nodes in by_part]
     data = assemble(triples, x, targets, classes, parts, inverses, self_loops, name)
+    if "literals" in features:
+        provenance |= _describe_literals(given, data, provenance["vocabulary"]["numbers"])
     return replace(data, provenance=data.provenance | provenance)
+
+
+def _describe_literals(triples: Triples, data: NodeData, numbers: dict[str, list[float]]) -> dict[str, Any]:
+    """Return what the literals, which are no more in the graph, tell about the classes, and which of them are text."""
+    is_literal = np.array([name[0] == '"' for name in triples.node_names], dtype=bool)
+    labels = np.full(len(triples.node_names), MISSING)
+    labels[np.flatnonzero(~is_literal)[data.train.numpy()]] = data.labels[data.train].numpy()
+    used = np.unique(triples.edges[is_literal[triples.edges[:, 2]], 1]).tolist()
+    return {
+        "literal_leaks": [leak._asdict() for leak in literal_leaks(triples, labels, data.classes)],
+        "text_predicates": [name for i in used if (name := triples.relation_names[i]) not in numbers],
+    }
 
 
 def assemble(
