@@ -1,3 +1,4 @@
+import dataclasses
 import json
 
 import pytest
@@ -136,3 +137,11 @@ def test_rank_correlation():
     assert agreement([1, 2, 3, 4], [1, 2, 2, 4]) == pytest.approx(0.9486833)
     assert agreement([1, 2], [1, 2]) is None
     assert agreement([1, 1, 1], [1, 2, 3]) is None
+
+
+def test_effects_of_relations_are_given_in_log_odds_too(node_model):
+    """With logits so large that probabilities are saturated, only log-odds tell relations apart."""
+    sharp = Calibration(node_model.calibration.slope * 30, node_model.calibration.intercept)
+    ranked = dataclasses.replace(node_model, calibration=sharp).explain()
+    assert ranked.log_odds.keys() == ranked.effect.keys()
+    assert max(map(abs, ranked.log_odds.values())) > 10 * max(map(abs, ranked.effect.values())) > 0

@@ -13,7 +13,8 @@ from rgat.data.synthetic.molecules import PATTERNS, molecule_set
 from rgat.predictor import files as own_data
 from rgat.predictor import load
 from rgat.predictor.inspection import describe
-from rgat.predictor.text import comparison_rows, node_rows, node_sentences, performance, short
+from rgat.predictor.text import comparison_rows, node_rows, node_sentences, performance
+from rgat.predictor.words import short
 
 
 class Done(NamedTuple):
@@ -272,13 +273,16 @@ def test_names_rows_and_sentences_for_a_terminal(node_model):
     person = "http://institute.example/person/3"
     explanation = node_model.explain(person, top=4, by="effect")
     columns, rows = node_rows(explanation)
-    sizes = [abs(float(row[-1])) for row in rows]
+    sizes = [abs(float(row[columns.index("log-odds")])) for row in rows]
     assert sizes == sorted(sizes, reverse=True)
     every = node_model.explain(person, top=1000)  # the largest effects of all that were tried, not of the strongest few
     assert explanation.reasons[0].log_odds == max((r.log_odds for r in every.reasons), key=abs)
-    narrow, short_rows = node_rows(explanation, wide=False)
-    assert columns[: len(narrow)] == narrow == ("relation", "source", "target", "attention", "effect, points")
-    assert [row[:5] for row in rows] == short_rows
+    for probability, effect in ((0.98, "effect, points"), (0.995, "log-odds")):
+        narrow, short_rows = node_rows(dataclasses.replace(explanation, probability=probability), wide=False)
+        assert narrow == ("relation", "source", "target", "attention", effect)
+        assert [(*row[:4], row[columns.index(effect)]) for row in rows] == short_rows
+        said = " ".join(node_sentences(dataclasses.replace(explanation, probability=probability)))
+        assert ("read the effects as changes of its log-odds" in said) == (effect == "log-odds")
     sentences = " ".join(node_sentences(dataclasses.replace(explanation, choice=0.01, agreement=0.9)))
     assert "the model does not choose among edges here" in sentences
     assert "is a good guide" not in sentences
@@ -323,7 +327,7 @@ def test_names_with_brackets_are_printed_as_they_are(tmp_path, rgat, graph_model
 
 
 def test_a_data_set_by_name_is_compared_too(tmp_path, rgat):
-    done = rgat("train", "institute", "--out", tmp_path / "model", "--epochs", 3)
+    done = rgat("train", "institute", "--out", tmp_path / "model", "--epochs", 3, "--model", "additive WIRGAT")
     assert done.returncode == 0, done.stderr
     for words in ("constant attention", "majority vote", "FEAT", "RGCN", "95 % interval"):
         assert words in unwrapped(done.stdout)

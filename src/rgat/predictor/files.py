@@ -281,6 +281,8 @@ def explain(
     refuse({"--task": task}, "molecules")
     if node is None:
         refuse({"--by": by if by != "strength" else None}, "the edges of a --node")
+    reasons = predictor.explain(node, top=top, by=by)
     if page is not None:
-        write_explorer(predictor, page, node)
-    return predictor.explain(node, top=top, by=by)
+        known = reasons if isinstance(reasons, NodeExplanation) else None
+        write_explorer(predictor, page, node, known)
+    return reasons

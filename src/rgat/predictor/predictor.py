@@ -23,6 +23,7 @@ from rgat.predictor.folder import read_folder, write_folder
 from rgat.predictor.new_triples import extend
 from rgat.predictor.predictions import Array, Predictions
 from rgat.predictor.selection import select, shared_type
+from rgat.predictor.words import titles_among, titles_of
 
 BATCH_SIZE = 256  # molecules in one forward pass
 
@@ -40,6 +41,11 @@ class NodePredictor(Ensemble):
     def logits(self) -> Tensor:
         """Logits of each member for each node of the graph, ``[S, N, classes]``."""
         return self.member_logits(self.data.x, self.data.graph)
+
+    @cached_property
+    def titles(self) -> dict[str, str]:
+        """The `rdfs:label` of each node, class or relation that has one, by its name."""
+        return titles_of(self.data)
 
     @cached_property
     def node_ids(self) -> dict[str, int]:
@@ -86,7 +92,8 @@ class NodePredictor(Ensemble):
         probabilities, spread = self.probabilities(logits).numpy(), self.spread(logits).numpy()
         names = tuple(self.data.node_names[i] for i in ids)
         notes = (f"predicted the unlabelled nodes {kind} (--type and --node select others)",) * (nodes is None)
-        return Predictions(names, self.data.classes, probabilities, spread, notes=notes)
+        titles = titles_among([*names, *self.data.classes], self.titles)
+        return Predictions(names, self.data.classes, probabilities, spread, notes=notes, titles=titles)
 
     def predict_proba(self, nodes: Sequence[str] | None = None) -> Array:
         """Return only the probabilities of the classes, ``[n, classes]``."""
@@ -122,8 +129,10 @@ class NodePredictor(Ensemble):
         A node's ``top`` edges come in the order of "strength" (attention and effect together), "attention" or "effect".
         """
         if node is None:
-            return explain_relations(self, self.data)
-        return explain_node(self, self.data, self.find(node), top, by)
+            ranked = explain_relations(self, self.data)
+            return dataclasses.replace(ranked, titles=titles_among(list(ranked.attention), self.titles))
+        explanation = explain_node(self, self.data, self.find(node), top, by)
+        return dataclasses.replace(explanation, titles=titles_among(explanation.names(), self.titles))
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write the predictor into a folder, which :func:`load` reads."""

@@ -8,10 +8,11 @@ from rgat.predictor.explain_molecule import MoleculeExplanation
 from rgat.predictor.explain_node import NO_CHOICE, NodeExplanation, RelationImportance
 from rgat.predictor.predictions import Predictions
 from rgat.predictor.predictor import NodePredictor, Predictor
-from rgat.predictor.words import counted, short
+from rgat.predictor.words import counted, titled
 from rgat.training.configuration import VARIANTS
 
 Row = tuple[str, ...]
+SATURATED = 0.99  # a probability beyond which effects in points are all near 0
 MOST_CLASSES = 12  # to print; the report of a model has all
 _PER_CLASS = ("recall", "precision", "f1")
 
@@ -47,7 +48,8 @@ def class_tables(predictor: Predictor) -> list[tuple[str, Row, list[Row]]]:
     report = predictor.report
     if "confusion" not in report or not isinstance(predictor, NodePredictor):
         return []
-    names, confusion, scores = [short(name) for name in predictor.data.classes], report["confusion"], report["classes"]
+    names = [titled(name, predictor.titles) for name in predictor.data.classes]
+    confusion, scores = report["confusion"], report["classes"]
     tested = [number for number in range(len(names)) if any(confusion[number])]
     tested.sort(key=lambda number: scores["recall"][number])
     rows = []
@@ -140,7 +142,7 @@ def prediction_rows(predictions: Predictions) -> tuple[Row, list[Row]]:
     names, columns = predictions.names, predictions.columns
     if predictions.exclusive:
         cells = [(i, int(k)) for i, k in enumerate(predictions.probabilities.argmax(1))]
-        labels = [(short(names[i]), short(columns[k])) for i, k in cells]
+        labels = [(titled(names[i], predictions.titles), titled(columns[k], predictions.titles)) for i, k in cells]
     else:
         cells = [(i, k) for i in range(len(names)) for k in range(len(columns))]
         labels = [(names[i], columns[k]) for i, k in cells]
@@ -150,33 +152,42 @@ def prediction_rows(predictions: Predictions) -> tuple[Row, list[Row]]:
 
 
 def node_rows(explanation: NodeExplanation, wide: bool = True) -> tuple[Row, list[Row]]:
-    """Return columns and rows of the reasons; narrow tables leave out the last three columns."""
-    columns = ("relation", "source", "target", "attention", "effect, points", "equal share", "log-odds", "choice")
-    rows = [
+    """Return columns and rows of the reasons.
+
+    Narrow tables have attention and one effect: in points or, where the probability is saturated, in log-odds.
+    """
+    columns = ("relation", "source", "target", "attention", "effect, points", "log-odds", "equal share", "choice")
+    titles = explanation.titles
+    rows: list[Row] = [
         (
-            short(reason.relation),
-            short(reason.source),
-            "itself" if reason.target == explanation.node else short(reason.target),
+            titled(reason.relation, titles),
+            titled(reason.source, titles),
+            "itself" if reason.target == explanation.node else titled(reason.target, titles),
             f"{reason.attention:.1%}",
             f"{100 * reason.effect:+.1f}",
-            f"{reason.equal_share:.1%}",
             f"{reason.log_odds:+.2f}",
+            f"{reason.equal_share:.1%}",
             f"{reason.choice:+.2f}",
         )
         for reason in explanation.reasons
     ]
-    width = len(columns) if wide else len(columns) - 3
-    return columns[:width], [row[:width] for row in rows]
+    if wide:
+        return columns, rows
+    effect = columns.index("log-odds" if explanation.probability >= SATURATED else "effect, points")
+    return (*columns[:4], columns[effect]), [(*row[:4], row[effect]) for row in rows]
 
 
 def node_sentences(explanation: NodeExplanation) -> list[str]:
     """Return sentences about the prediction, and about how far attention explains it."""
-    label = "" if explanation.label is None else f" (labelled {short(explanation.label)})"
+    titles = explanation.titles
+    label = "" if explanation.label is None else f" (labelled {titled(explanation.label, titles)})"
     lines = [
-        f"{short(explanation.node)} is {short(explanation.predicted)}, with probability {explanation.probability:.1%}"
-        f"{label}. Its receptive field has {counted(explanation.num_edges, 'edge')}; {explanation.own:.1%} of the "
-        "attention stays with its own input."
+        f"{titled(explanation.node, titles)} is {titled(explanation.predicted, titles)}, with probability "
+        f"{explanation.probability:.1%}{label}. Its receptive field has {counted(explanation.num_edges, 'edge')}; "
+        f"{explanation.own:.1%} of the attention stays with its own input."
     ]
+    if explanation.probability >= SATURATED:
+        lines.append("So near to 1, a probability hardly changes: read the effects as changes of its log-odds.")
     if explanation.choice < NO_CHOICE:
         lines.append(
             f"Attention differs from equal shares by only {explanation.choice:.1%}: the model does not choose among "
@@ -198,10 +209,15 @@ def explanation_table(
     if isinstance(explanation, RelationImportance):
         nodes = counted(explanation.nodes, "labelled node")
         sentence = f"Relations by attention, over {nodes}; effect: mean change without them."
-        columns: Row = ("relation", "attention", "effect, points", "class changes")
-        effect, changed = explanation.effect, explanation.changed
+        columns: Row = ("relation", "attention", "effect, points", "log-odds", "class changes")
         rows: list[Row] = [
-            (short(name), f"{attention:.1%}", f"{100 * effect[name]:+.2f}", f"{changed[name]:.1%}")
+            (
+                titled(name, explanation.titles),
+                f"{attention:.1%}",
+                f"{100 * explanation.effect[name]:+.2f}",
+                f"{explanation.log_odds[name]:+.3f}",
+                f"{explanation.changed[name]:.1%}",
+            )
             for name, attention in list(explanation.attention.items())[:top]
         ]
     else:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from rgat.data import NodeData
 from rgat.data.dataset import INVERSE
+from rgat.data.rdf.labels import RDFS_LABEL, choose_titles
 
 
 def counted(count: int, noun: str, plural: str | None = None) -> str:
@@ -31,3 +33,25 @@ def short(name: str) -> str:
     parts = [part for part in re.split(r"[/#]", bare) if part]
     # A number alone is ambiguous: keep person/3.
     return prefix + ("/".join(parts[-2:]) if parts[-1].isdigit() and len(parts) > 3 else parts[-1])
+
+
+def titles_of(data: NodeData) -> dict[str, str]:
+    """Return the `rdfs:label` of each node, class or relation that has one in the graph, by its name."""
+    if RDFS_LABEL not in data.relation_names:
+        return dict(data.provenance.get("titles", {}))
+    chosen = data.graph.edge_type == data.relation_names.index(RDFS_LABEL)
+    pairs = data.graph.edge_index[:, chosen].t().tolist()
+    return choose_titles((data.node_names[node], data.node_names[title]) for node, title in pairs)
+
+
+def titled(name: str, titles: Mapping[str, str]) -> str:
+    """Return the short form of a name, and beside it its title in quotes if it has another one."""
+    bare = name.removeprefix(INVERSE)
+    title = titles.get(bare) or titles.get(f"<{bare}>")
+    return short(name) if title is None or title == short(bare) else f'{short(name)} "{title}"'
+
+
+def titles_among(names: Sequence[str], titles: Mapping[str, str]) -> dict[str, str]:
+    """Return the titles of some names only, for a record of them."""
+    wanted = {form for name in names for form in (name.removeprefix(INVERSE), f"<{name}>")}
+    return {name: titles[name] for name in sorted(wanted & titles.keys())}

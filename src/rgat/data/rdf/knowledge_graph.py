@@ -13,7 +13,7 @@ from torch import Tensor
 from rgat.checks import check_count, check_word
 from rgat.data.dataset import INVERSE, MISSING, PARTS, NodeData
 from rgat.data.rdf.features import encode, learn_vocabulary
-from rgat.data.rdf.labels import FilePath, LabelSource, find_labels, match_labels
+from rgat.data.rdf.labels import RDFS_LABEL, FilePath, LabelSource, choose_titles, find_labels, match_labels
 from rgat.data.rdf.leaks import literal_leaks
 from rgat.data.rdf.reader import Triples, read_triples
 from rgat.data.splits import stratified_parts
@@ -121,12 +121,16 @@ def label_triples(
 
 
 def _describe_literals(triples: Triples, data: NodeData, numbers: dict[str, list[float]]) -> dict[str, Any]:
-    """Return what the literals, which are no more in the graph, tell about the classes, and which of them are text."""
+    """Return what the literals say, which are no more in the graph: titles, leaks of classes, which are text."""
     is_literal = np.array([name[0] == '"' for name in triples.node_names], dtype=bool)
     labels = np.full(len(triples.node_names), MISSING)
     labels[np.flatnonzero(~is_literal)[data.train.numpy()]] = data.labels[data.train].numpy()
     used = np.unique(triples.edges[is_literal[triples.edges[:, 2]], 1]).tolist()
+    relation = triples.relation_names.index(RDFS_LABEL) if RDFS_LABEL in triples.relation_names else -1
+    names = triples.node_names
+    pairs = ((names[s], names[o]) for s, _, o in triples.edges[triples.edges[:, 1] == relation].tolist())
     return {
+        "titles": choose_titles(pairs),
         "literal_leaks": [leak._asdict() for leak in literal_leaks(triples, labels, data.classes)],
         "text_predicates": [name for i in used if (name := triples.relation_names[i]) not in numbers],
     }

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from os import PathLike
 
 import numpy as np
 
 from rgat.data.dataset import PARTS
-from rgat.data.rdf.reader import Triples
+from rgat.data.rdf.reader import Triples, split_literal
 from rgat.data.tables import Table, read_table, separator_hint
 
 FilePath = str | PathLike[str]
+RDFS_LABEL = "<http://www.w3.org/2000/01/rdf-schema#label>"
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,17 @@ def take_labels(triples: Triples, predicate: str) -> tuple[Triples, list[Label]]
     size = len(triples.node_names)
     inverse = np.isin(value * size + subject, subject[labelling] * size + value[labelling])
     return triples.keep(~labelling & ~inverse)[0], list(labels.values())
+
+
+def choose_titles(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return one title of each node from pairs of a node and a literal: English or without language before others."""
+    titles: dict[str, tuple[bool, str]] = {}
+    for node, literal in pairs:
+        if literal[0] == '"':
+            text, language = split_literal(literal)
+            is_foreign = language.startswith("@") and not language.startswith("@en")
+            titles[node] = min(titles.get(node, (True, "\U0010ffff")), (is_foreign, text))
+    return {node: text for node, (_, text) in titles.items()}
 
 
 def similar_node(name: str, node_names: Sequence[str]) -> str:
