@@ -92,8 +92,7 @@ def test_verdicts_name_what_they_are_about_and_do_not_contradict_each_other(node
     lines = verdicts(with_scores(node_model, "RGCN", 0.9, **{WIRGAT: 0.85, "FEAT": 0.95}))
     assert lines == [
         "Attention changes the test score by -5.0 points (additive WIRGAT against RGCN); test scores select nothing.",
-        "RGCN (90.0%) is not better on the test part than FEAT (95.0%): use the simpler system, or add labels or node "
-        "features.",
+        "RGCN (90.0%) is not better on the test part than FEAT (95.0%): use the simpler system, or add labels.",
     ]
     (line,) = verdicts(with_scores(node_model, WIRGAT, 0.9, RGCN=0.9))
     assert line.startswith("Attention does not change the test score (")

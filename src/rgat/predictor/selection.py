@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from rgat.data import MISSING, NodeData
@@ -67,9 +68,12 @@ def select(data: NodeData, type_name: str | None = None) -> Selection:
         return Selection(of_type(data, shared), f"of type {shared}, which all labelled nodes have")
     types, labelled = nodes_by_type(data), _labelled(data)
     sizes = sorted((len(nodes), type_node) for type_node, nodes in types.items())
-    rarest = [next((node for _, node in sizes if each in types[node]), None) for each in sorted(labelled)]
-    if rarest and None not in rarest:
-        chosen = [node for _, node in sizes if node in rarest]
+    chosen, untyped = [], set(labelled)
+    for _, type_node in sizes:
+        if untyped & types[type_node]:
+            chosen.append(type_node)
+            untyped -= types[type_node]
+    if chosen and not untyped:
         nodes = set[int]().union(*(types[node] for node in chosen)) - labelled
         names = ", ".join(data.node_names[node] for node in chosen[:MOST_NAMED])
         more = f" and {len(chosen) - MOST_NAMED} more" if len(chosen) > MOST_NAMED else ""
@@ -82,17 +86,17 @@ def select(data: NodeData, type_name: str | None = None) -> Selection:
 
 def _of_shared_relation(data: NodeData) -> Selection | None:
     """Return the unlabelled nodes with the rarest relation into all labelled nodes; inverses are relations too."""
-    source, target = data.graph.edge_index
+    (source, target), size = data.graph.edge_index, data.graph.num_nodes
     is_step, labelled = source != target, data.labels != MISSING
-    best: tuple[int, str, list[int]] | None = None
-    for relation, name in enumerate(data.relation_names):
-        has_it = torch.zeros(data.graph.num_nodes, dtype=torch.bool)
-        has_it[target[is_step & (data.graph.edge_type == relation)]] = True
-        if labelled.any() and bool(has_it[labelled].all()) and (best is None or int(has_it.sum()) < best[0]):
-            best = (int(has_it.sum()), name, _resources(data, has_it))
-    if best is None:
+    pairs = torch.from_numpy(np.unique((data.graph.edge_type * size + target)[is_step].numpy()))
+    relation, node = pairs.div(size, rounding_mode="floor"), pairs % size
+    count = relation.bincount(minlength=len(data.relation_names))
+    is_shared = relation[labelled[node]].bincount(minlength=len(count)) == labelled.sum().clamp(min=1)
+    if not is_shared.any():
         return None
-    _, name, nodes = best
+    rarest = int(torch.where(is_shared, count, size + 1).argmin())
+    has_it = torch.zeros(size, dtype=torch.bool).index_fill_(0, node[relation == rarest], True)
+    name, nodes = data.relation_names[rarest], _resources(data, has_it)
     role = f"that have {name.removeprefix(INVERSE)}" if name.startswith(INVERSE) else f"that are values of {name}"
     return Selection(nodes, f"{role}, as all labelled nodes do")
 

@@ -122,7 +122,7 @@ def verdicts(predictor: Predictor) -> list[str]:
     if better:
         lines.append(
             f"{model} ({_percent(score)}) is not better on the test part than {' and '.join(better)}: "
-            "use the simpler system, or add labels or node features."
+            "use the simpler system, or add labels."
         )
     return lines
 

@@ -15,7 +15,7 @@ def counted(count: int, noun: str, plural: str | None = None) -> str:
     return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
 
 
-def listed(names: Sequence[str], most: int = 20) -> str:
+def listed(names: Sequence[str], most: int = 40) -> str:
     """Return short names with commas, of many only the first and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(map(short, names[:most])) + more
