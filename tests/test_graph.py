@@ -185,6 +185,9 @@ BAD = [
     ({"num_nodes": 2**31}, r"fewer than 2\^31"),
     ({"num_graphs": "two"}, r"`num_graphs` must be an integer of at least 0, got 'two'"),
     ({"edge_attr": [[1.0]]}, r"`edge_attr` must be a tensor, got list"),
+    ({"num_targets": 5}, r"`num_targets` must lie between 0 and `num_nodes` = 4, got 5"),
+    ({"num_targets": 2.0}, r"`num_targets` must be an integer of at least 0, got 2.0"),
+    ({"num_targets": 1}, r"`edge_index\[1\]` must lie between 0 and num_targets - 1 = 0, got 1"),
 ]
 
 
@@ -316,6 +319,10 @@ def test_a_stored_structure_is_never_trusted():
         ({"num_nodes": "nine"}, "`num_nodes` must be an integer"),
         ({"num_graphs": -4}, "`num_graphs` must be an integer"),
         ({"counted": torch.ones(2)}, r"`counted` of a stored graph must have shape \[9\]"),
+        ({"node_ids": torch.ones(2)}, r"`node_ids` of a stored graph must have shape \[9\]"),
+        ({"num_targets": 3}, r"`edge_index\[1\]` must lie between 0 and num_targets - 1 = 2"),
+        ({"prepared": True, "row_id": torch.ones(2)}, r"`row_id` of a stored graph must have shape"),
+        ({"prepared": True, "edge_id": [1]}, r"`edge_id` of a stored graph must have shape \[60\]"),
     ],
 )
 def test_a_stored_graph_is_validated(changes, message):

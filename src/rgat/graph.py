@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from rgat.checks import check_count
-from rgat.structure import INT32_LIMIT, Rows, Structure, derive, outside
+from rgat.checks import check_graph_shapes, check_ids, check_stored
+from rgat.structure import Rows, Structure, derive, outside
 
 
 class RelationalGraph:
@@ -54,9 +54,8 @@ class RelationalGraph:
         num_targets: int | None = None,
         validate: bool = True,
     ) -> None:
-        _check_shapes(edge_index, edge_type, num_nodes, num_relations, edge_attr, batch, num_graphs)
-        if num_targets is not None and not 0 <= num_targets <= num_nodes:
-            raise ValueError(f"`num_targets` must lie between 0 and `num_nodes` = {num_nodes}, got {num_targets}")
+        num_targets = num_nodes if num_targets is None else num_targets
+        check_graph_shapes(edge_index, edge_type, num_nodes, num_relations, edge_attr, batch, num_graphs, num_targets)
         with outside():
             self.edge_index = edge_index.to(torch.int64, copy=True)
             self.edge_type = edge_type.to(torch.int64, copy=True)
@@ -69,7 +68,7 @@ class RelationalGraph:
         self.plans: dict[Any, Any] = {}
         self._num_nodes = num_nodes
         self._num_relations = num_relations
-        self._num_targets = num_nodes if num_targets is None else num_targets
+        self._num_targets = num_targets
         if num_graphs is None:
             num_graphs = 1 if batch is None else int(batch.max()) + 1 if len(batch) else 0
         self._num_graphs = num_graphs
@@ -160,29 +159,25 @@ class RelationalGraph:
 
     def with_inverses(self) -> RelationalGraph:
         """Add for every edge the reverse edge, under relation ``r + R``; the result has ``2 R`` relations."""
-        return RelationalGraph(
-            torch.cat([self.edge_index, self.edge_index.flip(0)], dim=1),
-            torch.cat([self.edge_type, self.edge_type + self.num_relations]),
-            num_nodes=self.num_nodes,
-            num_relations=2 * self.num_relations,
-            edge_attr=None if self.edge_attr is None else torch.cat([self.edge_attr, self.edge_attr]),
-            **self._shared(),
-        )
+        if self.num_targets < self.num_nodes:
+            raise ValueError(
+                f"a graph whose edges end in {self.num_targets} of {self.num_nodes} nodes, such as a sample, must not "
+                "get inverse edges; add them to the whole graph, then sample"
+            )
+        edge_attr = None if self.edge_attr is None else torch.cat([self.edge_attr, self.edge_attr])
+        edge_index = torch.cat([self.edge_index, self.edge_index.flip(0)], dim=1)
+        edge_type = torch.cat([self.edge_type, self.edge_type + self.num_relations])
+        return self._with(edge_index, edge_type, edge_attr, 2 * self.num_relations)
 
     def with_self_loops(self) -> RelationalGraph:
-        """Add one edge from every node to itself, under a new relation ``R``, with zero edge features."""
+        """Add one edge from every target to itself, under a new relation ``R``, with zero edge features."""
         loop = torch.arange(self.num_targets, device=self.device)
         edge_attr = self.edge_attr
         if edge_attr is not None:
             edge_attr = torch.cat([edge_attr, edge_attr.new_zeros(self.num_targets, edge_attr.shape[1])])
-        return RelationalGraph(
-            torch.cat([self.edge_index, loop.expand(2, -1)], dim=1),
-            torch.cat([self.edge_type, torch.full_like(loop, self.num_relations)]),
-            num_nodes=self.num_nodes,
-            num_relations=self.num_relations + 1,
-            edge_attr=edge_attr,
-            **self._shared(),
-        )
+        edge_index = torch.cat([self.edge_index, loop.expand(2, -1)], dim=1)
+        edge_type = torch.cat([self.edge_type, torch.full_like(loop, self.num_relations)])
+        return self._with(edge_index, edge_type, edge_attr, self.num_relations + 1)
 
     def receptive_fields(self, nodes: Tensor, layers: int = 2) -> tuple[RelationalGraph, ...]:
         """Return the receptive fields of some nodes, one graph for each of so many layers.
@@ -203,16 +198,8 @@ class RelationalGraph:
 
     def with_edges(self, kept: Tensor) -> RelationalGraph:
         """Return a graph with the same nodes and some of the edges."""
-        new = RelationalGraph(
-            self.edge_index[:, kept],
-            self.edge_type[kept],
-            num_nodes=self.num_nodes,
-            num_relations=self.num_relations,
-            edge_attr=None if self.edge_attr is None else self.edge_attr[kept],
-            **self._shared() | {"validate": False},  # they were checked
-        )
-        new.validate, new.counted = self.validate, self.counted
-        return new
+        edge_attr = None if self.edge_attr is None else self.edge_attr[kept]
+        return self._with(self.edge_index[:, kept], self.edge_type[kept], edge_attr, self.num_relations)
 
     @staticmethod
     def from_structure(
@@ -226,7 +213,10 @@ class RelationalGraph:
 
     @staticmethod
     def collate(graphs: Sequence[RelationalGraph]) -> RelationalGraph:
-        """Put graphs of the same relations side by side into one graph that remembers which node came from which."""
+        """Put graphs of the same relations side by side into one graph that remembers which node came from which.
+
+        All nodes are targets, also those that were not in a graph with fewer targets than nodes.
+        """
         if len(graphs) == 0:
             raise ValueError("`collate` needs at least one graph, got an empty list")
         relations = {graph.num_relations for graph in graphs}
@@ -259,6 +249,12 @@ class RelationalGraph:
             validate=False,  # the parts were checked
         )
         batch.validate = all(graph.validate for graph in graphs)
+        if any(graph.node_ids is not None for graph in graphs):
+            numbers = [torch.arange(graph.num_nodes, device=graph.device) for graph in graphs]
+            ids = [each.node_ids for each in graphs]
+            batch.node_ids = torch.cat(
+                [number if own is None else own for own, number in zip(ids, numbers, strict=True)]
+            )
         return batch
 
     def __copy__(self) -> RelationalGraph:
@@ -270,8 +266,9 @@ class RelationalGraph:
         self.check_unchanged()
         own = {name: value for name, value in self.__dict__.items() if name not in _INTERNAL}  # set by the caller
         state = own | {name: getattr(self, name) for name in _STATE} | {"prepared": self.is_prepared}
-        if self._structure is not None and self._structure.row_id is not None:
-            state |= {"row_id": self._structure.row_id, "edge_id": self._structure.edge_id}
+        s = self._structure
+        if s is not None and s.row_id is not None and s.edge_id is not None:
+            state |= {"row_id": s.row_id, "edge_id": s.edge_id[s.order.long().argsort()]}  # in the order of the edges
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -284,14 +281,16 @@ class RelationalGraph:
         RelationalGraph.__init__(self, **stored, validate=bool(validate))
         self._check_all_ids()
         self.__dict__ |= {name: state[name] for name in state.keys() - _INTERNAL if not hasattr(RelationalGraph, name)}
-        self.counted = _stored(counted, "counted", self.num_targets)
-        self.node_ids = _stored(node_ids, "node_ids", self.num_nodes)
+        self.counted = check_stored(counted, "counted", self.num_targets)
+        ids = check_stored(node_ids, "node_ids", self.num_nodes)
+        self.node_ids = None if ids is None else ids.long()
         if state.get("prepared") or state.get("_structure") is not None:
             rows = self.structure.sources.node.shape[0]
-            row_id, edge_id = _stored(state.get("row_id"), "row_id", rows), state.get("edge_id")
-            if row_id is not None:
-                edge_id = _stored(edge_id, "edge_id", self.num_edges)
-                self._structure = self.structure._replace(row_id=row_id, edge_id=edge_id)
+            row_id = check_stored(state.get("row_id"), "row_id", rows)
+            edge_id = check_stored(state.get("edge_id"), "edge_id", self.num_edges)
+            if row_id is not None and edge_id is not None:
+                edge_id = edge_id[self.structure.order.long()]
+                self._structure = self.structure._replace(row_id=row_id.long(), edge_id=edge_id.long())
 
     def __repr__(self) -> str:
         parts = [f"num_{name}={getattr(self, f'num_{name}'):,}" for name in ("nodes", "edges", "relations")]
@@ -309,10 +308,24 @@ class RelationalGraph:
             return self.batch
         return torch.zeros(self.num_nodes, dtype=torch.long, device=self.device)
 
-    def _shared(self) -> dict[str, Any]:
+    def _with(
+        self, edge_index: Tensor, edge_type: Tensor, edge_attr: Tensor | None, num_relations: int
+    ) -> RelationalGraph:
+        """Return a graph with the same nodes and other edges, which follow from checked ones."""
         self.check_unchanged()
-        graphs = {"batch": self.batch, "num_graphs": self.num_graphs}
-        return graphs | {"num_targets": self.num_targets, "validate": self.validate}
+        new = RelationalGraph(
+            edge_index,
+            edge_type,
+            num_nodes=self.num_nodes,
+            num_relations=num_relations,
+            edge_attr=edge_attr,
+            batch=self.batch,
+            num_graphs=self.num_graphs,
+            num_targets=self.num_targets,
+            validate=False,
+        )
+        new.validate, new.counted, new.node_ids = self.validate, self.counted, self.node_ids
+        return new
 
     def _map(self, function: Any) -> RelationalGraph:
         self.check_unchanged()
@@ -332,60 +345,6 @@ class RelationalGraph:
             new._structure = Structure.from_leaves([function(leaf) for leaf in self._structure.leaves()])
         new._seal()
         return new
-
-
-def _check_shapes(
-    edge_index: Tensor,
-    edge_type: Tensor,
-    num_nodes: int,
-    num_relations: int,
-    edge_attr: Tensor | None,
-    batch: Tensor | None,
-    num_graphs: int | None,
-) -> None:
-    check_count("num_nodes", num_nodes, least=0)
-    check_count("num_relations", num_relations, least=0)
-    check_count("num_graphs", 1 if num_graphs is None else num_graphs, least=0)
-    for name, tensor in (("edge_index", edge_index), ("edge_type", edge_type), ("batch", batch)):
-        if tensor is None:
-            continue
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"`{name}` must be a tensor, got {type(tensor).__name__}; wrap it in `torch.as_tensor`")
-        if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
-            raise TypeError(f"`{name}` must hold integers, got {tensor.dtype}; convert it with `.long()`")
-    if edge_attr is not None and not isinstance(edge_attr, Tensor):
-        raise TypeError(f"`edge_attr` must be a tensor, got {type(edge_attr).__name__}; wrap it in `torch.as_tensor`")
-    if edge_index.dim() != 2 or edge_index.shape[0] != 2:
-        raise ValueError(f"`edge_index` must have shape [2, E], got {list(edge_index.shape)}")
-    num_edges = edge_index.shape[1]
-    if edge_type.dim() != 1 or edge_type.shape[0] != num_edges:
-        raise ValueError(f"`edge_type` must have one entry per edge, shape [{num_edges}], got {list(edge_type.shape)}")
-    if edge_attr is not None and (edge_attr.dim() != 2 or edge_attr.shape[0] != num_edges):
-        raise ValueError(f"`edge_attr` must have shape [{num_edges}, edge_dim], got {list(edge_attr.shape)}")
-    if edge_attr is not None and not edge_attr.is_floating_point():
-        raise TypeError(f"`edge_attr` must be floating point, got {edge_attr.dtype}; convert it with `.float()`")
-    if batch is not None and (batch.dim() != 1 or batch.shape[0] != num_nodes):
-        raise ValueError(f"`batch` must have one entry per node, shape [{num_nodes}], got {list(batch.shape)}")
-    if max(num_edges, num_nodes, num_relations) >= INT32_LIMIT:
-        raise ValueError("a graph must have fewer than 2^31 nodes, edges and relations; split it into parts")
-    if num_nodes * num_relations >= 2**63:
-        raise ValueError(f"`num_nodes * num_relations` must be below 2^63, got {num_nodes} * {num_relations}")
-
-
-def _stored(tensor: Any, name: str, size: int) -> Tensor | None:
-    if tensor is not None and (not isinstance(tensor, Tensor) or tensor.shape != (size,)):
-        raise ValueError(f"`{name}` of a stored graph must have shape [{size}]; build the graph again")
-    return tensor
-
-
-def check_ids(name: str, ids: Tensor, size: int, size_name: str) -> None:
-    """Raise unless all ``ids`` lie between 0 and ``size - 1``."""
-    if ids.numel() == 0:
-        return
-    low, high = (int(value) for value in ids.aminmax())
-    if low < 0 or high >= size:
-        worst = low if low < 0 else high
-        raise ValueError(f"`{name}` must lie between 0 and {size_name} - 1 = {size - 1}, got {worst}")
 
 
 _FIXED = ("edge_index", "edge_type")

@@ -35,6 +35,22 @@ class IncomingEdges(NamedTuple):
     def num_edges(self) -> int:
         return self.source.shape[0]
 
+    def into(self, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return source, target and relation of all edges into some nodes, int64 each."""
+        first = self.node_ptr[nodes]
+        groups, target = _ranges(first, self.node_ptr[nodes + 1] - first)
+        begin = self.group_ptr[groups]
+        edges, group = _ranges(begin, self.group_ptr[groups + 1] - begin)
+        return self.source[edges].long(), nodes[target][group], self.group_relation[groups][group].long()
+
+    def of_relation(self, relation: int) -> tuple[Tensor, Tensor]:
+        """Return source and target of all edges of a relation, int64 each; reads the relation of every group."""
+        groups = (self.group_relation == relation).nonzero().squeeze(1)
+        target = torch.searchsorted(self.node_ptr, groups, right=True) - 1
+        begin = self.group_ptr[groups]
+        edges, group = _ranges(begin, self.group_ptr[groups + 1] - begin)
+        return self.source[edges].long(), target[group]
+
 
 def incoming_edges(graph: RelationalGraph) -> IncomingEdges:
     """Return the incoming edges of a graph in memory, on its device."""
@@ -59,6 +75,13 @@ def incoming_edges(graph: RelationalGraph) -> IncomingEdges:
         source=source[order].int(),
         edge_id=order.int(),
     )
+
+
+def _ranges(begin: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the numbers of all ranges, one range after the other, and the range that each belongs to."""
+    number = torch.arange(len(begin), device=begin.device).repeat_interleave(sizes)
+    offset = begin - (sizes.cumsum(0) - sizes)
+    return torch.arange(len(number), device=begin.device) + offset[number], number
 
 
 def _pointers(counts: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rgat.checks import check_count, check_word
 from rgat.graph import RelationalGraph
-from rgat.nn import GraphGather, RGATConv, RGCNConv
+from rgat.nn import FeatureRows, GraphGather, RGATConv, RGCNConv
 from rgat.nn.normalisation import normalise
 from rgat.nn.stacked import SHARED, Stacked, member_tensors, stack_layers
 
@@ -96,14 +96,13 @@ class NodeClassifier(nn.Module):
         check_count("num_classes", num_classes)
         check_count("num_layers", num_layers)
         units = _units_per_head(hidden_channels, heads)
-        self.num_layers = num_layers
-        self.embedding: nn.Embedding | None = None
         if embedding_channels is not None:
             check_count("embedding_channels", embedding_channels)
             self.embedding = nn.Embedding(in_channels, embedding_channels, sparse=True)
-            nn.init.uniform_(self.embedding.weight, -((3 / embedding_channels) ** 0.5), (3 / embedding_channels) ** 0.5)
+            bound = (3 / embedding_channels) ** 0.5  # rows have length one on average
+            nn.init.uniform_(self.embedding.weight, -bound, bound)
             in_channels = embedding_channels
-        first = options if graph is None or self.embedding is not None else options | {"graph": graph}
+        first = options if graph is None or embedding_channels is not None else options | {"graph": graph}
         for number in range(1, num_layers):
             conv = _layer(layer, in_channels, units, num_relations, heads, "concat", first if number == 1 else options)
             setattr(self, f"conv{number}", conv)
@@ -113,15 +112,20 @@ class NodeClassifier(nn.Module):
         setattr(self, f"conv{num_layers}", _layer(layer, in_channels, num_classes, num_relations, heads, "mean", last))
 
     @property
+    def num_layers(self) -> int:
+        """The number of relational layers."""
+        return sum(name.startswith("conv") for name in self._modules)
+
+    @property
     def convs(self) -> list[RGATConv | RGCNConv]:
         """The relational layers, the first one first."""
         return [getattr(self, f"conv{number}") for number in range(1, self.num_layers + 1)]
 
-    def forward(self, x: Tensor | None, graph: Graphs, constant_attention: bool = False) -> Tensor:
+    def forward(self, x: Tensor | FeatureRows | None, graph: Graphs, constant_attention: bool = False) -> Tensor:
         """Return class logits, ``[N, num_classes]``.
 
         Args:
-            x: features, or None for featureless input.
+            x: features (of a sampled batch also as `rgat.nn.FeatureRows`), or None for featureless input.
             graph: of all layers, or one for each: those of ``graph.receptive_fields(nodes)`` give ``nodes`` the same
                 logits with less work, those of a sampled batch (`rgat.sampling`) give the logits of its seed nodes.
             constant_attention: give all edges of a softmax group the same attention.
@@ -135,22 +139,25 @@ class NodeClassifier(nn.Module):
         x = self.inputs(x, graphs[0])
         for number, each in enumerate(graphs, start=1):
             x = self.layer(number, x, each, constant_attention)
-        assert x is not None
+        assert isinstance(x, Tensor)
         return x
 
-    def inputs(self, x: Tensor | None, graph: RelationalGraph) -> Tensor | None:
+    def inputs(self, x: Tensor | FeatureRows | None, graph: RelationalGraph) -> Tensor | FeatureRows | None:
         """Return the input of the first layer: the features, or the embeddings of the nodes of its graph."""
-        if self.embedding is None:
+        embedding: nn.Embedding | None = getattr(self, "embedding", None)
+        if embedding is None:
             return x
         if x is not None:
             raise ValueError("a model with `embedding_channels` is featureless and takes only `x=None`")
         nodes = graph.node_ids
         if nodes is None:
             nodes = torch.arange(graph.num_nodes, device=graph.device)
-        embedded: Tensor = self.embedding(nodes)
+        embedded: Tensor = embedding(nodes)
         return embedded
 
-    def layer(self, number: int, x: Tensor | None, graph: RelationalGraph, constant_attention: bool = False) -> Tensor:
+    def layer(
+        self, number: int, x: Tensor | FeatureRows | None, graph: RelationalGraph, constant_attention: bool = False
+    ) -> Tensor:
         """Return the output of one layer, counted from 1, with its normalisation and ReLU."""
         out: Tensor = getattr(self, f"conv{number}")(x, graph, constant_attention=constant_attention)
         if number == self.num_layers:
@@ -261,7 +268,7 @@ class Stack(nn.Module):
     def __len__(self) -> int:
         return len(self.model.convs[0].dropout_state)
 
-    def forward(self, x: Tensor | None, graph: Graphs, constant_attention: bool = False) -> Tensor:
+    def forward(self, x: Tensor | FeatureRows | None, graph: Graphs, constant_attention: bool = False) -> Tensor:
         """Return the logits of all members, ``[S, N, num_classes]`` or ``[S, G, num_tasks, num_classes]``.
 
         Args:

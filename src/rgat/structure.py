@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-INT32_LIMIT = 2**31  # derived index arrays are int32: half the memory traffic of int64
-
 
 class Rows(NamedTuple):
     """The distinct (relation, node) pairs at one end of the edges, sorted by relation, then node."""
@@ -58,6 +56,13 @@ class Structure(NamedTuple):
     def num_targets(self) -> int:
         """The number of targets, the first nodes, which are the rows of a layer's output; by default all nodes."""
         return self.target_ptr.shape[0] - 1
+
+    def reading_at(self, position: Tensor) -> Structure:
+        """Return the structure for an input whose row ``position[i]`` belongs to node ``i``."""
+        sources, targets = (
+            rows._replace(node=position.index_select(0, rows.node).int()) for rows in (self.sources, self.targets)
+        )
+        return self._replace(sources=sources, targets=targets)
 
     def source_ids(self) -> Tensor:
         """Return the ids of the source rows for feature dropout, [U] int64."""

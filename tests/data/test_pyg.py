@@ -3,8 +3,11 @@ import sys
 import pytest
 import torch
 from helpers import random_graph
+from torch_geometric.data import Data, HeteroData
 
 from rgat.data.pyg import from_pyg, to_hetero, to_pyg
+from rgat.models import NodeClassifier
+from rgat.sampling import Batch
 
 
 def test_a_graph_survives_the_round_trip_through_data():
@@ -38,8 +41,6 @@ def test_a_graph_survives_the_round_trip_through_hetero_data():
 
 
 def test_node_types_are_numbered_one_after_the_other():
-    from torch_geometric.data import HeteroData
-
     data = HeteroData()
     data["paper"].num_nodes, data["author"].num_nodes = 3, 2
     data["author", "writes", "paper"].edge_index = torch.tensor([[0, 1], [2, 0]])
@@ -55,3 +56,78 @@ def test_a_missing_library_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch_geometric", None)
     with pytest.raises(ImportError, match="pip install torch-geometric"):
         to_pyg(random_graph())
+
+
+def loaded(data, nodes, edges):
+    """Return what a loader of PyTorch Geometric yields for these nodes, seed nodes first, and some of the edges."""
+    batch = Data(x=data.x[nodes], edge_type=data.edge_type[edges], n_id=nodes, batch_size=2, num_nodes=len(nodes))
+    position = torch.full((data.num_nodes,), -1).scatter_(0, nodes, torch.arange(len(nodes)))
+    batch.edge_index = position[data.edge_index[:, edges]]
+    if data.edge_attr is not None:
+        batch.edge_attr = data.edge_attr[edges]
+    return batch
+
+
+@pytest.mark.parametrize("edge_dim", [None, 2])
+def test_a_homogeneous_batch_gives_seed_nodes_the_outputs_of_the_whole_graph(edge_dim):
+    graph, x = random_graph(9, 60, 4, edge_dim=edge_dim), torch.randn(9, 5).double()
+    data, nodes = to_pyg(graph, x), torch.tensor([4, 1, 0, 2, 3, 5, 6, 7])  # node 8 has no edges
+    batch = Batch.from_pyg(loaded(data, nodes, torch.randperm(60)), data, num_layers=2, num_relations=4)
+    assert (batch.num_seeds, len(batch.graphs)) == (2, 2)
+    assert torch.equal(batch.nodes, nodes)
+    model = NodeClassifier(5, 3, 4, edge_dim=edge_dim, heads=2).double()
+    torch.testing.assert_close(model(x[batch.nodes], batch.graphs)[:2], model(x, graph)[nodes[:2]])
+    embedding = NodeClassifier(9, 3, 4, embedding_channels=4, edge_dim=edge_dim).double()
+    torch.testing.assert_close(embedding(None, batch.graphs)[:2], embedding(None, graph)[nodes[:2]])
+    few = Batch.from_pyg(loaded(data, nodes, (graph.edge_type == 0).nonzero().squeeze(1)), data, 2)
+    assert few.graphs[0].num_relations == 3  # those of the whole
+
+
+def hetero():
+    """Return data of two node types and three edge types."""
+    data = HeteroData()
+    generator = torch.Generator().manual_seed(0)
+    sizes = {"paper": 6, "author": 4}
+    for name, size in sizes.items():
+        data[name].x = torch.randn(size, 5, generator=generator).double()
+    for source, name, target in (("author", "writes", "paper"), ("paper", "cites", "paper"), ("paper", "by", "author")):
+        ends = [torch.randint(sizes[each], (12,), generator=generator) for each in (source, target)]
+        data[source, name, target].edge_index = torch.stack(ends)
+    return data
+
+
+@pytest.mark.parametrize("seeds", ["paper", "author"])
+def test_a_heterogeneous_batch_gives_seed_nodes_the_outputs_of_the_whole_graph(seeds):
+    data = hetero()
+    whole, x = from_pyg(data)
+    batch, position = HeteroData(), {}
+    for name in ("author", "paper"):  # in another order than in the whole
+        nodes = torch.randperm(data[name].num_nodes)
+        batch[name].x, batch[name].n_id = data[name].x[nodes], nodes
+        position[name] = nodes.argsort()
+    for name in reversed(data.edge_types):
+        source, target = data[name].edge_index
+        batch[name].edge_index = torch.stack([position[name[0]][source], position[name[2]][target]])
+    batch[seeds].batch_size = 3
+    given = Batch.from_pyg(batch, data, num_layers=2)
+    first = 0 if seeds == "paper" else 6
+    assert torch.equal(given.nodes[:3], batch[seeds].n_id[:3] + first)
+    assert torch.equal(given.nodes.sort()[0], torch.arange(10))
+    model = NodeClassifier(5, 2, 3, scope="across").double()
+    torch.testing.assert_close(model(x[given.nodes], given.graphs)[:3], model(x, whole)[given.nodes[:3]])
+
+
+def test_batches_that_no_loader_made_are_refused():
+    data = to_pyg(random_graph(9, 60, 4), torch.randn(9, 5))
+    batch = loaded(data, torch.arange(9), torch.arange(60))
+    del batch.batch_size
+    with pytest.raises(ValueError, match="a batch must have `batch_size`, the number of its seed nodes, got none"):
+        Batch.from_pyg(batch, data, 2)
+    with pytest.raises(ValueError, match="a batch must have `n_id`, as the loaders of PyTorch Geometric give it"):
+        Batch.from_pyg(data, data, 2)
+    both = hetero()
+    with pytest.raises(ValueError, match="seed nodes of one node type, got 0 types with `batch_size`"):
+        Batch.from_pyg(both, both, 2)
+    both["paper"].batch_size = 1
+    with pytest.raises(ValueError, match="a batch must have `n_id`"):
+        Batch.from_pyg(both, both, 2)

@@ -16,7 +16,7 @@ def test_embedding_lookup_and_its_gradient_equal_indexing(backend, ends, fewer):
     part = random_graph(9, 60, 4)
     if fewer:  # a graph that uses only some of the rows
         part = type(graph)(graph.edge_index[:, :20], graph.edge_type[:20], num_nodes=9, num_relations=4)
-    places = [find_rows(conv.rows, getattr(part.structure, end), part) for end in ends]
+    places = [find_rows(conv.rows, getattr(part.structure, end), part, 9) for end in ends]
     table = conv.kernel.weight
     with ops.backend(backend):
         rows = ops.look_up(table, *places)
@@ -34,10 +34,10 @@ def test_row_positions_are_computed_once_per_graph_and_layer():
     graph = random_graph(9, 60, 4)
     first, second = (RGATConv(9, 3, 4, graph=graph) for _ in range(2))
     rows = graph.structure.sources
-    assert find_rows(first.rows, rows, graph) is find_rows(first.rows, rows, graph)
-    assert find_rows(second.rows, rows, graph) is not find_rows(first.rows, rows, graph)
+    assert find_rows(first.rows, rows, graph, 9) is find_rows(first.rows, rows, graph, 9)
+    assert find_rows(second.rows, rows, graph, 9) is not find_rows(first.rows, rows, graph, 9)
     with torch.inference_mode():
-        find_rows(second.rows, graph.structure.targets, graph)
+        find_rows(second.rows, graph.structure.targets, graph, 9)
     second(None, graph).sum().backward()
     assert second.kernel.weight.grad is not None
 
@@ -45,7 +45,7 @@ def test_row_positions_are_computed_once_per_graph_and_layer():
 def test_double_backward_of_an_embedding_lookup_is_refused():
     graph = random_graph(9, 60, 4)
     conv = RGATConv(9, 3, 4, graph=graph)
-    (rows,) = ops.look_up(conv.kernel.weight, find_rows(conv.rows, graph.structure.sources, graph))
+    (rows,) = ops.look_up(conv.kernel.weight, find_rows(conv.rows, graph.structure.sources, graph, 9))
     (grad,) = torch.autograd.grad(rows.square().sum(), conv.kernel.weight, create_graph=True)
     with pytest.raises(RuntimeError, match="first derivatives only"):
         grad.sum().backward()

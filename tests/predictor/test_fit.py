@@ -1,5 +1,6 @@
 import dataclasses
 import functools
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -320,8 +321,12 @@ def test_test_nodes_without_a_label_are_neither_right_nor_wrong():
     data = labelled_graph()
     labels = data.labels.clone()
     labels[data.test[:4]] = -1
-    report = _evaluate_nodes(torch.nn.functional.one_hot(data.labels).float(), dataclasses.replace(data, labels=labels))
+    logits = torch.nn.functional.one_hot(data.labels).float()
+    predictor = SimpleNamespace(logits_of=lambda nodes: logits[nodes].unsqueeze(0))
+    report = _evaluate_nodes(predictor, dataclasses.replace(data, labels=labels))
     assert (report["scores"]["test"], report["tested"], report["right"]) == (1.0, 6, 6)
     labels[data.test] = -1
-    report = _evaluate_nodes(torch.nn.functional.one_hot(data.labels).float(), dataclasses.replace(data, labels=labels))
+    logits = torch.nn.functional.one_hot(data.labels).float()
+    predictor = SimpleNamespace(logits_of=lambda nodes: logits[nodes].unsqueeze(0))
+    report = _evaluate_nodes(predictor, dataclasses.replace(data, labels=labels))
     assert "tested" not in report

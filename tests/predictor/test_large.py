@@ -9,7 +9,7 @@ import pytest
 import rgat
 from rgat import memory
 from rgat.data import load
-from rgat.predictor import evaluation, fitting
+from rgat.predictor import estimates, evaluation, fitting
 from rgat.training import Settings, many
 
 QUICK = {"max_epochs": 3, "patience": 3, "hidden_channels": 8}
@@ -93,15 +93,15 @@ def test_a_model_is_kept_before_it_is_compared(node_data, monkeypatch, tmp_path)
 
 
 def test_what_a_fit_can_take_is_counted_before_it_begins(node_data, monkeypatch):
-    monkeypatch.setattr(fitting, "_seconds_per_epoch", lambda data, config, seed, device: 2.0)
-    assert fitting.forecast(node_data, max_epochs=150) == (
+    monkeypatch.setattr(estimates, "_seconds_per_epoch", lambda data, config, seed, device: 2.0)
+    assert estimates.forecast(node_data, max_epochs=150) == (
         "time: about 1:00:00 (h:mm:ss) for cross-validation in 5 folds, the model, an RGCN to compare with; "
         "up to 150 epochs each"
     )
-    assert fitting.forecast(node_data, comparison=False, max_epochs=1) == (
+    assert estimates.forecast(node_data, comparison=False, max_epochs=1) == (
         "time: about 0:00:12 (h:mm:ss) for cross-validation in 5 folds, the model; up to 1 epoch each"
     )
-    found = fitting.forecast(load("molecules"), ensemble=3, search=4, max_epochs=1000)
+    found = estimates.forecast(load("molecules"), ensemble=3, search=4, max_epochs=1000)
     assert found.startswith(
         "time: about 4:26:40 (h:mm:ss) for 4 configurations to try (larger ones take longer), 3 models, an RGCN"
     )
@@ -109,4 +109,4 @@ def test_what_a_fit_can_take_is_counted_before_it_begins(node_data, monkeypatch)
 
 def test_an_epoch_is_timed_on_the_data(node_data):
     config = fitting.configure("node", QUICK)
-    assert fitting._seconds_per_epoch(fitting.make_folds(node_data, 0)[0], config, 0, "cpu") > 0
+    assert estimates._seconds_per_epoch(fitting.make_folds(node_data, 0)[0], config, 0, "cpu") > 0

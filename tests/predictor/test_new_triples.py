@@ -3,7 +3,7 @@ import torch
 from helpers_institute import PREFIX, write_institute
 
 import rgat
-from rgat.data import from_rdf
+from rgat.data import convert, from_rdf
 from rgat.predictor.new_triples import extend
 
 NEW = "".join(
@@ -85,3 +85,13 @@ def test_a_one_hot_model_counts_the_nodes_it_cannot_predict_and_names_how_to(tmp
         node_model.predict(type=f"{PREFIX}person")
     with pytest.raises(ValueError, match=r"must be the type of some node, .*; the most common are http"):
         node_model.predict(type="building")
+
+
+def test_new_triples_may_come_as_a_store(tmp_path, inductive):
+    new = tmp_path / "new.nt"
+    new.write_text(NEW)
+    convert(new, tmp_path / "store")
+    assert inductive.predict(rdf=tmp_path / "store").labels.tolist() == inductive.predict(rdf=new).labels.tolist()
+    convert(new, tmp_path / "featured", features=("types",))
+    with pytest.raises(ValueError, match="featured: must be a store without features here, got one with"):
+        inductive.predict(rdf=tmp_path / "featured")

@@ -1,18 +1,21 @@
-"""`rgat data`: list, count and download data sets."""
+"""`rgat data`: list, count, download and convert data sets."""
 
 from __future__ import annotations
 
 import json
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from typer import Argument, Option
 
-from rgat.cli.options import AsJson, DataName
-from rgat.cli.printing import count_bar, print_line, print_table
+from rgat.cli.options import AsJson, grouped
+from rgat.cli.printing import count_bar, print_line, print_table, triple_bars
 
 app = typer.Typer(
-    help="List, count and download data sets.\n\n\b\nExample:\n  rgat data list",
+    help="List, count, download and convert data sets.\n\n\b\nExample:\n  rgat data list",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -42,9 +45,10 @@ def list_names() -> None:
 
 @app.command()
 def stats(
-    name: DataName,
+    name: Annotated[str, Argument(metavar="DATA", help="A data set that `rgat data list` shows, or a store.")],
     as_json: AsJson = False,
     split: Annotated[int | None, Option(metavar="SEED", help="Random seed of the split; for Tox21 only.")] = None,
+    verify: Annotated[bool, Option("--verify", help="Read all files of a store and compare their checksums.")] = False,
 ) -> None:
     """Count the nodes, edges, relations and labels of a data set.
 
@@ -52,12 +56,23 @@ def stats(
     Examples:
       rgat data stats aifb
       rgat data stats tox21-distinct --split 123 --json
+      rgat data stats my-store --verify
     """
-    from rgat.data import load, statistics
+    from rgat.data import REGISTRY, load, open_store, statistics
+    from rgat.data.store.statistics import store_statistics
 
+    is_store = name not in REGISTRY and Path(name).is_dir()
+    if verify and not is_store:
+        raise ValueError(f"`--verify` must come with a store, got {name}; leave it out")
     if split is not None and not name.startswith("tox21"):
         raise ValueError(f"`--split` must be left out for {name}, whose split is fixed")
-    numbers = statistics(load(name, **({} if split is None else {"split": split})))
+    if is_store:
+        store = open_store(name)
+        if verify:
+            store.verify()
+        numbers = store_statistics(store)
+    else:
+        numbers = statistics(load(name, **({} if split is None else {"split": split})))
     if as_json:
         print(json.dumps(numbers))
     else:
@@ -94,3 +109,67 @@ def fetch(
     for file, path in files.items():
         checked = "SHA-256 verified" if BENCHMARKS[name].files[file] else "no published SHA-256 to compare with"
         print_line(f"{path} ({checked})")
+
+
+@dataclass(frozen=True)
+class StoreOptions:
+    """What a store holds; the fields are arguments of `rgat.data.convert`."""
+
+    labels: Annotated[Path | None, Option(metavar="FILE", help="TSV or CSV of nodes and classes, to store.")] = None
+    test_labels: Annotated[Path | None, Option(metavar="FILE", help="Labels of the test part.")] = None
+    node_column: Annotated[str | None, Option(metavar="NAME", help="Column of the nodes.  [default: the first]")] = None
+    label_column: Annotated[str | None, Option(metavar="NAME", help="Column of the classes.  [default: the last]")] = (
+        None
+    )
+    split_column: Annotated[str | None, Option(metavar="NAME", help="Column of the parts: train, valid or test.")] = (
+        None
+    )
+    label_predicate: Annotated[
+        str | None, Option(metavar="IRI", help="Predicate of the classes; its triples are removed.")
+    ] = None
+    skip_unknown: Annotated[bool, Option("--skip-unknown", help="Drop labels of unknown nodes.")] = False
+    drop_predicates: Annotated[
+        list[str] | None, Option("--drop", metavar="IRI", help="Predicate to leave out; repeat for several.")
+    ] = None
+    literals: Annotated[str, Option(metavar="KIND", help="Literals: nodes, features or dropped.")] = "nodes"
+    blank_nodes: Annotated[str, Option(metavar="KIND", help="Blank nodes: kept or dropped.")] = "kept"
+    features: Annotated[
+        str | None, Option(metavar="LIST", help="Node features: types, degrees, literals, with commas.")
+    ] = None
+    inverses: Annotated[bool, Option(help="Add an inverse of every relation.")] = True
+    self_loops: Annotated[bool, Option(help="Add a relation from every node to itself.")] = True
+    format: Annotated[str | None, Option(metavar="NAME", help="Format of the files.  [default: by suffix]")] = None
+
+
+@app.command("convert")
+@grouped
+def convert_dumps(
+    dumps: Annotated[list[Path], Argument(metavar="DUMP", help="RDF files, plain or compressed.")],
+    store: Annotated[Path, Argument(metavar="STORE", help="Folder to write, new or empty.")],
+    options: StoreOptions,
+    memory: Annotated[int, Option(min=1, metavar="MB", help="Memory for sorting, beyond the names of nodes.")] = 256,
+) -> None:
+    """Convert RDF files to a store of memory-mapped files.
+
+    \b
+    Examples:
+      rgat data convert dump.nt.gz STORE
+      rgat data convert a.nt b.ttl STORE --labels labels.tsv --drop http://x.org/p
+      rgat train --rdf STORE --labels labels.tsv --out model
+    """
+    from rgat.data import convert
+    from rgat.data.store.writer import show_bytes
+
+    arguments = asdict(options)
+    test = arguments.pop("test_labels")
+    arguments |= {"train": arguments.pop("labels"), "test": test} if test is not None else {}
+    arguments["drop_predicates"] = options.drop_predicates or ()
+    arguments["features"] = tuple(options.features.split(",")) if options.features else ()
+    start = time.monotonic()
+    with triple_bars() as progress:
+        stored = convert(dumps, store, **arguments, memory=memory << 20, progress=progress)
+    seconds = time.monotonic() - start
+    print_line(
+        f"{store}: {stored.num_nodes:,} nodes, {stored.manifest.num_triples:,} triples, {stored.num_edges:,} edges, "
+        f"{stored.num_relations:,} relations; {show_bytes(stored.num_bytes)} in {seconds:.1f} s"
+    )

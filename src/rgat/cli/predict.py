@@ -22,7 +22,8 @@ class NodeOptions:
         str | None, Option("--type", metavar="IRI", help="Predict the unlabelled nodes of this rdf:type.")
     ] = None
     rdf: Annotated[
-        list[Path] | None, Option(metavar="FILE", help="RDF file with triples added since training; may be repeated.")
+        list[Path] | None,
+        Option(metavar="FILE", help="RDF file with triples added since training, may be repeated; or a store."),
     ] = None
     format: RdfFormat = None
     predicate: Annotated[str | None, Option(metavar="IRI", help="Predicate to write to an .nt file.")] = None

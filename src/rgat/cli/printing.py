@@ -76,3 +76,20 @@ def count_bar(title: str, unit: str | None = None) -> Iterator[Callable[[int, in
     with Progress(*columns, console=console, transient=True) as bars:
         task = bars.add_task("", total=None)
         yield lambda done, total: bars.update(task, completed=done, total=total)
+
+
+@contextmanager
+def triple_bars() -> Iterator[Callable[[str, float, int], None]]:
+    """Yield a function that takes a step, the share of it that is done and the triples read; draw a bar per step."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[rate]}"), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bars:
+        tasks: dict[str, Any] = {}
+
+        def show(step: str, share: float, triples: int) -> None:
+            if step not in tasks:
+                tasks[step] = bars.add_task(step, total=1.0, rate="")
+            seconds = bars.tasks[tasks[step]].elapsed or 0.0
+            rate = f"{triples / seconds:,.0f} triples/s" if seconds > 1 and len(tasks) == 1 else ""
+            bars.update(tasks[step], completed=share, rate=rate)
+
+        yield show

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
@@ -17,13 +19,21 @@ from rgat.cli.printing import print_class_tables, print_line, print_table, step_
 class GraphFiles:
     """A person's own knowledge graph; the fields are named after those of `rgat.predictor.files.read`."""
 
-    rdf: Annotated[list[Path] | None, Option(metavar="FILE", help="RDF file of your graph; repeat for several.")] = None
+    rdf: Annotated[
+        list[Path] | None, Option(metavar="FILE", help="RDF file of your graph, repeat for several; or a store.")
+    ] = None
     labels: Annotated[Path | None, Option(metavar="FILE", help="TSV or CSV of nodes and their classes.")] = None
+    valid_labels: Annotated[
+        Path | None, Option(metavar="FILE", help="Labels of the validation part; --labels are then for training.")
+    ] = None
     test_labels: Annotated[
         Path | None, Option(metavar="FILE", help="Labels of the test part.  [default: a fifth of --labels]")
     ] = None
     node_column: Annotated[str | None, Option(metavar="NAME", help="Column of the nodes.  [default: first]")] = None
     label_column: Annotated[str | None, Option(metavar="NAME", help="Column of the classes.  [default: last]")] = None
+    split_column: Annotated[str | None, Option(metavar="NAME", help="Column with the words train, valid and test.")] = (
+        None
+    )
     label_predicate: Annotated[
         str | None,
         Option(metavar="IRI", help="Predicate of the classes, instead of --labels; its triples are removed."),
@@ -67,6 +77,10 @@ class FitOptions:
     ensemble: Annotated[int, Option(min=1, metavar="N", help="Models to train and average.")] = 1
     comparison: Annotated[bool, Option(help="Also train simpler systems on the same split.")] = True
     seed: Annotated[int, Option(metavar="N", help="Random seed of parameters, dropout, batches and splits.")] = 0
+    device: Annotated[
+        str | None,
+        Option(metavar="NAME", help="Where to train: cpu, cuda or cuda:1.  [default: a GPU if there is one]"),
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -79,7 +93,21 @@ class ModelOptions:
     max_epochs: Annotated[int | None, Option("--epochs", min=1, metavar="N", help="Largest number of epochs.")] = None
     patience: Annotated[int | None, Option(min=1, metavar="N", help="Stop after N epochs without improvement.")] = None
     learning_rate: Annotated[float | None, Option(metavar="RATE", help="Learning rate of Adam.")] = None
-    batch_size: Annotated[int | None, Option(min=1, metavar="N", help="Graphs per step, over all processes.")] = None
+    batch_size: Annotated[int | None, Option(min=1, metavar="N", help="Graphs per step, or nodes with --fanouts.")] = (
+        None
+    )
+    fanouts: Annotated[
+        str | None,
+        Option(metavar="N,N", help="Sample at most N edges per node and relation, one N per layer; -1: all."),
+    ] = None
+    embedding_channels: Annotated[
+        int | None,
+        Option("--embedding", min=1, metavar="N", help="Learn N channels per node, instead of one-hot input."),
+    ] = None
+    num_layers: Annotated[int | None, Option("--layers", min=1, metavar="N", help="Relational layers of a graph.")] = (
+        None
+    )
+    validate_every: Annotated[int | None, Option(min=1, metavar="N", help="Epochs between validations.")] = None
     hidden_channels: Annotated[
         int | None, Option("--hidden", min=1, metavar="N", help="Units of a relational layer, over all heads.")
     ] = None
@@ -91,6 +119,16 @@ class ModelOptions:
     feature_dropout: Annotated[float | None, Option(metavar="RATE", help="Rate of feature dropout.")] = None
     edge_dropout: Annotated[float | None, Option(metavar="RATE", help="Rate of edge dropout.")] = None
     kernel_l2: Annotated[float | None, Option("--l2", metavar="RATE", help="Coefficient of squared kernels.")] = None
+
+
+@contextmanager
+def resumable(out: Path) -> Iterator[None]:
+    """Say how to go on if a person interrupts the training."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print_line(f"interrupted; continue with the same command and --resume, which goes on from {out}")
+        raise
 
 
 @grouped
@@ -116,18 +154,19 @@ def train(
       rgat train --rdf dump.nt.gz --labels labels.tsv --out model
       rgat train --rdf dump.ttl --label-predicate http://x.org/group --out model
       rgat train --smiles assays.csv --threshold IC50=10 --out model
+      rgat train --rdf STORE --labels labels.tsv --fanouts 20,10 --out model
       rgat train aifb --out runs/aifb --hidden 16 --l2 0.0005 --resume
       torchrun --nproc-per-node 2 -m rgat train tox21 --out runs/tox21
     """
     from rgat.data import NodeData
     from rgat.predictor import files as own_data
-    from rgat.predictor.fitting import forecast
+    from rgat.predictor.estimates import GraphSize, forecast, sampling_for
     from rgat.predictor.inspection import describe
     from rgat.predictor.text import class_tables, comparison_rows, performance
     from rgat.training.configuration import check_options
     from rgat.training.distributed import joined_processes, processes
 
-    flags = asdict(options)
+    flags = asdict(options) | {"fanouts": own_data.read_fanouts(options.fanouts) if options.fanouts else None}
     flags["kernel_l2_1"] = flags["kernel_l2_2"] = flags.pop("kernel_l2")
     configuration = own_data.given_options(config, option or (), **flags)
     files = asdict(graph) | asdict(molecules)
@@ -137,11 +176,18 @@ def train(
     check_options(configuration, "node" if graph.rdf else "graph" if molecules.smiles else None)
     if graph.rdf and not molecules.smiles:
         own_data.refuse_batch_size(configuration)  # before files are read
-    with own_data.held_folder(out, resume), joined_processes() as device:
+    with own_data.held_folder(out, resume), joined_processes() as own_device, resumable(out):
         printing.console.quiet = processes().rank > 0  # all processes run the same fit, and one prints
-        read = own_data.read(data, seed=fitting.seed, **files)
+        device = own_device if fitting.device is None else own_data.read_device(fitting.device)
+        in_memory = own_data.loads(graph.rdf, configuration, device)
+        read = own_data.read(data, seed=fitting.seed, in_memory=in_memory, **files)
         if isinstance(read, NodeData):
             own_data.refuse_batch_size(configuration)
+            size = GraphSize(read.graph.num_nodes, read.graph.num_edges, read.x is not None)
+            sampling, reason = sampling_for(size, configuration, read.is_stored, device)
+            configuration |= sampling
+            if reason is not None:
+                print_line(reason)
         for line in describe(read):
             print_line(line)
         asked = asdict(fitting) | {"device": device} | configuration

@@ -12,6 +12,9 @@ from rgat.data.dataset import MISSING, GraphData, GraphStore, NodeData
 from rgat.data.molecules.table import from_smiles
 from rgat.data.rdf.knowledge_graph import from_rdf, prune
 from rgat.data.statistics import statistics
+from rgat.data.store.conversion import convert
+from rgat.data.store.stored_graph import StoredGraph, open_store
+from rgat.data.store.writer import StoreWriter
 from rgat.data.synthetic.institute import load_institute
 from rgat.data.synthetic.molecules import load_molecules
 from rgat.data.synthetic.planted import KINDS, planted
@@ -42,10 +45,14 @@ __all__ = [
     "GraphData",
     "GraphStore",
     "NodeData",
+    "StoreWriter",
+    "StoredGraph",
+    "convert",
     "fetch",
     "from_rdf",
     "from_smiles",
     "load",
+    "open_store",
     "prune",
     "statistics",
 ]

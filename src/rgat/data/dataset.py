@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from rgat.data.store import GraphStore as GraphStore  # re-exported: it is part of GraphData
+from rgat.data.graph_store import GraphStore as GraphStore  # re-exported: it is part of GraphData
 from rgat.graph import RelationalGraph
 
 MISSING = -1  # the class of a node or graph without a label
@@ -21,7 +21,8 @@ class NodeData:
 
     Attributes:
         name: name of the data set.
-        graph: the graph that layers receive, with inverse relations and self-loops where these were added.
+        graph: the graph that layers receive, with inverse relations and self-loops where these were added; or one in a
+            store (`rgat.data.StoredGraph`), which only sampled training and block-wise inference can read.
         x: node features ``[N, F]``, or None for featureless input.
         labels: class of each node ``[N]``, -1 where it has no label.
         classes: names of the classes.
@@ -51,6 +52,11 @@ class NodeData:
         number = {f"{INVERSE}{name}": relation for relation, name in enumerate(self.relation_names)}
         base = tuple(number.get(name, relation) for relation, name in enumerate(self.relation_names))
         object.__setattr__(self, "base_relation", base)
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the graph is in a store and not in memory."""
+        return not isinstance(self.graph, RelationalGraph)
 
     @property
     def in_channels(self) -> int:

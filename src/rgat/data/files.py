@@ -1,7 +1,7 @@
 """Read files with limits, write them atomically, and turn any name into a file name.
 
-A file is written under a temporary name and then renamed, so no reader sees half of it. The next write to a folder
-removes temporary files of killed processes.
+A file or folder is written under a temporary name and then renamed, so no reader sees half of it. The next write to a
+folder removes what killed processes left there.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import lzma
 import os
 import platform
 import re
+import shutil
 import stat
 import sys
 import tempfile
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from os import PathLike
@@ -226,7 +228,7 @@ def replacing(path: str | PathLike[str]) -> Iterator[IO[bytes]]:
 
 
 def move_into_place(finished: Path, path: Path) -> None:
-    """Rename a finished file of the same folder to ``path``, replacing what is there."""
+    """Rename a finished file or folder of the same folder to ``path``, replacing what is there."""
     os.replace(finished, path)
     with suppress(OSError):  # a folder cannot be opened on Windows
         handle = os.open(path.parent, os.O_RDONLY)
@@ -240,6 +242,45 @@ def write_atomically(path: str | PathLike[str], content: bytes) -> None:
     """Write a whole file, or leave the old one unchanged."""
     with replacing(path) as file:
         file.write(content)
+
+
+class NewFolder:
+    """A folder that appears under its name once it is complete.
+
+    Args:
+        path: its name, under which there must be nothing or an empty folder.
+
+    Attributes:
+        temporary: the folder to write to. It is removed unless :meth:`finish` renames it: by :meth:`discard`, or when
+            this object is deleted or the interpreter exits.
+    """
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        self.path = Path(path)
+        with _write_errors(self.path):
+            if self.path.exists() and not (self.path.is_dir() and not any(self.path.iterdir())):
+                found = "holds files" if self.path.is_dir() else "is a file"
+                raise ValueError(f"{self.path} must be a new or empty folder, but {found}; choose another")
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            _remove_stale_files(self.path.parent)
+            prefix = f".rgat-{_host()}-{os.getpid()}-"
+            self.temporary = Path(tempfile.mkdtemp(prefix=prefix, suffix=".part", dir=self.path.parent))
+        self.discard = weakref.finalize(self, _remove_own_folder, self.temporary, os.getpid())
+
+    def finish(self) -> None:
+        """Rename the temporary folder to its final name."""
+        with _write_errors(self.path):
+            os.chmod(self.temporary, 0o777 & ~_MASK)
+            if self.path.exists():
+                self.path.rmdir()  # it is empty; Windows cannot rename over it
+            move_into_place(self.temporary, self.path)
+        self.discard.detach()
+
+
+def _remove_own_folder(folder: Path, pid: int) -> None:
+    """Remove a folder, unless this is a forked process, whose parent still writes to it."""
+    if os.getpid() == pid:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
@@ -259,7 +300,7 @@ def _host() -> str:
 
 
 def _remove_stale_files(folder: Path) -> None:
-    """Remove temporary files of killed processes, never one of a process that may be alive."""
+    """Remove temporary files and folders of killed processes, never one of a process that may be alive."""
     names: list[str] = []
     with suppress(OSError):  # a folder may be writable but not listable
         names = os.listdir(folder)
@@ -268,10 +309,10 @@ def _remove_stale_files(folder: Path) -> None:
             path = folder / match.string
             if match["host"] == _host() and sys.platform != "win32":  # there os.kill would end the process
                 is_stale = not _is_alive(int(match["pid"]))
-            else:
-                is_stale = time.time() - path.stat().st_mtime > _STALE_SECONDS
+            else:  # a folder keeps its date while its files grow
+                is_stale = path.is_file() and time.time() - path.stat().st_mtime > _STALE_SECONDS
             if is_stale:
-                path.unlink()
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def _is_alive(pid: int) -> bool:

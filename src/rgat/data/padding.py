@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rgat.data.store import GraphStore
+from rgat.data.graph_store import GraphStore
 from rgat.graph import RelationalGraph
 from rgat.structure import Structure
 

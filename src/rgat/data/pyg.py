@@ -38,42 +38,57 @@ def from_pyg(data: Any, num_relations: int | None = None) -> tuple[RelationalGra
     its own order. Node or edge features are kept only if all types have the same number of them.
     """
     if isinstance(data, _pyg().HeteroData):
-        return _from_hetero(data)
-    if getattr(data, "edge_type", None) is None:
-        raise ValueError("a `Data` must have `edge_type`, one relation id per edge, got none")
-    if num_relations is None:
-        num_relations = int(data.edge_type.max()) + 1 if data.edge_type.numel() else 0
+        return _from_hetero(data, data)
     graph = RelationalGraph(
         data.edge_index,
-        data.edge_type,
+        _edge_type(data),
         num_nodes=data.num_nodes,
-        num_relations=num_relations,
+        num_relations=_num_relations(data) if num_relations is None else num_relations,
         edge_attr=data.edge_attr,
         batch=getattr(data, "batch", None),
     )
     return graph, data.x
 
 
-def _from_hetero(data: Any) -> tuple[RelationalGraph, Tensor | None]:
-    start, num_nodes = {}, 0
-    for node_type in data.node_types:
-        start[node_type] = num_nodes
-        num_nodes += data[node_type].num_nodes
+def _edge_type(data: Any) -> Tensor:
+    if getattr(data, "edge_type", None) is None:
+        raise ValueError("a `Data` must have `edge_type`, one relation id per edge, got none")
+    edge_type: Tensor = data.edge_type
+    return edge_type
+
+
+def _num_relations(data: Any) -> int:
+    edge_type = _edge_type(data)
+    return int(edge_type.max()) + 1 if edge_type.numel() else 0
+
+
+def _from_hetero(data: Any, whole: Any) -> tuple[RelationalGraph, Tensor | None]:
+    """Return graph and features of a `HeteroData` whose node and edge types are those of ``whole``, in that order."""
+    starts, num_nodes = _starts(data, whole)
     edges, types = [torch.empty(2, 0, dtype=torch.long)], [torch.empty(0, dtype=torch.long)]
-    for relation, (source, _, target) in enumerate(data.edge_types):
-        edge_index = data[data.edge_types[relation]].edge_index
-        edges.append(edge_index + torch.tensor([[start[source]], [start[target]]]))
-        types.append(torch.full((edge_index.shape[1],), relation))
-    features = [data[node_type].get("x") for node_type in data.node_types]
-    attributes = [data[edge_type].get("edge_attr") for edge_type in data.edge_types]
+    for relation, name in enumerate(whole.edge_types):
+        edge_index = data[name].edge_index
+        edges.append(edge_index + edge_index.new_tensor([[starts[name[0]]], [starts[name[2]]]]))
+        types.append(edge_index.new_full(edge_index.shape[1:], relation))
+    features = [data[node_type].get("x") for node_type in whole.node_types]
+    attributes = [data[edge_type].get("edge_attr") for edge_type in whole.edge_types]
     graph = RelationalGraph(
-        torch.cat(edges, dim=1),
-        torch.cat(types),
+        torch.cat(edges[1:] or edges, dim=1),
+        torch.cat(types[1:] or types),
         num_nodes=num_nodes,
-        num_relations=len(data.edge_types),
+        num_relations=len(whole.edge_types),
         edge_attr=_concatenate(attributes),
     )
     return graph, _concatenate(features)
+
+
+def _starts(data: Any, whole: Any) -> tuple[dict[str, int], int]:
+    """Return the id of the first node of each node type, and the number of nodes."""
+    starts, num_nodes = dict[str, int](), 0
+    for name in whole.node_types:
+        starts[name] = num_nodes
+        num_nodes += data[name].num_nodes
+    return starts, num_nodes
 
 
 def from_pyg_batch(batch: Any, whole: Any, num_relations: int | None = None) -> tuple[Tensor, RelationalGraph, int]:
@@ -83,31 +98,30 @@ def from_pyg_batch(batch: Any, whole: Any, num_relations: int | None = None) -> 
     `from_pyg` numbers them.
     """
     if not isinstance(batch, _pyg().HeteroData):
-        graph, _ = from_pyg(batch, from_pyg(whole, num_relations)[0].num_relations)
         _check_loaded(batch)
+        if getattr(batch, "batch_size", None) is None:
+            raise ValueError("a batch must have `batch_size`, the number of its seed nodes, got none")
+        graph, _ = from_pyg(batch, _num_relations(whole) if num_relations is None else num_relations)
         return batch.n_id, graph, batch.batch_size
-    starts, types = dict[str, int](), [name for name in batch.node_types if "batch_size" in batch[name]]
-    if len(types) != 1:
-        raise ValueError(f"a batch must have seed nodes of one node type, got {len(types)} types with `batch_size`")
-    ids, before, size = [], 0, 0
+    seeds = [name for name in batch.node_types if "batch_size" in batch[name]]
+    if len(seeds) != 1:
+        raise ValueError(f"a batch must have seed nodes of one node type, got {len(seeds)} types with `batch_size`")
     for name in whole.node_types:
         _check_loaded(batch[name])
-        starts[name] = size
-        ids.append(batch[name].n_id + before)
-        before, size = before + whole[name].num_nodes, size + batch[name].num_nodes
-    num_seeds, first = batch[types[0]].batch_size, starts[types[0]]
-    order = torch.arange(size)
-    order = torch.cat([order[first : first + num_seeds], order[:first], order[first + num_seeds :]])
-    graph, _ = _from_hetero(batch)
-    position = torch.empty_like(order).scatter_(0, order, torch.arange(size))
+    graph, _ = _from_hetero(batch, whole)
+    first_of_whole, (starts, size) = _starts(whole, whole)[0], _starts(batch, whole)
+    ids = torch.cat([batch[name].n_id + first_of_whole[name] for name in whole.node_types])
+    first, num_seeds = starts[seeds[0]], batch[seeds[0]].batch_size
+    numbers = torch.arange(size, device=ids.device)
+    order = torch.cat([numbers[first : first + num_seeds], numbers[:first], numbers[first + num_seeds :]])
     renumbered = RelationalGraph(
-        position[graph.edge_index],
+        torch.empty_like(order).scatter_(0, order, numbers)[graph.edge_index],
         graph.edge_type,
         num_nodes=size,
         num_relations=graph.num_relations,
         edge_attr=graph.edge_attr,
     )
-    return torch.cat(ids)[order], renumbered, num_seeds
+    return ids[order], renumbered, num_seeds
 
 
 def _check_loaded(part: Any) -> None:

@@ -2,7 +2,8 @@
 
 from rgat.nn.gather import GraphGather
 from rgat.nn.ggnn import GGNNConv
+from rgat.nn.relational import FeatureRows
 from rgat.nn.rgat import RGATConv
 from rgat.nn.rgcn import RGCNConv
 
-__all__ = ["GGNNConv", "GraphGather", "RGATConv", "RGCNConv"]
+__all__ = ["FeatureRows", "GGNNConv", "GraphGather", "RGATConv", "RGCNConv"]

@@ -195,7 +195,13 @@ def _find_rows(held: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
                 f"got {missing} others; build the layer with this graph, or without `graph=`"
             )
     number = torch.arange(len(keys), dtype=torch.int32, device=keys.device)
-    return places.int(), number.new_full(held.shape, -1).index_copy_(0, places, number)
+    back = number.new_full(held.shape, -1).index_copy_(0, places, number)
+    if may_read_values() and not torch.equal(back[places], number):
+        raise ValueError(
+            "a layer built with `graph=` must get each node of its graph once, got one several times; build the layer "
+            "without `graph=`"
+        )
+    return places.int(), back
 
 
 @_find_rows.register_fake

@@ -9,16 +9,41 @@ whose inputs may differ by member.
 from __future__ import annotations
 
 import hashlib
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from rgat import ops
-from rgat.checks import check_count
-from rgat.graph import RelationalGraph, check_ids
+from rgat.checks import check_count, check_ids
+from rgat.graph import RelationalGraph
 from rgat.nn.kernels import BasisKernel, FullKernel, RowKernel, RowsOfGraph, may_read_values
 from rgat.ops import cache
+from rgat.structure import INT32_LIMIT
+
+
+class FeatureRows(NamedTuple):
+    """The features of a batch as rows of a table, which a layer reads where they are instead of from a copy.
+
+    A layer gathers them first if it must: if the table needs a gradient, is on another device or of another dtype.
+    """
+
+    table: Tensor  # [N, F], of all nodes
+    rows: Tensor  # [n] int64, the row of each node of the batch
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size([len(self.rows), *self.table.shape[1:]])
+
+    def can_stay(self, graph: RelationalGraph, dtype: torch.dtype) -> bool:
+        """Tell whether a layer that computes in a dtype can read the table in place."""
+        fits = self.table.dim() == 2 and self.table.dtype == dtype and len(self.table) < INT32_LIMIT
+        is_here = self.table.device == graph.device and len(self.rows) == graph.num_nodes
+        return fits and is_here and not self.table.requires_grad and not torch.compiler.is_compiling()
+
+    def gathered(self) -> Tensor:
+        """Return the features of the batch, ``[n, F]``."""
+        return self.table.index_select(0, self.rows)
 
 
 class RelationalConv(nn.Module):
@@ -176,7 +201,11 @@ class RelationalConv(nn.Module):
         return out if self.bias is None else out + self.bias.to(out.dtype)
 
     def _check_graph(
-        self, x: Tensor | None, graph: RelationalGraph | Tensor, edge_type: Tensor | None, edge_attr: Tensor | None
+        self,
+        x: Tensor | FeatureRows | None,
+        graph: RelationalGraph | Tensor,
+        edge_type: Tensor | None,
+        edge_attr: Tensor | None,
     ) -> RelationalGraph:
         """Wrap bare tensors into a graph; check that graph and layer fit."""
         if not isinstance(graph, RelationalGraph):
@@ -201,11 +230,19 @@ class RelationalConv(nn.Module):
             )
         return graph
 
-    def _check_input(self, x: Tensor | None, graph: RelationalGraph) -> ops.Inputs:
+    def _check_input(self, x: Tensor | FeatureRows | None, graph: RelationalGraph) -> ops.Inputs:
         """Return dense features, or the position of the one in each node's one-hot input."""
+        if isinstance(x, FeatureRows):
+            device = x.table.device.type
+            dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self._dtype
+            if self.rows is None and x.can_stay(graph, dtype) and x.table.shape[1] == self.in_channels:
+                return ops.Inputs(x.table, x.rows)
+            x = x.gathered()
         if self.rows is not None and x is not None:
             raise ValueError("a layer built with `graph=` is featureless and takes only `x=None`")
         if x is None and graph.node_ids is not None:  # a sample: one-hot in the whole graph
+            if may_read_values():
+                check_ids("node_ids", graph.node_ids, self.in_channels, "in_channels")
             return ops.Inputs(None, None if self.rows is not None else graph.node_ids)
         if x is None:
             if graph.num_nodes != self.in_channels:

@@ -12,7 +12,7 @@ from rgat import ops
 from rgat.checks import check_count, check_number, check_word
 from rgat.graph import RelationalGraph
 from rgat.nn.kernels import BasisKernel, FullKernel, glorot_uniform_, join_members
-from rgat.nn.relational import RelationalConv, check_features
+from rgat.nn.relational import FeatureRows, RelationalConv, check_features
 
 SCOPES = ("within", "across")
 SCORES = ("additive", "multiplicative", "dynamic")
@@ -152,7 +152,7 @@ class RGATConv(RelationalConv):
 
     def forward(
         self,
-        x: Tensor | None,
+        x: Tensor | FeatureRows | None,
         edge_index: RelationalGraph | Tensor,
         edge_type: Tensor | None = None,
         edge_attr: Tensor | None = None,
@@ -189,7 +189,7 @@ class RGATConv(RelationalConv):
         edge_kernels = None if self.edge_kernel is None else join_members(self.edge_kernel, 3)
         return ops.Scores(self.attention_kernel.compose(), self.score_kernel, slope, edge_attr, edge_kernels)
 
-    def combine(self, x: Tensor | None, graph: RelationalGraph, attention: Tensor) -> Tensor:
+    def combine(self, x: Tensor | FeatureRows | None, graph: RelationalGraph, attention: Tensor) -> Tensor:
         """Return the output with a given attention ``[E, H]``, in the caller's order of edges; without dropout."""
         s = graph.structure
         (values,) = ops.row_values(self._call(self._check_input(x, graph), None, graph), s.sources)

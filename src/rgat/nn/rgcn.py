@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from rgat import ops
 from rgat.graph import RelationalGraph
-from rgat.nn.relational import RelationalConv
+from rgat.nn.relational import FeatureRows, RelationalConv
 
 
 class RGCNConv(RelationalConv):
@@ -56,7 +56,7 @@ class RGCNConv(RelationalConv):
 
     def forward(
         self,
-        x: Tensor | None,
+        x: Tensor | FeatureRows | None,
         edge_index: RelationalGraph | Tensor,
         edge_type: Tensor | None = None,
         constant_attention: bool = True,

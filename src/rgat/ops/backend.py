@@ -91,7 +91,11 @@ class Inputs(NamedTuple):
     """The input of a layer: features, or the position of the one in each node's one-hot vector."""
 
     x: Tensor | None  # [N, F], or [N, S, F] for a stack of S layers
-    position: Tensor | None = None  # [N]; None: each node's own number
+    position: Tensor | None = None  # [N], also of each node's row in `x`; None: each node's own number
+
+    def gathered(self) -> Tensor | None:
+        """Return the features of the nodes, in order."""
+        return self.x if self.x is None or self.position is None else self.x.index_select(0, self.position)
 
 
 class Scores(NamedTuple):

@@ -27,6 +27,8 @@ def compute_layer(call: LayerCall) -> tuple[Tensor, Tensor]:
     edge_logits = None if scores is None else project_edges(scores.edge_attr, scores.edge_kernels, s)
     is_dynamic = scores is not None and scores.score_kernels is not None  # not linear in queries and keys
     if x is not None and not is_dynamic:
+        if call.inputs.position is not None:
+            shared = shared._replace(structure=s.reading_at(call.inputs.position))
         x, kernels = as_autocast(x), None if scores is None else scores.kernels
         bias = None if call.bias is None else call.bias.to(x.dtype)
         return convolve(x, call.kernel.compose(), kernels, edge_logits, shared, bias)
@@ -66,7 +68,7 @@ def _attend_to_values(
 
 def row_values(call: LayerCall, *ends: Rows) -> tuple[Tensor, ...]:
     """Return the values ``g`` of the rows at each end, ``[U, H, D]``."""
-    x, kernel = call.inputs.x, call.kernel
+    x, kernel = call.inputs.gathered(), call.kernel
     if x is None:
         return kernel.look_up(call.inputs.position, *ends)
     x, kernels = as_autocast(x), kernel.compose()

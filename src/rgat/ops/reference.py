@@ -87,7 +87,7 @@ def _softmax(logits: Tensor, group: Tensor) -> Tensor:
 
 def compute(call: LayerCall) -> tuple[Tensor, Tensor]:
     """Compute a layer by the equations, as `rgat.ops.compute_layer` does; one-hot inputs become dense matrices."""
-    scores, graph, x = call.scores, call.graph, call.inputs.x
+    scores, graph, x = call.scores, call.graph, call.inputs.gathered()
     with torch.autocast(graph.device.type, enabled=False):
         kernels = call.kernel.compose()
         if x is None:

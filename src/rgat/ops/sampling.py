@@ -34,8 +34,15 @@ class Numbering:
     def __init__(self, num_nodes: int, device: torch.device) -> None:
         # One entry more, for writes that PyTorch's operations must not skip.
         self.local = torch.full((num_nodes + 1,), -1, dtype=torch.int32, device=device)
-        self.first = torch.full_like(self.local, _NEVER) if device.type != "cpu" or not _has_loops(device) else None
+        self._first: Tensor | None = None
         self.nodes = torch.empty(0, dtype=torch.int64, device=device)
+
+    @property
+    def first(self) -> Tensor:
+        """The first edge that names each node, for PyTorch's operations; loops do without."""
+        if self._first is None:
+            self._first = torch.full_like(self.local, _NEVER)
+        return self._first
 
     def begin(self, nodes: Tensor) -> None:
         """Number these nodes first."""
@@ -251,6 +258,7 @@ def _draw(
             draw_edges(edge_id, keys, begin, degree, sizes, group_ptr, most)
             return
     some = (sizes < degree).nonzero().squeeze(1)
+    most = int(sizes[some].max()) if len(some) else 0
     drawn = torch.full((len(some), most), 2**62, device=edge_id.device)
     for j in range(most):
         last = degree[some] - sizes[some] + j
@@ -267,7 +275,6 @@ def _draw(
 def _number_sources(source: Tensor, numbering: Numbering) -> Tensor:
     """Return the local ids of sources, int32, after numbering those that have none in the order of their first edge."""
     local, first, device = numbering.local, numbering.first, source.device
-    assert first is not None
     position, nobody = torch.arange(len(source), dtype=torch.int32, device=device), len(local) - 1
     node = source.long()
     first.scatter_reduce_(0, node, position, "amin")

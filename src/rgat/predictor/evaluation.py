@@ -40,7 +40,7 @@ def evaluate(predictor: Predictor, data: NodeData | GraphData) -> dict[str, Any]
     """Return the scores of the training and test parts and the test interval; empty parts are left out."""
     if isinstance(data, NodeData):
         assert isinstance(predictor, NodePredictor)
-        return _evaluate_nodes(predictor.logits.mean(0), data)
+        return _evaluate_nodes(predictor, data)
     report: dict[str, Any] = {"metric": "mean ROC-AUC", "scores": {}}
     for part in ("train", "test"):
         ids = getattr(data, part)
@@ -55,15 +55,16 @@ def evaluate(predictor: Predictor, data: NodeData | GraphData) -> dict[str, Any]
     return report
 
 
-def _evaluate_nodes(logits: Tensor, data: NodeData) -> dict[str, Any]:
+def _evaluate_nodes(predictor: NodePredictor, data: NodeData) -> dict[str, Any]:
     parts = {part: getattr(data, part) for part in ("train", "test")}
     labelled = {part: ids[data.labels[ids] != MISSING] for part, ids in parts.items()}
-    scores = {part: accuracy(logits[ids], data.labels[ids]) for part, ids in labelled.items() if len(ids)}
+    logits = {part: predictor.logits_of(ids.tolist()).mean(0) for part, ids in labelled.items() if len(ids)}
+    scores = {part: accuracy(logits[part], data.labels[labelled[part]]) for part in logits}
     report: dict[str, Any] = {"metric": "accuracy", "scores": scores}
     if "test" in scores:
         count = len(labelled["test"])
         report |= {"tested": count, "right": round(scores["test"] * count), "interval": wilson(scores["test"], count)}
-        predicted = logits[labelled["test"]].argmax(1)
+        predicted = logits["test"].argmax(1)
         report |= score_classes(confusion_matrix(data.labels[labelled["test"]], predicted, len(data.classes)))
     return report
 
@@ -137,6 +138,8 @@ def compare(
         simple: lambda: (baselines[simple](data, seed).scores(data), ""),
         "RGCN": rgcn,
     }
+    if isinstance(data, NodeData) and data.is_stored:
+        del systems[simple]  # it needs all triples in memory
     rows = []
     for name, run in systems.items():
         if name == config["model"]:
@@ -166,7 +169,7 @@ def _score(model: Model, data: NodeData | GraphData) -> dict[str, float]:
     for part in PARTS:
         ids = getattr(data, part)
         if len(ids) and isinstance(data, NodeData):
-            scores[part] = accuracy(node_logits(model, data)[ids], data.labels[ids])
+            scores[part] = accuracy(node_logits(model, data, nodes=ids), data.labels[ids])
         elif len(ids) and isinstance(data, GraphData):
             scores[part] = mean_roc_auc(graph_logits(model, data.graphs, ids), data.labels[ids])
     return scores

@@ -21,6 +21,7 @@ from rgat.checks import check_word
 from rgat.data import MISSING, NodeData
 from rgat.data.files import write_atomically
 from rgat.graph import RelationalGraph
+from rgat.models import Model, NodeClassifier
 from rgat.nn import RGATConv, RGCNConv
 from rgat.predictor.ensemble import Ensemble
 
@@ -238,10 +239,17 @@ def layer_attention(
     attentions = []
     with torch.no_grad():
         for model in ensemble.members:
-            first, hidden = _attend(model.convs[0], x, graph, constant)
+            first, hidden = _attend(model.convs[0], _first_input(model, x, graph), graph, constant)
             second, _ = _attend(model.convs[1], torch.relu(model.get_submodule("norm1")(hidden)), graph, constant)
             attentions.append((first.cpu(), second.cpu()))
     return attentions
+
+
+def _first_input(model: Model, x: Tensor | None, graph: RelationalGraph) -> Tensor | None:
+    """Return the input of a model's first layer: features, or learned embeddings."""
+    if len(model.convs) != 2:
+        raise ValueError(f"an explanation follows two layers, and this model has {len(model.convs)}")
+    return model.inputs(x, graph) if isinstance(model, NodeClassifier) else x  # type: ignore[return-value]
 
 
 def _attend(
@@ -265,7 +273,11 @@ def logits_at_equal_share(ensemble: Ensemble, x: Tensor | None, graph: Relationa
     logits = []
     with torch.no_grad():
         for model in ensemble.members:
-            hidden = torch.relu(model.get_submodule("norm1")(_attend_equally(model.convs[0], x, graph, edge)))
+            hidden = torch.relu(
+                model.get_submodule("norm1")(
+                    _attend_equally(model.convs[0], _first_input(model, x, graph), graph, edge)
+                )
+            )
             logits.append(_attend_equally(model.convs[1], hidden, graph, edge).cpu())
     return torch.stack(logits)
 

@@ -10,12 +10,17 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from rgat.checks import check_seed, check_word
 from rgat.data import GraphData, NodeData, from_rdf, from_smiles
 from rgat.data import load as load_data
 from rgat.data.benchmarks.download import sha256
 from rgat.data.files import open_lines
+from rgat.data.store.manifest import NAME as MANIFEST
+from rgat.data.store.stored_graph import find_store
 from rgat.locks import locked
+from rgat.predictor.estimates import GraphSize, sampling_for
 from rgat.predictor.explain_molecule import MoleculeExplanation
 from rgat.predictor.explain_node import ORDERS, NodeExplanation, RelationImportance
 from rgat.predictor.explorer import write_explorer
@@ -32,7 +37,10 @@ from rgat.training.distributed import processes, under_torchrun
 from rgat.training.run import Progress, no_progress
 
 Path_ = str | PathLike[str]
-LABELS = ("labels", "test_labels", "label_predicate", "node_column", "label_column", "skip_unknown")
+LABELS = (
+    *("labels", "valid_labels", "test_labels", "label_predicate", "node_column", "label_column", "split_column"),
+    "skip_unknown",
+)
 OPTIONS = {
     "smiles": ("smiles_column", "tasks", "thresholds", "split", "skip_invalid", "relaxed"),
     "rdf": (*LABELS, "drop_predicates", "features", "skip_invalid", "format"),
@@ -118,6 +126,7 @@ def read(
     rdf: Sequence[Path_] | None = None,
     smiles: Path_ | None = None,
     seed: int = 0,
+    in_memory: bool = True,
     **options: Any,
 ) -> NodeData | GraphData:
     """Load a data set by name, or read RDF files and labels, or a table of SMILES; keep hashes of the files.
@@ -136,16 +145,21 @@ def read(
         data: NodeData | GraphData = from_smiles(smiles, seed=seed, name=Path(smiles).name, **chosen)
         files = [smiles]
     else:
-        labels, test_labels = chosen.pop("labels", None), chosen.pop("test_labels", None)
+        labels, valid_labels, test_labels = (chosen.pop(f"{word}labels", None) for word in ("", "valid_", "test_"))
         has_predicate = chosen.get("label_predicate") is not None
-        if labels is None and not has_predicate:
+        store = find_store(list(rdf or ()))
+        if labels is None and not has_predicate and (store is None or store.labels is None):
             raise ValueError("classes of some nodes must be given: --labels FILE, or --label-predicate IRI")
         if labels is not None and has_predicate:
             raise ValueError("labels must come either from --labels or by --label-predicate, got both")
-        chosen |= {"labels": labels} if test_labels is None else {"train": labels, "test": test_labels}
+        if valid_labels is None and test_labels is None:
+            chosen["labels"] = labels
+        else:
+            chosen |= {"train": labels, "valid": valid_labels, "test": test_labels}
         graph, shares = list(rdf or ()), (1 - TEST_SHARE, 0.0)
-        data = from_rdf(graph, shares=shares, seed=seed, name=Path(graph[0]).name, **chosen)
-        files = [*graph, *(path for path in (labels, test_labels) if path is not None)]
+        data = from_rdf(graph, shares=shares, seed=seed, name=Path(graph[0]).name, in_memory=in_memory, **chosen)
+        graph_files = graph if store is None else [store.path / MANIFEST]  # it has checksums of all others
+        files = [*graph_files, *(path for path in (labels, valid_labels, test_labels) if path is not None)]
     data.provenance["sha256"] = {Path(path).name: sha256(Path(path)) for path in files}
     return data
 
@@ -164,8 +178,36 @@ def _refuse_foreign(kind: str, given: Mapping[str, Any]) -> None:
 
 
 def refuse_batch_size(options: Mapping[str, Any]) -> None:
-    """Raise if a batch size is given for nodes, which are trained on together."""
-    refuse({"--batch-size": options.get("batch_size")}, "molecules; a graph is trained on as a whole")
+    """Raise if a batch size is given for nodes that are trained on together."""
+    if options.get("fanouts") is None:
+        refuse({"--batch-size": options.get("batch_size")}, "molecules, or for a graph with --fanouts")
+
+
+def read_device(name: str) -> torch.device:
+    """Return the device of a name, or raise if there is none."""
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f'--device must name a device of this machine, such as cpu or cuda, got "{name}"') from error
+    return device
+
+
+def loads(rdf: Sequence[Path_] | None, options: Mapping[str, Any], device: torch.device) -> bool:
+    """Return whether a graph is read into memory: not one in a store that is sampled, or that would not fit."""
+    store = find_store(list(rdf)) if rdf else None
+    if store is None:
+        return True
+    size = GraphSize(store.num_nodes, store.num_edges, store.x is not None)
+    return options.get("fanouts") is None and sampling_for(size, options, True, device)[1] is None
+
+
+def read_fanouts(text: str) -> list[int]:
+    """Read fan-outs, one per layer, separated by commas."""
+    try:
+        return [int(word) for word in text.split(",")]
+    except ValueError as error:
+        raise ValueError(f'--fanouts must be numbers separated by commas, such as 20,10, got "{text}"') from error
 
 
 def train(data: NodeData | GraphData, out: Path, **asked: Any) -> Predictor:

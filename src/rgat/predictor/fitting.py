@@ -12,9 +12,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,7 @@ from rgat.checks import check_count, check_seed
 from rgat.data import GraphData, NodeData
 from rgat.data import load as load_data
 from rgat.data.files import read_whole, write_atomically
-from rgat.data.splits import stratified_folds
+from rgat.data.splits import stratified_folds, stratified_parts
 from rgat.memory import free_memory
 from rgat.models import Model
 from rgat.predictor.ensemble import Calibration, Ensemble, calibrate_graphs, calibrate_nodes
@@ -34,10 +32,17 @@ from rgat.predictor.inspection import check
 from rgat.predictor.predictor import Predictor, make_predictor
 from rgat.training import has_checkpoint, load_checkpoint, save_checkpoint
 from rgat.training.checkpoint import digest, digest_data, remove_checkpoint
-from rgat.training.configuration import Config, Settings, build_model, configure, priors_of, split_config, task_of
+from rgat.training.configuration import (
+    Config,
+    Settings,
+    build_model,
+    configure,
+    priors_of,
+    split_config,
+    task_of,
+)
 from rgat.training.distributed import processes
 from rgat.training.loop import Data
-from rgat.training.loop import fit as fit_model
 from rgat.training.loss import balanced_class_weights
 from rgat.training.many import Job, bytes_needed, fit_many, members_that_fit
 from rgat.training.run import Epoch, Progress, Result, curve_from_json, curve_to_json, no_progress
@@ -45,6 +50,8 @@ from rgat.training.search import ROUND, propose, select
 from rgat.training.task import graph_logits, node_logits
 
 NUM_FOLDS = 5
+MANY_NODES = 5_000  # training nodes: from here on a tenth of them is held out instead of cross-validation
+VALID_SHARE = 0.1
 FOLDS, FIT = "folds", "fit.json"  # files of a fit in its folder
 _LARGEST = 1 << 20  # bytes of the latter
 
@@ -88,6 +95,7 @@ def fit(
     check_count("search", search, least=0)
     check(data)
     config = configure(task_of(data), options)
+    data = with_validation(data, config, seed)
     trainer = _Trainer(data, torch.device(device), seed, progress, None if checkpoint is None else Path(checkpoint))
     trainer.fold_results.check_same_fit(config | {"seed": seed, "ensemble": ensemble, "search": search})
     if search:
@@ -143,12 +151,15 @@ class _Trainer:
         before, count = position or (0, len(models))
         total = count * settings.max_epochs
 
+        def on_step(number: int, epochs: float) -> None:
+            self.progress(step, ((before + number) * settings.max_epochs + epochs) / total)
+
         def on_epoch(number: int, epoch: Epoch) -> None:
-            self.progress(step, ((before + number) * settings.max_epochs + epoch.epoch) / total)
+            on_step(number, epoch.epoch)
 
         # The seed decides the order of the batches, which members of a stack share.
         order = [self.seed] * len(models) if isinstance(self.data, GraphData) else list(seeds)
-        results = fit_many(models, list(datas), settings, order, on_epoch, checkpoint=checkpoint)
+        results = fit_many(models, list(datas), settings, order, on_epoch, checkpoint=checkpoint, on_step=on_step)
         self.progress(step, (before + len(models)) / count)
         if any(result.best_epoch == 0 for result in results):
             if checkpoint is not None:
@@ -178,7 +189,7 @@ class _Trainer:
         position = (chosen[0], len(datas))
         models, results = self.run(step, [datas[fold] for fold in chosen], config, settings, seeds, position)
         for fold, model, result in zip(chosen, models, results, strict=True):
-            logits = node_logits(model, self.folds[fold])[self.folds[fold].valid] if self.folds else None
+            logits = node_logits(model, self.folds[fold], nodes=self.folds[fold].valid) if self.folds else None
             self.fold_results.add(config, fold, result.curve[result.best_epoch - 1], logits)
 
     def _job(self, data: Data, config: Config) -> Job:
@@ -206,7 +217,7 @@ class _Trainer:
     def train_rival(self, config: Config, step: str) -> Rival:
         """Train one model to compare with; raise if memory is short."""
         needed, free = bytes_needed(self._job(self.data, config)), free_memory(self.device)
-        if needed > free:
+        if needed > free and config.get("fanouts") is None:
             raise ValueError(f"it may take {needed / 2**30:.1f} GiB of memory, and {free / 2**30:.1f} GiB are free")
         ensemble, results = self.train(config, 1, step)
         return Rival(ensemble, [_summary(result) for result in results], self.valid_score(config, results))
@@ -223,8 +234,8 @@ class _Trainer:
         if isinstance(data, GraphData):
             logits = torch.stack([graph_logits(member, data.graphs, valid) for member in members]).mean(0)
             return calibrate_graphs(logits, data.labels[valid], balanced_class_weights(data.labels[data.train]))
-        logits = torch.stack([node_logits(member, data) for member in members]).mean(0)
-        return calibrate_nodes(logits[valid], data.labels[valid])
+        logits = torch.stack([node_logits(member, data, nodes=valid) for member in members]).mean(0)
+        return calibrate_nodes(logits, data.labels[valid])
 
 
 class _FoldResults:
@@ -299,6 +310,22 @@ class _FoldResults:
             remove_checkpoint(self.folder, FOLDS)
 
 
+def with_validation(data: Data, config: Config, seed: int) -> Data:
+    """Take a tenth of the training nodes for validation where there are none and cross-validation is not worth it.
+
+    That is where nodes are many, so that a tenth of them tells epochs and settings apart, or batches are sampled.
+    """
+    if isinstance(data, GraphData) or len(data.valid):
+        return data
+    if config.get("fanouts") is None and len(data.train) < MANY_NODES:
+        return data
+    shares = (1 - VALID_SHARE, VALID_SHARE)
+    train, valid, _ = stratified_parts(data.labels[data.train].tolist(), shares, seed)
+    if not len(valid):
+        return data
+    return dataclasses.replace(data, train=data.train[train], valid=data.train[valid])
+
+
 def make_folds(data: Data, seed: int) -> list[NodeData]:
     """Return the data sets of a cross-validation inside the training part; none where there is a validation part."""
     if isinstance(data, GraphData) or len(data.valid):
@@ -332,42 +359,3 @@ def _search(trainer: _Trainer, config: Config, given: Mapping[str, Any], trials:
         finished.append(record | {"status": "done", "objective": objective, "tie_breaker": tie_breaker, "tried": tried})
     chosen: Config = select(finished)["tried"]
     return chosen
-
-
-def forecast(
-    data: Data,
-    *,
-    ensemble: int = 1,
-    search: int = 0,
-    comparison: bool = True,
-    seed: int = 0,
-    device: torch.device | str = "cpu",
-    **options: Any,
-) -> str:
-    """Return a sentence that says how long :func:`rgat.fit` with these arguments can take, and for which steps."""
-    check(data)
-    config = configure(task_of(data), options)
-    folds = make_folds(data, seed)
-    is_compared = comparison and processes().number == 1 and config["model"] != "RGCN"
-    models = search * (len(folds) or 1) + len(folds) + ensemble + (is_compared * (len(folds) + 1))
-    steps = [
-        f"{search} configuration{'s' * (search > 1)} to try (larger ones take longer)" if search else "",
-        f"cross-validation in {len(folds)} folds" if folds else "",
-        "the model" if ensemble == 1 else f"{ensemble} models",
-        "an RGCN to compare with" if is_compared else "",
-    ]
-    epochs = split_config(config)[1].max_epochs
-    seconds = models * epochs * _seconds_per_epoch(folds[0] if folds else data, config, seed, device)
-    duration = timedelta(seconds=max(1, round(seconds)))
-    each = f"up to {epochs} epoch{'s' * (epochs > 1)} each"
-    return f"time: about {duration} (h:mm:ss) for {', '.join(filter(None, steps))}; {each}"
-
-
-def _seconds_per_epoch(data: Data, config: Config, seed: int, device: torch.device | str) -> float:
-    """Time the second epoch: the first also compiles kernels and prepares the data."""
-    options, settings = split_config(config)
-    times: list[float] = []
-    brief = dataclasses.replace(settings, max_epochs=2)
-    model = build_model(data, seed, **options).to(device)
-    fit_model(model, data, brief, seed, lambda epoch: times.append(time.perf_counter()))
-    return times[-1] - times[0]

@@ -10,12 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rgat.checks import check_ids
 from rgat.data import NodeData
 from rgat.data.dataset import PARTS
-from rgat.graph import RelationalGraph, check_ids
+from rgat.data.store import StoredGraph, open_store
+from rgat.graph import RelationalGraph
 from rgat.models import GraphClassifier
 from rgat.predictor.ensemble import Calibration, Ensemble, MoleculeVocabulary
 from rgat.training import build_model, has_checkpoint, load_checkpoint, save_checkpoint
+from rgat.training.checkpoint import digest
 from rgat.training.configuration import split_config
 from rgat.version import __version__
 
@@ -37,12 +40,15 @@ def write_folder(folder: str | PathLike[str], ensemble: Ensemble, data: NodeData
         "report": ensemble.report,
     }
     if isinstance(data, NodeData):
-        tensors |= {"edge_index": data.graph.edge_index, "edge_type": data.graph.edge_type, "labels": data.labels}
-        tensors |= {part: getattr(data, part) for part in PARTS}
-        if data.x is not None:
-            tensors["x"] = data.x
+        tensors |= {"labels": data.labels} | {part: getattr(data, part) for part in PARTS}
         record |= {"task": "node", "name": data.name, "provenance": data.provenance}
-        record |= {name: list(getattr(data, name)) for name in _NAMES}
+        if data.is_stored:  # the folder refers to it
+            store: Any = data.graph
+            record |= {"store": str(store.path), "store_digest": _store_digest(store), "classes": list(data.classes)}
+        else:
+            tensors |= {"edge_index": data.graph.edge_index, "edge_type": data.graph.edge_type}
+            tensors |= {} if data.x is None else {"x": data.x}
+            record |= {name: list(getattr(data, name)) for name in _NAMES}
     else:
         record |= {"task": "graph", "provenance": data.provenance, "in_channels": data.in_channels}
         record |= {"tasks": list(data.tasks), "relation_names": list(data.relation_names)}
@@ -73,8 +79,31 @@ def read_folder(folder: str | PathLike[str]) -> tuple[Ensemble, NodeData | Molec
         raise ValueError(f"{folder} must hold a complete predictor, but its parts do not fit: {reason}") from error
 
 
+def _store_digest(store: StoredGraph) -> str:
+    """Return a digest of a store's manifest, which has the checksums of all its files."""
+    return digest(store.manifest.to_json().decode())
+
+
+def _open_store(record: dict[str, Any]) -> StoredGraph:
+    """Open the store that a model was trained on, or raise if it has changed or is gone."""
+    path = record["store"]
+    if not isinstance(path, str):
+        raise ValueError(f"`store` must be a path, got {path!r}")
+    store = open_store(path)
+    if _store_digest(store) != record.get("store_digest"):
+        raise ValueError(f"{path} must be the store that the model was trained on, but has changed since")
+    return store
+
+
 def _read_nodes(tensors: dict[str, Tensor], record: dict[str, Any]) -> tuple[Ensemble, NodeData]:
-    names = {key: _names(record, key) for key in _NAMES}
+    if "store" in record:
+        store: Any = _open_store(record)
+        names: dict[str, Any] = {"classes": _names(record, "classes")}
+        names |= {"node_names": store.node_names, "relation_names": store.relation_names}
+        graph, x = store, store.x
+    else:
+        names = {key: _names(record, key) for key in _NAMES}
+        graph, x = None, tensors.get("x")
     num_nodes, num_classes = len(names["node_names"]), len(names["classes"])
     _check_tensor(tensors, "labels", (num_nodes,), floating=False)
     check_ids("labels", tensors["labels"] + 1, num_classes + 1, "classes")
@@ -83,12 +112,12 @@ def _read_nodes(tensors: dict[str, Tensor], record: dict[str, Any]) -> tuple[Ens
         check_ids(part, tensors[part], num_nodes, "nodes")
     if "x" in tensors:
         _check_tensor(tensors, "x", (num_nodes, None), floating=True)
-    graph = RelationalGraph(
-        tensors["edge_index"], tensors["edge_type"], num_nodes=num_nodes, num_relations=len(names["relation_names"])
-    )
+    if graph is None:
+        edges = (tensors["edge_index"], tensors["edge_type"])
+        graph = RelationalGraph(*edges, num_nodes=num_nodes, num_relations=len(names["relation_names"])).prepare()
+        # Prepared before models are built on the meta device: a featureless layer reads its rows from the graph.
     fields: dict[str, Any] = {**names, **{part: tensors[part] for part in PARTS}, "provenance": record["provenance"]}
-    data = NodeData(name=record["name"], graph=graph, x=tensors.get("x"), labels=tensors["labels"], **fields)
-    graph.prepare()  # before models are built on the meta device: a featureless layer reads its rows from the graph
+    data = NodeData(name=record["name"], graph=graph, x=x, labels=tensors["labels"], **fields)
     options, _ = split_config(record["config"])
     return _read_ensemble(tensors, record, lambda: build_model(data, 0, **options), (), (num_classes,)), data
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -101,8 +103,11 @@ def find_leaks(data: NodeData) -> list[Leak]:
     """Return the relations and literals that alone tell the classes of training nodes."""
     labels = np.full(data.graph.num_nodes, MISSING)
     labels[data.train] = data.labels[data.train]
-    source, target = data.graph.edge_index.numpy()
-    relation = data.graph.edge_type.numpy()
+    if data.is_stored:
+        graph: Any = data.graph
+        source, target, relation = (each.numpy() for each in graph.incoming.into(data.train))
+    else:
+        (source, target), relation = data.graph.edge_index.numpy(), data.graph.edge_type.numpy()
     into_labelled = (labels[target] != MISSING) & (source != target)  # inverse relations cover the other direction
     names = [data.relation_names[base] for base in data.base_relation]
     facts = Facts(target[into_labelled], relation[into_labelled], source[into_labelled], names, data.node_names)
@@ -123,6 +128,8 @@ def _describe_use(data: NodeData) -> list[str]:
         numbers, text = list(vocabulary["numbers"]), data.provenance.get("text_predicates", [])
         lines.append(f"features of numbers: {listed(numbers) or 'none'}; of text: {listed(text) or 'none'}")
         return lines
+    if data.is_stored:
+        return lines  # its names are not read as a whole
     is_literal = torch.tensor([name[0] == '"' for name in data.node_names], dtype=torch.bool)
     if is_literal.any():
         used = np.unique(data.graph.edge_type[is_literal[data.graph.edge_index[1]]].numpy()).tolist()

@@ -12,8 +12,8 @@ import torch
 from rgat.baselines.svm import original_triples
 from rgat.data import MISSING, NodeData
 from rgat.data.rdf.features import Vocabulary, count_degrees, encode
-from rgat.data.rdf.knowledge_graph import assemble
-from rgat.data.rdf.reader import Triples, read_triples
+from rgat.data.rdf.knowledge_graph import assemble, load_triples
+from rgat.data.rdf.reader import Triples
 
 _UNUSED = (
     "a model with one-hot input predicts only nodes of its training graph: the triples of the files only select the "
@@ -29,7 +29,7 @@ def extend(data: NodeData, files: Any, rdf_format: str | None = None) -> tuple[N
         extended: then the same data, and the names of all nodes in the files.
     """
     vocabulary = data.provenance.get("vocabulary")
-    triples = read_triples(files, rdf_format)
+    triples = load_triples(files, rdf_format)
     known = set(data.node_names)
     if data.x is None or vocabulary is None:
         return data, *_select_known(triples, known)

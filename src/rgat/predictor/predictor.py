@@ -24,6 +24,8 @@ from rgat.predictor.new_triples import extend
 from rgat.predictor.predictions import Array, Predictions
 from rgat.predictor.selection import select, shared_type
 from rgat.predictor.words import titles_among, titles_of
+from rgat.sampling import NeighborSampler
+from rgat.training.task import node_logits
 
 BATCH_SIZE = 256  # molecules in one forward pass
 
@@ -40,7 +42,14 @@ class NodePredictor(Ensemble):
     @cached_property
     def logits(self) -> Tensor:
         """Logits of each member for each node of the graph, ``[S, N, classes]``."""
-        return self.member_logits(self.data.x, self.data.graph)
+        return torch.stack([node_logits(member, self.data) for member in self.members])
+
+    def logits_of(self, nodes: Sequence[int]) -> Tensor:
+        """Return the logits of each member for some nodes, ``[S, n, classes]``."""
+        if not self.data.is_stored:
+            return self.logits[:, nodes]
+        ids, place = torch.unique(torch.tensor(nodes, dtype=torch.long), return_inverse=True)
+        return torch.stack([node_logits(member, self.data, nodes=ids) for member in self.members])[:, place]
 
     @cached_property
     def titles(self) -> dict[str, str]:
@@ -53,13 +62,15 @@ class NodePredictor(Ensemble):
 
     def find(self, node: str) -> int:
         """Return the id of a node by its name in the graph, or by its IRI without brackets."""
+        names: Any = self.data.node_names
         for name in (node, f"<{node}>"):
-            if name in self.node_ids:
-                return self.node_ids[name]
+            found = names.find(name) if self.data.is_stored else self.node_ids.get(name)
+            if found is not None:
+                return int(found)
         raise ValueError(
-            f"{node} must be one of the {len(self.node_ids):,} nodes of the graph, such as "
-            f"{similar_node(node, self.data.node_names)}; to predict nodes added later, train with node features "
-            "(--features types,literals) and give their triples (--rdf)"
+            f"{node} must be one of the {len(names):,} nodes of the graph, such as {similar_node(node, names)}; to "
+            "predict nodes added later, train with node features (--features types,literals) and give their triples "
+            "(--rdf)"
         )
 
     def predict(
@@ -88,7 +99,7 @@ class NodePredictor(Ensemble):
                 f"there must be unlabelled nodes to predict, got none {kind}; name nodes (--node) or another type "
                 "(--type)"
             )
-        logits = self.logits[:, ids]
+        logits = self.logits_of(ids)
         probabilities, spread = self.probabilities(logits).numpy(), self.spread(logits).numpy()
         names = tuple(self.data.node_names[i] for i in ids)
         notes = (f"predicted the unlabelled nodes {kind} (--type and --node select others)",) * (nodes is None)
@@ -102,6 +113,7 @@ class NodePredictor(Ensemble):
     def _predict_added(
         self, nodes: Sequence[str] | None, type_name: str | None, rdf: Any, rdf_format: str | None
     ) -> Predictions:
+        self._refuse_stored("predict nodes that were added later")
         data, candidates, notes = extend(self.data, rdf, rdf_format)
         is_extended = data is not self.data  # False for one-hot input
         extended = dataclasses.replace(self, data=data) if is_extended else self
@@ -129,14 +141,37 @@ class NodePredictor(Ensemble):
         A node's ``top`` edges come in the order of "strength" (attention and effect together), "attention" or "effect".
         """
         if node is None:
+            self._refuse_stored("explain all relations")
             ranked = explain_relations(self, self.data)
             return dataclasses.replace(ranked, titles=titles_among(list(ranked.attention), self.titles))
-        explanation = explain_node(self, self.data, self.find(node), top, by)
+        data, start = self.data, self.find(node)
+        if data.is_stored:
+            data, start = receptive_data(data, start), 0
+        explanation = explain_node(self, data, start, top, by)
         return dataclasses.replace(explanation, titles=titles_among(explanation.names(), self.titles))
+
+    def _refuse_stored(self, purpose: str) -> None:
+        if self.data.is_stored:
+            raise ValueError(f"to {purpose}, the graph must be in memory, but it is in a store; name a node (--node)")
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write the predictor into a folder, which :func:`load` reads."""
         write_folder(folder, self, self.data)
+
+
+def receptive_data(data: NodeData, node: int) -> NodeData:
+    """Return the receptive field of a node of a graph in a store, as a data set in memory whose node 0 it is."""
+    batch = NeighborSampler(data.graph, [-1, -1]).sample(torch.tensor([node]))
+    sampled, nodes = batch.graphs[0], batch.nodes
+    graph = RelationalGraph(
+        sampled.edge_index, sampled.edge_type, num_nodes=len(nodes), num_relations=data.graph.num_relations
+    )
+    graph.node_ids = nodes
+    names = tuple(data.node_names[i] for i in nodes.tolist())
+    none = torch.empty(0, dtype=torch.long)
+    x = None if data.x is None else data.x[nodes].float()
+    fields: dict[str, Any] = {"graph": graph, "x": x, "labels": data.labels[nodes], "node_names": names}
+    return dataclasses.replace(data, **fields, train=none, valid=none, test=none)
 
 
 class MoleculeBatch(NamedTuple):

@@ -11,6 +11,7 @@ import torch
 from rgat.data import MISSING, NodeData
 from rgat.data.dataset import INVERSE
 from rgat.data.rdf.features import is_type
+from rgat.predictor.words import edges_of
 
 MOST_NAMED = 5  # types in a note
 
@@ -24,10 +25,11 @@ class Selection(NamedTuple):
 
 def nodes_by_type(data: NodeData) -> dict[int, set[int]]:
     """Return the nodes of each RDF type."""
-    graph, nodes = data.graph, dict[int, set[int]]()
-    is_typing = torch.tensor([is_type(name) for name in data.relation_names], dtype=torch.bool)
-    for node, type_node in graph.edge_index[:, is_typing[graph.edge_type]].t().tolist():
-        nodes.setdefault(type_node, set()).add(node)
+    nodes = dict[int, set[int]]()
+    for relation in (number for number, name in enumerate(data.relation_names) if is_type(name)):
+        source, target = edges_of(data, relation)
+        for node, type_node in zip(source.tolist(), target.tolist(), strict=True):
+            nodes.setdefault(type_node, set()).add(node)
     return nodes
 
 
@@ -78,7 +80,8 @@ def select(data: NodeData, type_name: str | None = None) -> Selection:
         names = ", ".join(data.node_names[node] for node in chosen[:MOST_NAMED])
         more = f" and {len(chosen) - MOST_NAMED} more" if len(chosen) > MOST_NAMED else ""
         return Selection(sorted(nodes), f"of the types of the labelled nodes: {names}{more}")
-    return _of_shared_relation(data) or Selection(
+    shared_relation = None if data.is_stored else _of_shared_relation(data)
+    return shared_relation or Selection(
         _resources(data, torch.ones(data.graph.num_nodes, dtype=torch.bool)),
         "of the graph, of any kind, because the labelled nodes share neither a type nor a relation",
     )

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
 
 from rgat.data import NodeData
 from rgat.data.dataset import INVERSE
@@ -39,9 +42,18 @@ def titles_of(data: NodeData) -> dict[str, str]:
     """Return the `rdfs:label` of each node, class or relation that has one in the graph, by its name."""
     if RDFS_LABEL not in data.relation_names:
         return dict(data.provenance.get("titles", {}))
-    chosen = data.graph.edge_type == data.relation_names.index(RDFS_LABEL)
-    pairs = data.graph.edge_index[:, chosen].t().tolist()
+    pairs = zip(*(ends.tolist() for ends in edges_of(data, data.relation_names.index(RDFS_LABEL))), strict=True)
     return choose_titles((data.node_names[node], data.node_names[title]) for node, title in pairs)
+
+
+def edges_of(data: NodeData, relation: int) -> tuple[Tensor, Tensor]:
+    """Return the sources and targets of one relation's edges, from memory or from a store."""
+    graph: Any = data.graph
+    if data.is_stored:
+        source, target = graph.incoming.of_relation(relation)
+    else:
+        source, target = graph.edge_index[:, graph.edge_type == relation]
+    return source, target
 
 
 def titled(name: str, titles: Mapping[str, str]) -> str:

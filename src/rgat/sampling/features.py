@@ -10,13 +10,17 @@ def gather_features(x: Tensor, nodes: Tensor, device: torch.device, dtype: torch
     """Return rows of ``x`` on a device, in the dtype of the layers.
 
     Args:
-        x: ``[N, F]`` floating point: on the device, in host memory (pinned or not), or memory-mapped from a file.
+        x: ``[N, F]`` floating point, or integers that stand for one-hot rows, ``[N]``: on the device, in host memory
+            (pinned or not), or memory-mapped from a file.
         nodes: ids ``[n]``, on any device.
         device: of the result.
-        dtype: of the result; half-precision features become wide only after they were gathered and moved.
+        dtype: of the result, unless integers; half-precision features become wide only after they were gathered and
+            moved.
     """
-    if x.device == device:
-        return x.index_select(0, nodes.to(device)).to(dtype)
-    rows = torch.empty(len(nodes), x.shape[1], dtype=x.dtype, pin_memory=device.type == "cuda")
-    torch.index_select(x, 0, nodes.to(x.device), out=rows)
+    dtype = dtype if x.is_floating_point() else x.dtype
+    nodes = nodes.to(x.device)
+    if x.device.type != "cpu" or device.type != "cuda" or x.layout != torch.strided:
+        return x.index_select(0, nodes).to(device, dtype)
+    rows = torch.empty(len(nodes), *x.shape[1:], dtype=x.dtype, pin_memory=True)
+    torch.index_select(x, 0, nodes, out=rows)
     return rows.to(device, non_blocking=True).to(dtype)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rgat.checks import check_ids
 from rgat.graph import RelationalGraph
 from rgat.models import NodeClassifier, Stack
 from rgat.sampling.features import gather_features
@@ -40,29 +41,33 @@ def exact_logits(
         block_numbers: the size of a block, as a number of floating-point values.
         advance: called with the number of nodes after each block, for a progress bar.
     """
+    if model.training:
+        raise ValueError("exact logits must be of a model in evaluation mode, got one in training; call `model.eval()`")
+    if x is not None and x.shape[0] != sampler.num_nodes:
+        raise ValueError(f"`x` must have one row per node of the graph, {sampler.num_nodes}, got {x.shape[0]}")
     layers: Any = model.model if isinstance(model, Stack) else model
-    device = next(model.parameters()).device
-    dtype = next(model.parameters()).dtype
+    like = next(model.parameters())
     if nodes is None:
-        nodes = torch.arange(sampler.num_nodes, device=sampler.device)
-    needed = _needed(sampler, nodes.to(sampler.device), layers.num_layers)
+        nodes = torch.arange(sampler.num_nodes)
+    nodes = nodes.to(sampler.device, torch.int64)
+    check_ids("nodes", nodes, sampler.num_nodes, "num_nodes")
+    needed = _needed(sampler, nodes, layers.num_layers)
+    is_featureless = x is None or not x.is_floating_point()
     hidden: Tensor | None = None
     position: Tensor | None = None  # in `hidden`, of each node of the graph
     for number, targets in enumerate(needed, start=1):
-        conv = layers.convs[number - 1]
-        width = conv.heads * (conv.out_channels + conv.in_channels * (conv.rows is None)) * (conv.members or 1)
-        outputs = None
-        done = 0
-        for graph in _blocks(sampler, targets, max(1, block_numbers // max(width, 1))):
-            assert graph.node_ids is not None
+        outputs, done = None, 0
+        for block in _blocks(sampler, targets, max(1, block_numbers // _width(layers, number, is_featureless))):
+            graph, ids = block if block.device == like.device else block.to(like.device), block.node_ids
+            assert ids is not None
             if number == 1:
-                given = None if x is None else gather_features(x, graph.node_ids, device, dtype)
-                inputs = layers.inputs(given, graph.to(device))
+                given = None if x is None else gather_features(x, ids, like.device, like.dtype)
+                inputs = layers.inputs(given, graph)
             else:
                 assert hidden is not None
                 assert position is not None
-                inputs = hidden.index_select(0, position[graph.node_ids].to(hidden.device))
-            part = layers.layer(number, inputs, graph.to(device), constant_attention)
+                inputs = hidden.index_select(0, position[ids].to(hidden.device))
+            part = layers.layer(number, inputs, graph, constant_attention)
             if outputs is None:
                 outputs = part.new_empty(len(targets), *part.shape[1:])
             outputs[done : done + len(part)] = part
@@ -75,8 +80,16 @@ def exact_logits(
         position[targets] = torch.arange(len(targets), dtype=torch.int32, device=sampler.device)
     assert hidden is not None
     assert position is not None
-    logits = hidden.index_select(0, position[nodes.to(sampler.device)].to(hidden.device))
+    logits = hidden.index_select(0, position[nodes].to(hidden.device))
     return logits.transpose(0, 1) if isinstance(model, Stack) else logits
+
+
+def _width(layers: NodeClassifier, number: int, is_featureless: bool) -> int:
+    """Return how many numbers a layer holds for each node and edge."""
+    conv = layers.convs[number - 1]
+    is_lookup = number == 1 and is_featureless and getattr(layers, "embedding", None) is None
+    inputs = 0 if is_lookup else conv.in_channels
+    return conv.heads * (conv.out_channels + inputs) * (conv.members or 1)
 
 
 def _needed(sampler: NeighborSampler, nodes: Tensor, num_layers: int) -> list[Tensor]:
@@ -97,6 +110,8 @@ def _blocks(sampler: NeighborSampler, targets: Tensor, most: int) -> Iterator[Re
     sizes = sampler.degrees(targets) + 1
     ends = sizes.cumsum(0)
     start = 0
+    if len(targets) == 0:
+        yield sampler.block(targets)
     while start < len(targets):
         before = int(ends[start - 1]) if start else 0
         end = max(int(torch.searchsorted(ends, before + most, right=True)), start + 1)

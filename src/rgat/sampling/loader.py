@@ -82,7 +82,8 @@ class NeighborLoader:
                     return
 
         device = self.sampler.device
-        stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        # High priority: the many short kernels of a sample must not queue behind the long ones of a training step.
+        stream = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
         def work() -> None:
             try:
@@ -109,3 +110,5 @@ class NeighborLoader:
         finally:
             is_over.set()
             thread.join()
+            if stream is not None:  # memory that batches left behind use may be given away
+                torch.cuda.current_stream(device).wait_stream(stream)

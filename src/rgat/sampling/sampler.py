@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from rgat.checks import INT32_LIMIT, check_count, check_ids
 from rgat.data.pyg import from_pyg_batch
-from rgat.graph import RelationalGraph, check_ids
+from rgat.graph import RelationalGraph
 from rgat.incoming import IncomingEdges, incoming_edges
 from rgat.ops.sampling import Fanout, Numbering, SampledEdges, sample_edges, stream_of
-from rgat.structure import INT32_LIMIT, outside
+from rgat.structure import outside
 
 FanoutOption = int | Mapping[int, int]
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 @runtime_checkable
@@ -124,6 +128,7 @@ class NeighborSampler:
         self.step = 0
         self._numbering: Numbering | None = None  # made at the first sample: one entry per node of the graph
         self._lock = threading.Lock()
+        self._done = self._record()
 
     def degrees(self, nodes: Tensor) -> Tensor:
         """Return the in-degree of nodes over all relations."""
@@ -132,7 +137,7 @@ class NeighborSampler:
 
     def block(self, targets: Tensor) -> RelationalGraph:
         """Return the graph of all edges into some nodes, which are its first."""
-        with self._lock, outside():
+        with self._alone():
             return self._sample(targets, [_fanout(-1, self.num_relations, self.device)], 0).graphs[0]
 
     def sample(self, nodes: Tensor, step: int | None = None) -> Batch:
@@ -144,10 +149,25 @@ class NeighborSampler:
                 far are counted.
         """
         seeds = self.check_seeds(nodes)
-        with self._lock, outside():
+        check_count("step", 0 if step is None else step, least=0)
+        with self._alone():
             number = self.step if step is None else step
             self.step = number + 1
             return self._sample(seeds, self.fanouts, number)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Let one thread, and on a GPU one stream, after the other use the sampler's memory."""
+        with self._lock, outside():
+            if self._done is not None:
+                torch.cuda.current_stream(self.device).wait_event(self._done)
+            try:
+                yield
+            finally:
+                self._done = self._record()
+
+    def _record(self) -> torch.cuda.Event | None:
+        return torch.cuda.current_stream(self.device).record_event() if self.device.type == "cuda" else None
 
     def _sample(self, seeds: Tensor, fanouts: Sequence[Fanout], step: int) -> Batch:
         if self._numbering is None:
@@ -167,10 +187,11 @@ class NeighborSampler:
 
     def check_seeds(self, nodes: Tensor) -> Tensor:
         """Return a copy of the ids of seed nodes on the sampler's device, or raise."""
-        if not isinstance(nodes, Tensor) or nodes.dim() != 1 or nodes.dtype not in (torch.int64, torch.int32):
+        if not isinstance(nodes, Tensor) or nodes.dim() != 1 or nodes.dtype not in _INTEGERS:
             given = f"{nodes.dtype} of shape {list(nodes.shape)}" if isinstance(nodes, Tensor) else type(nodes).__name__
             raise TypeError(f"`nodes` must be a tensor of integer node ids, shape [n], got {given}")
-        nodes = nodes.to(self.device, torch.int64, copy=True)
+        with outside():
+            nodes = nodes.to(self.device, torch.int64, copy=True)
         check_ids("nodes", nodes, self.num_nodes, "num_nodes")
         if len(torch.unique(nodes)) != len(nodes):
             raise ValueError("`nodes` must name each seed node once, got one of them several times")
@@ -194,14 +215,14 @@ def _fanout(fanout: FanoutOption, num_relations: int, device: torch.device) -> F
     table = torch.full((num_relations,), -1, dtype=torch.int64)
     given: dict[Any, Any] = dict(fanout) if isinstance(fanout, Mapping) else {None: fanout}
     for relation, number in given.items():
-        if isinstance(number, bool) or not isinstance(number, int) or (number < 1 and number != -1):
+        if isinstance(number, bool) or not isinstance(number, Integral) or (number < 1 and number != -1):
             raise ValueError(f"a fan-out must be a number of at least 1, or -1 for all edges, got {number!r}")
         if relation is None:
-            table[:] = number
-        elif isinstance(relation, int) and 0 <= relation < num_relations:
-            table[relation] = number
+            table[:] = min(int(number), INT32_LIMIT)
+        elif isinstance(relation, Integral) and 0 <= int(relation) < num_relations:
+            table[int(relation)] = min(int(number), INT32_LIMIT)
         else:
             raise ValueError(
                 f"a fan-out must be for a relation between 0 and {num_relations - 1}, got one for {relation!r}"
             )
-    return Fanout(table.to(device), max(given.values(), default=-1))
+    return Fanout(table.to(device), int(table.max()) if num_relations else -1)

@@ -30,6 +30,11 @@ from rgat.training.configuration import Settings
 
 FORMAT = 1
 NAME = "checkpoint"
+_NEW_SETTINGS = {
+    "fanouts": None,
+    "validate_every": 1,
+    "class_weights": None,
+}  # settings that earlier versions did not have
 LARGEST_RECORD = 2**30  # bytes; enough for the names of about ten million nodes
 
 
@@ -172,6 +177,14 @@ def digest_data(data: NodeData | GraphData) -> dict[str, str]:
     graph: RelationalGraph | GraphStore
     features: Tensor | None
     sizes: Any
+    if isinstance(data, NodeData) and data.is_stored:
+        store: Any = data.graph  # its manifest has checksums of its files, also of the features
+        splits = [getattr(data, part) for part in PARTS]
+        return {
+            "labels": digest(data.labels),
+            "splits": digest(splits),
+            "store": digest(store.manifest.to_json().decode()),
+        }
     if isinstance(data, NodeData):
         graph, features, sizes = data.graph, data.x, data.graph.num_nodes
     else:
@@ -190,7 +203,7 @@ def run_difference(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> str | 
     for name in ("data", "model", "seed", "settings"):
         ours, other = mine[name], theirs.get(name)
         if isinstance(ours, dict) and isinstance(other, dict):
-            other = vars(Settings()) | other  # an earlier version had fewer settings
+            other = _NEW_SETTINGS | other
             ours, other = ({k: v for k, v in settings.items() if k != "max_epochs"} for settings in (ours, other))
         if ours != other:
             return f"its `{name}` is {other!r}, not {ours!r}"

@@ -174,8 +174,9 @@ PRIORS: dict[str, dict[str, Row]] = {
 class Settings:
     """How to train; by default as nodes are trained, but without L2 penalties. Graphs need a smaller learning rate.
 
-    Training stops after ``patience`` epochs without an improvement on the validation part. With None it takes exactly
-    ``max_epochs`` epochs, ignores the validation part (which may be empty) and keeps the last epoch.
+    Training stops after ``patience`` epochs without an improvement on the validation part, at an epoch that ends with a
+    validation: each ``validate_every``-th, and the last. With None it takes exactly ``max_epochs`` epochs, ignores the
+    validation part (which may be empty) and keeps the last epoch.
     """
 
     learning_rate: float = DEFAULTS["node"]["learning_rate"]  # of Adam
@@ -259,7 +260,7 @@ def check_options(given: Mapping[str, Any], task: str | None = None) -> None:
         if name in ("max_epochs", "patience", "batch_size", "validate_every", "num_layers") and value is not None:
             check_count(name, value)
         if name == "fanouts":
-            _check_fanouts(value, given.get("num_layers", 2))
+            check_fanouts(value, given.get("num_layers", 2))
         if name == "autocast" and not isinstance(value, bool):
             raise ValueError(f"`autocast` must be true or false, got {value!r}")
         if name == "class_weights" and value is not None:
@@ -271,7 +272,8 @@ def check_options(given: Mapping[str, Any], task: str | None = None) -> None:
         raise ValueError(f"`{of_attention[0]}` must not be given for RGCN, which has no attention; leave it out")
 
 
-def _check_fanouts(fanouts: Any, num_layers: int) -> None:
+def check_fanouts(fanouts: Any, num_layers: int) -> None:
+    """Raise unless there is a fan-out for each layer, or None."""
     if fanouts is None:
         return
     if not isinstance(fanouts, list | tuple) or len(fanouts) != num_layers:

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from rgat.data import GraphData, NodeData
 from rgat.data.dataset import PARTS
-from rgat.models import Stack
+from rgat.models import NodeClassifier, Stack
 from rgat.nn.stacked import SHARED, take_members
 from rgat.training.capture import Captured, training_on, why_not_capture
 from rgat.training.checkpoint import has_checkpoint, identify, load_checkpoint, run_difference, save_checkpoint
-from rgat.training.configuration import PER_LAYER, Settings
+from rgat.training.configuration import PER_LAYER, Settings, check_fanouts
 from rgat.training.distributed import parallel, processes, separate_masks
 from rgat.training.loss import l2_penalty, member_l2_penalties, relational_layers
 from rgat.training.run import Epoch, Result, Run, curve_from_json, curve_to_json, epoch_bar
@@ -37,6 +37,7 @@ def fit(
     progress: bool = False,
     checkpoint: str | Path | None = None,
     checkpoint_seconds: float = 30.0,
+    on_step: Callable[[float], None] | None = None,
 ) -> Result:
     """Train ``model`` in place and leave it at its best epoch by validation.
 
@@ -53,13 +54,15 @@ def fit(
         checkpoint: a folder for checkpoints. If it holds one of the same run (the same data, initial model, settings
             and seed), training resumes from there, on the CPU to the same numbers bit for bit; another is refused.
         checkpoint_seconds: the time between checkpoints; the last epoch always writes one.
+        on_step: called after every step with the number of epochs so far, the share of the current one included.
     """
     settings = settings or Settings()
-    _check_l2(settings, model)
+    _check_layers(settings, model)
     with training_on(device_of(model)):
         task = make_task([data], settings, device_of(model), seed)
         with parallel(model) as called:
             training = Training(called, model, task, [Run(settings)], seed)
+            training.on_step = on_step
             writer = (
                 None if checkpoint is None else _Checkpoints(Path(checkpoint), checkpoint_seconds, training, data, seed)
             )
@@ -80,7 +83,11 @@ def fit(
         return training.results(model, training.runs, "alone")[0]
 
 
-def _check_l2(settings: Settings, model: nn.Module) -> None:
+def _check_layers(settings: Settings, model: nn.Module) -> None:
+    if settings.fanouts is not None:
+        if not isinstance(model, NodeClassifier):
+            raise ValueError(f"`fanouts` must be given for a NodeClassifier alone, got a {type(model).__name__}")
+        check_fanouts(settings.fanouts, model.num_layers)
     for name in PER_LAYER:
         values, number = getattr(settings, name), len(relational_layers(model))
         if any(values) and len(values) != number:
@@ -117,9 +124,13 @@ class Training:
         self.optimizer = _make_adam([p for p in model.parameters() if id(p) not in is_row], rates)
         # Gradients of node embeddings are sparse: only the rows of a batch are updated.
         self.row_optimizer = torch.optim.SparseAdam(rows, lr=rates[0]) if rows else None
-        self.best = {name: tensor.detach().clone() for name, tensor in self.layers.state_dict().items()}
+        # Without validation the last epoch is the best, so large embeddings need no copy.
+        keeps_last = bool(rows) and runs[0].settings.patience is None
+        state = self.layers.state_dict()
+        self.best = {name: tensor.detach() if keeps_last else tensor.detach().clone() for name, tensor in state.items()}
         self.finished: dict[int, dict[str, Tensor]] = {}  # the best state of members that have left the stack
         self.started = time.perf_counter()
+        self.on_step: Callable[[float], None] | None = None
         self.device = device_of(model)
         self.autocast = torch.autocast(
             self.device.type, torch.bfloat16, runs[0].settings.autocast, cache_enabled=self.device.type != "cuda"
@@ -178,8 +189,7 @@ class Training:
         while self.members:
             self.called.train()
             epoch = len(self.runs[self.members[0]].curve)
-            batches: Iterator[Any] = self.task.batches(self.generator, epoch)
-            losses = torch.stack([self.step(batch) for batch in batches]).mean(0)
+            losses = torch.stack(list(self._steps(epoch))).mean(0)
             train_losses = processes().average(losses).tolist()
             self.called.eval()
             scores: list[Score] = [(math.nan, math.nan)] * len(self.members)
@@ -197,6 +207,14 @@ class Training:
             self._keep_best(improved)
             yield points
             self._let_go()
+
+    def _steps(self, epoch: int) -> Iterator[Tensor]:
+        """Take the steps of an epoch, counted from 0, and yield the losses of each."""
+        batches: Iterator[Any] = self.task.batches(self.generator, epoch)
+        for number, batch in enumerate(batches, start=1):
+            yield self.step(batch)
+            if self.on_step is not None:
+                self.on_step(epoch + number / self.task.num_steps)
 
     def _validates(self, epoch: int) -> bool:
         """Return whether an epoch, counted from 1, ends with a validation; the last one does."""

@@ -43,6 +43,7 @@ def fit_many(
     progress: bool = False,
     stacked: bool = True,
     checkpoint: str | Path | None = None,
+    on_step: Callable[[int, float], None] | None = None,
 ) -> list[Result]:
     """Train models in place, each as :func:`fit` would alone; ``how`` of each result says whether it was stacked.
 
@@ -59,6 +60,7 @@ def fit_many(
         progress: show a progress bar for each stack.
         stacked: False trains one by one. Stacks were faster in all measurements (`docs/training.md`).
         checkpoint: a folder for the checkpoints of a single model, as :func:`fit` takes it.
+        on_step: called after the steps of a model that is trained alone, with its number, as by :func:`fit`.
     """
     if checkpoint is not None and len(models) != 1:
         raise ValueError(f"`checkpoint` must be given for one model alone, got {len(models)} models")
@@ -70,8 +72,8 @@ def fit_many(
         for numbers, how in plan_stacks(jobs, stacked):
             if len(numbers) == 1:
                 (k,) = numbers
-                callback = None if on_epoch is None else functools.partial(on_epoch, k)
-                alone = fit(*jobs[k], callback, progress, checkpoint)
+                callback, step = (None if each is None else functools.partial(each, k) for each in (on_epoch, on_step))
+                alone = fit(*jobs[k], callback, progress, checkpoint, on_step=step)
                 results[k] = dataclasses.replace(alone, how=alone.how.replace("alone", how, 1))
             else:
                 together = _fit_stack([jobs[k] for k in numbers], numbers, how, on_epoch, progress)
@@ -136,6 +138,11 @@ def _why_not_together(first: Job, other: Job) -> str | None:
         return "others have another precision"
     if (first.settings.patience is None) != (other.settings.patience is None):
         return "others are selected in another way"
+    every, last = zip(
+        *((each.validate_every, each.max_epochs) for each in (first.settings, other.settings)), strict=True
+    )
+    if every[0] != every[1] or (every[0] > 1 and last[0] != last[1]):
+        return "others are validated after other epochs"
     reason = difference(first.model, other.model)
     return None if reason is None else f"others have another architecture: {reason}"
 

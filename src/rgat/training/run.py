@@ -75,7 +75,10 @@ class Run:
     def is_finished(self) -> bool:
         """Whether the training has reached its last epoch."""
         patience, epoch = self.settings.patience, len(self.curve)
-        return epoch >= self.settings.max_epochs or (patience is not None and epoch - self.best_epoch >= patience)
+        if epoch >= self.settings.max_epochs or patience is None:
+            return epoch >= self.settings.max_epochs
+        was_validated = epoch % self.settings.validate_every == 0
+        return was_validated and epoch - self.best_epoch >= patience
 
 
 def no_progress(step: str, share: float) -> None:

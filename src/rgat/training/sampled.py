@@ -13,13 +13,13 @@ from rgat.data.dataset import MISSING
 from rgat.graph import RelationalGraph
 from rgat.memory import free_memory
 from rgat.models import Stack
+from rgat.nn import FeatureRows
 from rgat.sampling import Batch, NeighborLoader, exact_logits, gather_features
 from rgat.training.configuration import Settings
 from rgat.training.distributed import processes
-from rgat.training.task import node_weights
+from rgat.training.task import Score, node_weights, wide
 
-Score = tuple[float, float]  # loss and metric
-
+ROWS = 2**16  # of the features, to check at once
 GRAPH_SHARE = 0.4  # of the free memory of a GPU, for the edges of the graph and their index
 
 
@@ -42,11 +42,14 @@ class SampledTask:
             )
         self.data, self.device = data, device
         self.x = data.x
+        if data.x is not None and any(bool(rows.isnan().any()) for rows in torch.split(data.x, ROWS)):
+            raise ValueError(f"node features of {data.name} must not contain NaN; clean them first")
         graph = data.graph
         if isinstance(graph, RelationalGraph) and graph.device != device and _fits(graph, device):
             graph = graph.to(device)
         options = {"fanouts": settings.fanouts, "batch_size": settings.batch_size, "seed": seed}
         self.loader = NeighborLoader(graph, data.train, **options)  # type: ignore[arg-type]
+        self.num_steps = len(self.loader)
         self.labels = data.labels
         self.weight = node_weights(data, settings.class_weights)
         self.dtype = torch.bfloat16 if settings.autocast else None
@@ -58,15 +61,18 @@ class SampledTask:
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the loss of each member on a batch, ``[S]``."""
-        x = None
+        x: Tensor | FeatureRows | None = None
         if self.x is not None:
-            x = gather_features(self.x, batch.nodes, self.device, self.dtype or next(model.parameters()).dtype)
+            dtype = self.dtype or next(model.parameters()).dtype
+            in_place = self.x.device == self.device and self.x.dtype == dtype
+            x = FeatureRows(self.x, batch.nodes.to(self.device)) if in_place else None
+            x = x or gather_features(self.x, batch.nodes, self.device, dtype)
         seeds = batch.nodes[: batch.num_seeds]
         labels = self.labels[seeds.cpu()].to(self.device)
         logits = model(x, batch.graphs if batch.nodes.device == self.device else batch.to(self.device).graphs)
         members = logits if isinstance(model, Stack) else logits.unsqueeze(0)
-        weight = self.weight.to(self.device)
-        return torch.stack([cross_entropy(each[: len(labels)].float(), labels, weight) for each in members])
+        wides = [wide(each[: len(labels)]) for each in members]
+        return torch.stack([cross_entropy(each, labels, self.weight.to(each)) for each in wides])
 
     def evaluate(self, model: nn.Module, parts: Sequence[str], constant_attention: bool = False) -> list[list[Score]]:
         """Return the loss and metric of each member, for each part."""
@@ -80,14 +86,16 @@ class SampledTask:
         distinct, place = torch.unique(nodes, return_inverse=True)
         exact = exact_logits(model, self.x, self.loader.sampler, distinct, constant_attention)  # type: ignore[arg-type]
         exact = exact if isinstance(model, Stack) else exact.unsqueeze(0)
-        return exact.float().cpu()[:, place]
+        return wide(exact).cpu()[:, place]
 
     def _scores(self, logits: Tensor, nodes: Tensor) -> list[Score]:
         labels = self.labels[nodes]
         known = labels != MISSING
         scores = []
         for each in logits:
-            loss = float(cross_entropy(each[known], labels[known], self.weight)) if known.any() else float("nan")
+            loss = (
+                float(cross_entropy(each[known], labels[known], self.weight.to(each))) if known.any() else float("nan")
+            )
             right = (each.argmax(-1) == labels)[known]
             scores.append((loss, float(right.double().mean())))
         return scores

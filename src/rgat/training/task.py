@@ -14,10 +14,12 @@ from torch import Tensor, nn
 
 from rgat.data import GraphData, NodeData
 from rgat.data.dataset import MISSING, PARTS
+from rgat.data.graph_store import AT_ONCE, GraphStore
 from rgat.data.padding import Capacity, PaddedBatch
-from rgat.data.store import AT_ONCE, GraphStore
 from rgat.graph import RelationalGraph
+from rgat.memory import free_memory
 from rgat.models import NodeClassifier, Stack
+from rgat.sampling import NeighborSampler, exact_logits
 from rgat.training.distributed import processes
 from rgat.training.loss import (
     balanced_class_weights,
@@ -60,7 +62,7 @@ def _members(model: nn.Module, logits: Tensor) -> Tensor:
     return logits if isinstance(model, Stack) else logits.unsqueeze(0)
 
 
-def _wide(logits: Tensor) -> Tensor:
+def wide(logits: Tensor) -> Tensor:
     """Return logits in single precision at least, for scores."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
@@ -80,14 +82,30 @@ def graph_logits(model: nn.Module, store: GraphStore, graphs: Tensor, constant_a
 
 
 @torch.no_grad()
-def node_logits(model: nn.Module, data: NodeData, constant_attention: bool = False) -> Tensor:
-    """Return a model's logits of all nodes, ``[N, classes]`` on the CPU; a diverged model gives NaN."""
+def node_logits(
+    model: nn.Module, data: NodeData, constant_attention: bool = False, nodes: Tensor | None = None
+) -> Tensor:
+    """Return a model's logits of nodes, by default all, with all edges: ``[n, classes]`` on the CPU.
+
+    A graph in a store, or one whose activations would not fit into memory, is computed layer by layer in blocks. A
+    diverged model gives NaN.
+    """
     device = device_of(model)
+    if data.is_stored or (isinstance(model, NodeClassifier) and _activations(model, data) > free_memory(device) / 2):
+        sampler = NeighborSampler(data.graph, [-1])
+        model.eval()
+        return exact_logits(model, data.x, sampler, nodes, constant_attention).float().cpu()  # type: ignore[arg-type]
     graph = copy.copy(data.graph) if data.graph.device == device else data.graph.to(device)
     graph.validate = False
     x = None if data.x is None else data.x.to(device)
     logits: Tensor = model(x, graph, constant_attention=constant_attention)
-    return logits.float().cpu()
+    return logits.float().cpu() if nodes is None else logits[nodes.to(device)].float().cpu()
+
+
+def _activations(model: NodeClassifier, data: NodeData) -> int:
+    """Return a bound of the bytes of a forward pass over all nodes: values, queries and outputs of the widest layer."""
+    width = max(conv.heads * conv.out_channels for conv in model.convs)
+    return 4 * 4 * width * (data.graph.num_edges + data.graph.num_nodes)
 
 
 class _Part(NamedTuple):
@@ -106,6 +124,7 @@ class NodeTask:
 
     metric = "accuracy"
     why_not_pad: str | None = None  # every step has the same sizes
+    num_steps = 1  # of an epoch
 
     def __init__(
         self,
@@ -119,6 +138,11 @@ class NodeTask:
         first = datas[0]
         if first.x is not None and first.x.isnan().any():
             raise ValueError(f"node features of {first.name} must not contain NaN; clean them first")
+        if first.is_stored:
+            raise ValueError(
+                f"{first.name} must be in memory to train on the whole graph, but is in a store; sample it "
+                "(`fanouts`, --fanouts 20,10)"
+            )
         if processes().number > 1:
             raise ValueError(
                 f"node classification must run in one process, got {processes().number} for {first.name}; only graph "
@@ -178,7 +202,7 @@ class NodeTask:
         """Return logits ``[S, N, classes]``; with ``part``, only those of its nodes are valid."""
         graph = self.graph if part is None else self._field(model, part)
         logits: Tensor = model(self.x, graph, constant_attention=constant_attention)
-        return _wide(_members(model, logits))
+        return wide(_members(model, logits))
 
     def scores(self, logits: Tensor, part: str) -> list[Score]:
         """Return the loss and accuracy of each member."""
@@ -232,6 +256,7 @@ class GraphTask:
         self.batch_size = batch_size
         self.device = device
         self.processes = processes()
+        self.num_steps = -(-len(data.train) // batch_size)
         self.why_not_pad = None if self.processes.number == 1 else "several processes share its batches"
         self.class_weights = balanced_class_weights(data.labels[data.train]).to(device)
         self._kept: dict[str, list[tuple[Tensor, RelationalGraph]]] = {}  # batches of parts
@@ -295,7 +320,7 @@ class GraphTask:
         """Return the logits of this process's share of a part, ``[S, G, tasks, classes]``."""
         batches = self._part_batches(part, len(model) if isinstance(model, Stack) else 1)
         logits = [model(*batch, constant_attention=constant_attention) for batch in batches]
-        return torch.cat([_wide(_members(model, values)) for values in logits], 1)
+        return torch.cat([wide(_members(model, values)) for values in logits], 1)
 
     def _part_batches(self, part: str, members: int) -> Iterable[tuple[Tensor, RelationalGraph]]:
         """Return this process's share of a part in batches of bounded size."""

@@ -63,11 +63,10 @@ def learn_vocabulary(triples: Triples, features: Sequence[str]) -> Vocabulary:
         check_word("features", word, FEATURES)
     types, numbers = None, None
     if "types" in features:
-        counts = Counter(triples.node_names[node_type] for _, node_type in _types(triples))
-        types = sorted(counts, key=lambda name: (-counts[name], name))[:MAX_TYPES]
+        types = most_frequent(count_types(triples))
     if "literals" in features:
         values: dict[int, list[float]] = {}
-        for _, predicate, value in _literals(triples):
+        for _, predicate, value in literal_values(triples):
             if isinstance(value, float):
                 values.setdefault(predicate, []).append(value)
         numbers = {triples.relation_names[predicate]: _scale(values[predicate]) for predicate in sorted(values)}
@@ -76,6 +75,16 @@ def learn_vocabulary(triples: Triples, features: Sequence[str]) -> Vocabulary:
         linked = triples.edges[~_ends_in_literal(triples)] if numbers is not None else triples.edges
         degrees = sorted(triples.relation_names[relation] for relation in np.unique(linked[:, 1]).tolist())
     return Vocabulary(types, numbers, degrees)
+
+
+def count_types(triples: Triples) -> Counter[str]:
+    """Return how many nodes have each type."""
+    return Counter(triples.node_names[node_type] for _, node_type in _types(triples))
+
+
+def most_frequent(counts: Counter[str]) -> list[str]:
+    """Return the types that get a column, the most frequent first."""
+    return sorted(counts, key=lambda name: (-counts[name], name))[:MAX_TYPES]
 
 
 def encode(triples: Triples, vocabulary: Vocabulary) -> tuple[Triples, Tensor]:
@@ -134,7 +143,7 @@ def _types(triples: Triples) -> list[tuple[int, int]]:
     return [(s, o) for s, p, o in triples.edges[np.isin(triples.edges[:, 1], relations)].tolist()]
 
 
-def _literals(triples: Triples) -> list[tuple[int, int, float | str]]:
+def literal_values(triples: Triples) -> list[tuple[int, int, float | str]]:
     """Return subject, predicate and value of each triple that ends in a literal."""
     values: list[tuple[int, int, float | str]] = []
     for subject, predicate, literal in triples.edges[_ends_in_literal(triples)].tolist():
@@ -156,7 +165,7 @@ def _encode_literals(triples: Triples, numbers: dict[str, list[float]]) -> list[
     num_nodes = len(triples.node_names)
     hashed = np.zeros((num_nodes, NUM_HASHED))
     sums = {name: np.zeros((num_nodes, 2)) for name in numbers}
-    for subject, predicate, value in _literals(triples):
+    for subject, predicate, value in literal_values(triples):
         name = triples.relation_names[predicate]
         if isinstance(value, float) and name in sums:
             divisor, mean, deviation = numbers[name]

@@ -11,12 +11,23 @@ import torch
 from torch import Tensor
 
 from rgat.checks import check_count, check_word
-from rgat.data.dataset import INVERSE, MISSING, PARTS, NodeData
+from rgat.data.dataset import MISSING, PARTS, NodeData
 from rgat.data.rdf.features import encode, learn_vocabulary
-from rgat.data.rdf.labels import RDFS_LABEL, FilePath, LabelSource, choose_titles, find_labels, match_labels
+from rgat.data.rdf.graph import all_relation_names, relational_graph
+from rgat.data.rdf.labels import (
+    RDFS_LABEL,
+    FilePath,
+    Label,
+    LabelSource,
+    NodeLabels,
+    choose_titles,
+    find_labels,
+    match_labels,
+)
 from rgat.data.rdf.leaks import literal_leaks
 from rgat.data.rdf.reader import Triples, read_triples
-from rgat.data.splits import stratified_parts
+from rgat.data.store.labels import label_store
+from rgat.data.store.stored_graph import StoredGraph, find_store
 from rgat.graph import RelationalGraph
 
 
@@ -44,14 +55,14 @@ def from_rdf(
     drop_predicates: Sequence[str] = (),
     hops: int | None = None,
     name: str = "knowledge graph",
+    in_memory: bool = True,
 ) -> NodeData:
     """Read a knowledge graph and the classes of some of its nodes.
 
     Args:
-        files: one or several RDF files; see :func:`rgat.data.rdf.reader.read_triples`.
+        files: one or several RDF files, or a store with its relations, features and, unless others are given, labels.
         labels: a TSV or CSV file of nodes and classes, split by ``split_column`` or else at random, stratified.
-        label_predicate: the IRI whose triples name the class of their subject, instead of ``labels``. These triples and
-            their inverses are removed from the graph.
+        label_predicate: the IRI whose triples name the class of their subject; they and their inverses are removed.
         train: a label file of the training part, instead of ``labels``.
         valid: a label file of the validation part.
         test: a label file of the test part.
@@ -71,19 +82,110 @@ def from_rdf(
         drop_predicates: IRIs whose triples are left out.
         hops: keep only the receptive field of the labelled nodes in a model of so many layers.
         name: name of the data set.
+        in_memory: load the graph of a store; False leaves it on the disk, for sampled training.
     """
     columns = (node_column, label_column, split_column)
     source = LabelSource(labels, label_predicate, train, valid, test, *columns, shares, seed, skip_unknown)
     if hops is not None:
         check_count("hops", hops)
+    literals, features = _with_literals(literals, features)
+    if (store := find_store(files)) is not None:
+        _refuse_with_store(store, format, literals, blank_nodes, drop_predicates, inverses, self_loops)
+        if not in_memory:
+            _refuse_in_store(store, features, hops)
+            return label_store(store, source, name)
+        data = _load_store(store, source, features, name)
+    else:
+        triples = read_triples(files, format, literals, blank_nodes, drop_predicates, skip_invalid)
+        data = label_triples(triples, source, features, inverses, self_loops, name)
+        if triples.skipped:
+            data.provenance["invalid_lines"] = {"count": len(triples.skipped), "first": triples.skipped[0]}
+    return data if hops is None else prune(data, hops)
+
+
+def _with_literals(literals: str, features: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """Return how to read literals, "nodes" or "dropped", and all features: literals become these from nodes."""
     check_word("literals", literals, ("nodes", "dropped", "features"))
     features = (*features, "literals") if literals == "features" else features
-    literals = "nodes" if "literals" in features else literals
-    triples = read_triples(files, format, literals, blank_nodes, drop_predicates, skip_invalid)
-    data = label_triples(triples, source, features, inverses, self_loops, name)
-    if triples.skipped:
-        data.provenance["invalid_lines"] = {"count": len(triples.skipped), "first": triples.skipped[0]}
-    return data if hops is None else prune(data, hops)
+    return "nodes" if "literals" in features else literals, features
+
+
+def load_triples(files: FilePath | Sequence[FilePath], rdf_format: str | None = None) -> Triples:
+    """Return the triples of RDF files, or of a store without features."""
+    store = find_store(files)
+    if store is None:
+        return read_triples(files, rdf_format)
+    if store.x is not None:
+        raise ValueError(f"{store.path}: must be a store without features here, got one with; convert it without them")
+    return store.to_triples()
+
+
+def _load_store(store: StoredGraph, source: LabelSource, features: Sequence[str], name: str) -> NodeData:
+    """Return the data set of a store, in memory."""
+    if store.x is not None and (features or source.label_predicate is not None):
+        option = "label_predicate" if source.label_predicate is not None else "features"
+        raise ValueError(
+            f"{store.path}: `{option}` must be left out, because the store has features already; "
+            "give it to `rgat data convert`"
+        )
+    triples, x, provenance = store.to_triples(), store.x, dict[str, Any]()
+    if source.is_empty and store.labels is not None:
+        labels = _named_labels(store, store.labels)
+    else:
+        triples, labels = find_labels(triples, source)
+    if x is not None:
+        x = x.to(torch.float32, copy=True)
+        provenance = {word: store.provenance[word] for word in ("vocabulary",) if word in store.provenance}
+    elif features:
+        triples, x, provenance = _featurise(triples, features)
+    options = (store.manifest.inverses, store.manifest.self_loops)
+    return _attach(triples, x, labels, source, *options, name, provenance)
+
+
+def _refuse_in_store(store: StoredGraph, features: Sequence[str], hops: int | None) -> None:
+    """Raise if an option is given that changes the graph of a store, which stays on the disk."""
+    for option, is_given in (("features", bool(features)), ("hops", hops is not None)):
+        if is_given:
+            raise ValueError(
+                f"{store.path}: `{option}` must be left out for a graph that stays in its store; "
+                "give it to `rgat data convert`, or train on the whole graph"
+            )
+
+
+def _named_labels(store: StoredGraph, labels: NodeLabels) -> list[Label]:
+    names, origin = [*PARTS, None], str(store.path)
+    columns = (labels.nodes.tolist(), labels.classes.tolist(), labels.parts.tolist())
+    return [
+        Label(store.node_names[node], labels.class_names[class_id], names[part], origin)
+        for node, class_id, part in zip(*columns, strict=True)
+    ]
+
+
+def _refuse_with_store(
+    store: StoredGraph,
+    format: str | None,  # noqa: A002
+    literals: str,
+    blank_nodes: str,
+    drop_predicates: Sequence[str],
+    inverses: bool,
+    self_loops: bool,
+) -> None:
+    """Raise if an option is given that chooses triples or relations, which is done when a store is written."""
+    stored, manifest = store.provenance, store.manifest
+    refused = {
+        "format": format is not None,
+        "literals": literals not in ("nodes", stored.get("literals")),
+        "blank-nodes": blank_nodes not in ("kept", stored.get("blank_nodes")),
+        "drop": len(drop_predicates) > 0,
+        "no-inverses": manifest.inverses and not inverses,
+        "no-self-loops": manifest.self_loops and not self_loops,
+    }
+    for option, is_refused in refused.items():
+        if is_refused:
+            raise ValueError(
+                f"{store.path}: triples and relations must be chosen when a store is written; "
+                f"give --{option} to `rgat data convert` instead"
+            )
 
 
 def label_triples(
@@ -98,25 +200,35 @@ def label_triples(
     triples, labels = find_labels(triples, source)
     x, provenance, given = None, dict[str, Any](), triples
     if features:
-        vocabulary = learn_vocabulary(triples, features)
-        triples, x = encode(triples, vocabulary)
-        provenance["vocabulary"] = asdict(vocabulary)
-    matched, num_unknown = match_labels(labels, triples.node_names, source.skip_unknown)
-    if num_unknown:
-        provenance["unknown_nodes"] = num_unknown
-    classes = tuple(sorted({label.name for label in matched.values()}))
-    targets = torch.full((len(triples.node_names),), MISSING)
-    for node, label in matched.items():
-        targets[node] = classes.index(label.name)
-    unsplit = torch.tensor(sorted(node for node, label in matched.items() if label.part is None), dtype=torch.long)
-    if len(unsplit):
-        parts = [unsplit[part] for part in stratified_parts(targets[unsplit].tolist(), source.shares, source.seed)]
-    else:
-        by_part = ([node for node, label in matched.items() if label.part == part] for part in PARTS)
-        parts = [torch.tensor(nodes, dtype=torch.long) for nodes in by_part]
-    data = assemble(triples, x, targets, classes, parts, inverses, self_loops, name)
+        triples, x, provenance = _featurise(triples, features)
+    data = _attach(triples, x, labels, source, inverses, self_loops, name, provenance)
     if "literals" in features:
-        provenance |= _describe_literals(given, data, provenance["vocabulary"]["numbers"])
+        data.provenance.update(_describe_literals(given, data, provenance["vocabulary"]["numbers"]))
+    return data
+
+
+def _featurise(triples: Triples, features: Sequence[str]) -> tuple[Triples, Tensor, dict[str, Any]]:
+    """Return the triples that remain, node features, and the vocabulary as provenance."""
+    vocabulary = learn_vocabulary(triples, features)
+    return *encode(triples, vocabulary), {"vocabulary": asdict(vocabulary)}
+
+
+def _attach(
+    triples: Triples,
+    x: Tensor | None,
+    labels: Sequence[Label],
+    source: LabelSource,
+    inverses: bool,
+    self_loops: bool,
+    name: str,
+    provenance: dict[str, Any],
+) -> NodeData:
+    """Return a data set of triples and features, with labels matched to its nodes and split."""
+    matched = match_labels(labels, triples.node_names, source.skip_unknown)
+    if matched.num_unknown:
+        provenance["unknown_nodes"] = matched.num_unknown
+    targets, parts = matched.split(len(triples.node_names), source)
+    data = assemble(triples, x, targets, matched.class_names, parts, inverses, self_loops, name)
     return replace(data, provenance=data.provenance | provenance)
 
 
@@ -147,18 +259,7 @@ def assemble(
     name: str,
 ) -> NodeData:
     """Return a data set of triples, labels and parts, with inverse and self-loop relations added on request."""
-    edges = torch.from_numpy(triples.edges)
-    num_relations = len(triples.relation_names)
-    graph = RelationalGraph(
-        edges[:, [0, 2]].t(), edges[:, 1], num_nodes=len(triples.node_names), num_relations=num_relations
-    )
-    relation_names = list(triples.relation_names)
-    if inverses:
-        graph = graph.with_inverses()
-        relation_names += [f"{INVERSE}{relation}" for relation in triples.relation_names]
-    if self_loops:
-        graph = graph.with_self_loops()
-        relation_names.append("self")
+    graph = relational_graph(triples, inverses, self_loops)
     return NodeData(
         name=name,
         graph=graph,
@@ -169,8 +270,8 @@ def assemble(
         valid=parts[1],
         test=parts[2],
         node_names=tuple(triples.node_names),
-        relation_names=tuple(relation_names),
-        provenance={"nodes": graph.num_nodes, "edges": len(triples), "relations": num_relations},
+        relation_names=all_relation_names(triples.relation_names, inverses, self_loops),
+        provenance={"nodes": graph.num_nodes, "edges": len(triples), "relations": len(triples.relation_names)},
     )
 
 

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from os import PathLike
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from rgat.data.dataset import PARTS
+from rgat.data.dataset import MISSING, PARTS
 from rgat.data.rdf.reader import Triples, split_literal
+from rgat.data.splits import stratified_parts
 from rgat.data.tables import Table, read_table, separator_hint
 
 FilePath = str | PathLike[str]
@@ -43,6 +46,11 @@ class LabelSource:
     seed: int = 0
     skip_unknown: bool = False
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are no labels."""
+        return all(getattr(self, name) is None for name in ("labels", "label_predicate", *PARTS))
+
     def __post_init__(self) -> None:
         by_part = any(getattr(self, part) is not None for part in PARTS)
         if (self.labels is not None) + by_part + (self.label_predicate is not None) > 1:
@@ -51,19 +59,54 @@ class LabelSource:
             )
 
 
+@dataclass(frozen=True)
+class NodeLabels:
+    """Classes of some nodes.
+
+    Attributes:
+        nodes: ids of the labelled nodes.
+        classes: the class of each.
+        class_names: names of the classes.
+        parts: the part of each, by its position in ``PARTS``; -1 if it is to be split at random.
+        num_unknown: number of labels that were left out because their nodes are not in the graph.
+    """
+
+    nodes: Tensor
+    classes: Tensor
+    class_names: tuple[str, ...]
+    parts: Tensor
+    num_unknown: int = 0
+
+    def split(self, num_nodes: int, source: LabelSource) -> tuple[Tensor, list[Tensor]]:
+        """Return the class of every node, -1 without a label, and ids of the train, valid and test parts."""
+        targets = torch.full((num_nodes,), MISSING)
+        targets[self.nodes] = self.classes
+        unsplit = self.nodes[self.parts < 0].sort().values
+        if not len(unsplit):
+            return targets, [self.nodes[self.parts == part] for part in range(len(PARTS))]
+        return targets, [
+            unsplit[part] for part in stratified_parts(targets[unsplit].tolist(), source.shares, source.seed)
+        ]
+
+
 def find_labels(triples: Triples, source: LabelSource) -> tuple[Triples, list[Label]]:
     """Return the labels of a source, and the triples that remain as the graph."""
     if source.label_predicate is not None:
         return take_labels(triples, source.label_predicate)
+    return triples, read_label_tables(source, triples.node_names)
+
+
+def read_label_tables(source: LabelSource, node_names: Sequence[str] = ()) -> list[Label]:
+    """Return the labels of a source's tables; by the sorted names of all nodes a table without header is noticed."""
     columns = (source.node_column, source.label_column)
     if source.labels is not None:
-        return triples, read_labels(source.labels, *columns, source.split_column, triples.node_names)
+        return read_labels(source.labels, *columns, source.split_column, node_names)
     labels = []
     for part in PARTS:
         if (path := getattr(source, part)) is not None:
-            found = read_labels(path, *columns, node_names=triples.node_names)
+            found = read_labels(path, *columns, node_names=node_names)
             labels += [Label(label.node, label.name, part, label.origin) for label in found]
-    return triples, labels
+    return labels
 
 
 def _check_header(table: Table, node_names: Sequence[str]) -> None:
@@ -161,13 +204,19 @@ def _common(one: str, other: str) -> int:
     return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
-def match_labels(
-    labels: Sequence[Label], node_names: Sequence[str], skip_unknown: bool
-) -> tuple[dict[int, Label], int]:
-    """Return labels by node id, and the number of distinct labelled nodes that are not in the graph."""
-    node_id = {name: node for node, name in enumerate(node_names)}
-    # Label tables usually write IRIs without brackets.
-    nodes = [node_id.get(label.node, node_id.get(f"<{label.node}>")) for label in labels]
+def match_labels(labels: Sequence[Label], node_names: Sequence[str], skip_unknown: bool) -> NodeLabels:
+    """Return labels by node id.
+
+    Args:
+        labels: labels by name.
+        node_names: names of all nodes; if it has a method ``find``, that is used to find ids.
+        skip_unknown: leave out labels of nodes that are not in the graph.
+    """
+    find = getattr(node_names, "find", None) or {name: node for node, name in enumerate(node_names)}.get
+    nodes = [find(label.node) for label in labels]
+    for position, node in enumerate(nodes):
+        if node is None:  # label tables usually write IRIs without brackets
+            nodes[position] = find(f"<{labels[position].node}>")
     unknown = [label for label, node in zip(labels, nodes, strict=True) if node is None]
     if unknown and not skip_unknown:
         if not node_names:
@@ -187,4 +236,13 @@ def match_labels(
                 raise ValueError(
                     f"{label.origin}: {label.node} has a label in {other.origin} already; keep one of them"
                 )
-    return matched, len({label.node for label in unknown})
+    class_names = tuple(sorted({label.name for label in matched.values()}))
+    class_id = {name: number for number, name in enumerate(class_names)}
+    part_id: dict[str | None, int] = {None: -1} | {part: number for number, part in enumerate(PARTS)}
+    return NodeLabels(
+        nodes=torch.tensor(list(matched), dtype=torch.long),
+        classes=torch.tensor([class_id[label.name] for label in matched.values()], dtype=torch.long),
+        class_names=class_names,
+        parts=torch.tensor([part_id[label.part] for label in matched.values()], dtype=torch.int8),
+        num_unknown=len({label.node for label in unknown}),
+    )

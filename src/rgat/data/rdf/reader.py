@@ -20,6 +20,7 @@ from rgat.data.rdf.blank_nodes import name_blank_nodes
 from rgat.data.rdf.limits import RdfLimits
 
 Ids = NDArray[np.int64]
+Batch = tuple["array[int]", "array[int]", "array[int]"]  # subjects, predicates, objects
 
 FORMATS = {
     "ntriples": "N_TRIPLES",
@@ -82,6 +83,106 @@ def oxigraph() -> Any:
     return pyoxigraph
 
 
+class TripleStream:
+    """Read RDF files batch by batch; nodes and predicates get ids in the order of their first occurrence.
+
+    Args:
+        files: one or several paths; their suffixes tell format and compression.
+        format: one of ``FORMATS``, if the suffixes do not tell it.
+        skip_invalid: leave out invalid lines of N-Triples and N-Quads files, and list them in ``skipped``.
+    """
+
+    def __init__(
+        self,
+        files: str | PathLike[str] | Sequence[str | PathLike[str]],
+        format: str | None = None,  # noqa: A002
+        skip_invalid: bool = False,
+    ) -> None:
+        if format is not None:
+            check_word("format", format, tuple(FORMATS))
+        self.paths = [Path(files)] if isinstance(files, (str, PathLike)) else [Path(file) for file in files]
+        if not self.paths:
+            raise ValueError("`files` must name at least one RDF file, got none")
+        self.format = format
+        self._nodes: dict[bytes, int] = {}
+        self._predicates: dict[bytes, int] = {}
+        self._file: Any = None
+        self.skipped: list[str] | None = [] if skip_invalid else None  # file, line and reason of each invalid line
+        self._done = 0  # bytes of the files that are read to their ends
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield the triples as three columns of ids; errors name the file and, where known, the line."""
+        for number, path in enumerate(self.paths):
+            yield from self._read(path)
+            self._done += path.stat().st_size
+            if len(self.paths) > 1:
+                nodes = self._nodes
+                for label in [name for name in nodes if name.startswith(b"_:") and b" " not in name]:
+                    nodes[b"_:%d %s" % (number, label)] = nodes.pop(label)  # labels of blank nodes are local to a file
+
+    def node_names(self) -> list[bytes]:
+        """Return the names of all nodes read so far, by id; blank nodes of several files have labels with a space."""
+        return sorted(self._nodes, key=self._nodes.__getitem__) if len(self.paths) > 1 else list(self._nodes)
+
+    def predicate_names(self) -> list[str]:
+        """Return the names of all predicates read so far, by id."""
+        return [name.decode() for name in self._predicates]
+
+    def share_read(self) -> float:
+        """Return the share of the files' bytes that is read, from 0 to 1; 0 for a pipe, whose size is unknown."""
+        raw = None if self._file is None or self._file.closed else self._file.raw.file
+        here = raw.tell() if raw is not None and raw.seekable() else 0
+        total = sum(path.stat().st_size for path in self.paths)
+        return min((self._done + here) / total, 1.0) if total else 0.0
+
+    def _read(self, path: Path) -> Iterator[Batch]:
+        ox = oxigraph()
+        format = self.format or _format_of(path)  # noqa: A001
+        parser_format = getattr(ox.RdfFormat, FORMATS[format])
+        by_line = format in ("ntriples", "nquads")
+        if self.skipped is not None and not by_line:
+            raise ValueError(
+                f"{path}: invalid lines must be in N-Triples or N-Quads to be skipped, got {format}, in which they "
+                "have no end; leave out `skip_invalid` (--skip-invalid)"
+            )
+        limits = RdfLimits(path, format)
+        checks = [LineLimit(path), limits] if by_line else [limits]
+        base = None if by_line else "http://base.invalid/"
+        nodes, predicates = self._nodes, self._predicates
+        node_id, predicate_id = nodes.setdefault, predicates.setdefault
+        try:
+            with open_bytes(path, *checks) as file:
+                if self.skipped is None:
+                    quads = iter(ox.parse(input=file, format=parser_format, base_iri=base))
+                else:
+                    quads = _parse_valid(file, parser_format, path, self.skipped)
+                if parser_format.supports_datasets:
+                    quads = (quad.triple for quad in quads)
+                self._file = file
+                while text := ox.serialize(islice(quads, BATCH), format=ox.RdfFormat.N_TRIPLES):
+                    batch = (array("i"), array("i"), array("i"))
+                    add_subject, add_predicate, add_object = (column.append for column in batch)
+                    for line in text.split(b" .\n"):
+                        if line:
+                            subject, predicate, value = line.split(b" ", 2)
+                            add_subject(node_id(subject, len(nodes)))
+                            add_predicate(predicate_id(predicate, len(predicates)))
+                            add_object(node_id(value, len(nodes)))
+                    yield batch
+        except SyntaxError as error:
+            line_number = f", line {error.lineno}" if error.lineno else ""
+            raise ValueError(f"{path}{line_number}: not valid {format}: {error.msg}") from error
+        except (OSError, EOFError, zlib.error) as error:
+            raise ValueError(f"{path}: cannot be read: {error}") from error
+        except MemoryError as error:
+            limits.check_all()  # raises an error that names the line, if nesting is the cause
+            raise ValueError(f"{path}: a term is too long for the parser, or the memory too small: {error}") from error
+        except UnreadableError:
+            raise
+        except ValueError as error:
+            raise ValueError(f"{path}: holds more than triples: {error}") from error
+
+
 def read_triples(
     files: str | PathLike[str] | Sequence[str | PathLike[str]],
     format: str | None = None,  # noqa: A002  (the option's name on the command line)
@@ -102,37 +203,28 @@ def read_triples(
     """
     check_word("literals", literals, ("nodes", "dropped"))
     check_word("blank_nodes", blank_nodes, ("kept", "dropped"))
-    if format is not None:
-        check_word("format", format, tuple(FORMATS))
-    paths = [Path(files)] if isinstance(files, (str, PathLike)) else [Path(file) for file in files]
-    if not paths:
-        raise ValueError("`files` must name at least one RDF file, got none")
-    nodes: dict[bytes, int] = {}
-    predicates: dict[bytes, int] = {}
+    stream = TripleStream(files, format, skip_invalid)
     columns = (array("i"), array("i"), array("i"))
-    skipped: list[str] | None = [] if skip_invalid else None
-    for number, path in enumerate(paths):
-        _read_file(path, format, nodes, predicates, columns, skipped)
-        if len(paths) > 1:
-            for label in [name for name in nodes if name.startswith(b"_:") and b" " not in name]:
-                nodes[b"_:%d %s" % (number, label)] = nodes.pop(label)  # labels of blank nodes are local to a file
-    by_id = sorted(nodes, key=nodes.__getitem__) if len(paths) > 1 else list(nodes)
-    names, relations = [name.decode() for name in by_id], [name.decode() for name in predicates]
+    for batch in stream:
+        for column, ids in zip(columns, batch, strict=True):
+            column.extend(ids)
+    names = [name.decode() for name in stream.node_names()]
+    relations = stream.predicate_names()
     edges = np.stack([np.frombuffer(column, dtype=np.int32) for column in columns], axis=1).astype(np.int64)
     unwanted = ('"' if literals == "dropped" else "") + ("_" if blank_nodes == "dropped" else "")
     keep_node = np.array([name[0] not in unwanted for name in names], dtype=bool)
-    dropped = _dropped(drop_predicates, relations)
+    dropped = dropped_predicates(drop_predicates, relations)
     keep_relation = np.array([name not in dropped for name in relations], dtype=bool)
     edges = edges[keep_node[edges[:, 0]] & keep_node[edges[:, 2]] & keep_relation[edges[:, 1]]]
     relation_names, edges[:, 1] = _number(relations, edges[:, 1])
     names = name_blank_nodes(names, relation_names, edges)
     node_names, ends = _number(names, edges[:, [0, 2]])
     edges[:, 0], edges[:, 2] = ends[:, 0], ends[:, 1]
-    distinct = _distinct(edges, len(node_names), len(relation_names))
-    return Triples(node_names, relation_names, distinct, tuple(skipped or ()))
+    distinct = sort_triples(edges, len(node_names), len(relation_names))
+    return Triples(node_names, relation_names, distinct, tuple(stream.skipped or ()))
 
 
-def _dropped(iris: Sequence[str], relations: Sequence[str]) -> set[str]:
+def dropped_predicates(iris: Sequence[str], relations: Sequence[str]) -> set[str]:
     """Return the predicates to leave out, or raise if the files lack one of them."""
     dropped = {f"<{iri.strip('<>')}>" for iri in ([iris] if isinstance(iris, str) else iris)}
     unknown = sorted(dropped.difference(relations))
@@ -142,61 +234,6 @@ def _dropped(iris: Sequence[str], relations: Sequence[str]) -> set[str]:
             f"there are {len(relations)}, such as {relations[0] if relations else 'none'}"
         )
     return dropped
-
-
-def _read_file(
-    path: Path,
-    format: str | None,  # noqa: A002
-    nodes: dict[bytes, int],
-    predicates: dict[bytes, int],
-    columns: tuple[array[int], array[int], array[int]],
-    skipped: list[str] | None,
-) -> None:
-    """Append the triples of one file; errors name the file and, where known, the line.
-
-    Invalid lines are appended to ``skipped``, unless it is None.
-    """
-    ox = oxigraph()
-    format = format or _format_of(path)  # noqa: A001
-    parser_format = getattr(ox.RdfFormat, FORMATS[format])
-    by_line = format in ("ntriples", "nquads")
-    if skipped is not None and not by_line:
-        raise ValueError(
-            f"{path}: invalid lines must be in N-Triples or N-Quads to be skipped, got {format}, in which they have no "
-            "end; leave out `skip_invalid` (--skip-invalid)"
-        )
-    limits = RdfLimits(path, format)
-    checks = [LineLimit(path), limits] if by_line else [limits]
-    base = None if by_line else "http://base.invalid/"
-    node_id, predicate_id = nodes.setdefault, predicates.setdefault
-    add_subject, add_predicate, add_object = (column.append for column in columns)
-    try:
-        with open_bytes(path, *checks) as file:
-            if skipped is None:
-                quads = iter(ox.parse(input=file, format=parser_format, base_iri=base))
-            else:
-                quads = _parse_valid(file, parser_format, path, skipped)
-            if parser_format.supports_datasets:
-                quads = (quad.triple for quad in quads)
-            while text := ox.serialize(islice(quads, BATCH), format=ox.RdfFormat.N_TRIPLES):
-                for line in text.split(b" .\n"):
-                    if line:
-                        subject, predicate, value = line.split(b" ", 2)
-                        add_subject(node_id(subject, len(nodes)))
-                        add_predicate(predicate_id(predicate, len(predicates)))
-                        add_object(node_id(value, len(nodes)))
-    except SyntaxError as error:
-        line_number = f", line {error.lineno}" if error.lineno else ""
-        raise ValueError(f"{path}{line_number}: not valid {format}: {error.msg}") from error
-    except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{path}: cannot be read: {error}") from error
-    except MemoryError as error:
-        limits.check_all()  # raises an error that names the line, if nesting is the cause
-        raise ValueError(f"{path}: a term is too long for the parser, or the memory too small: {error}") from error
-    except UnreadableError:
-        raise
-    except ValueError as error:
-        raise ValueError(f"{path}: holds more than triples: {error}") from error
 
 
 def _parse_valid(file: IO[bytes], parser_format: Any, path: Path, skipped: list[str]) -> Iterator[Any]:
@@ -223,8 +260,8 @@ def _number(names: list[str], used: Ids) -> tuple[list[str], Ids]:
     return [names[old] for old in order], rank[used]
 
 
-def _distinct(edges: Ids, num_nodes: int, num_relations: int) -> Ids:
-    """Return the distinct rows, sorted."""
+def sort_triples(edges: Ids, num_nodes: int, num_relations: int) -> Ids:
+    """Return the distinct triples ``[E, 3]``, sorted."""
     if num_nodes**2 * num_relations < 2**63:  # a triple fits one integer key, which sorts much faster than rows
         key = np.unique((edges[:, 0] * num_relations + edges[:, 1]) * num_nodes + edges[:, 2])
         pair, value = np.divmod(key, max(num_nodes, 1))

@@ -71,22 +71,23 @@ def num_blocks(size: int, block: int) -> int:
     return -(-size // block)
 
 
-def grid_with_parts(first: int, parts: int, batch: int | None = None) -> tuple[int, int, int]:
+def grid_with_parts(first: int, parts: int, batch: int | None = None, together: bool = False) -> tuple[int, int, int]:
     """Return the grid ``(first, parts)`` or ``(first, batch, parts)``; too many parts move to the first axis.
 
-    A kernel reads its position by ``first_and_part``.
+    So do parts that are to run ``together``, because they read the same numbers, which the L2 cache then holds. A
+    kernel reads its position by ``first_and_part``.
     """
-    if parts > MAX_GRID_AXIS.value:
+    if together or parts > MAX_GRID_AXIS.value:
         return first * parts, batch or 1, 1
     return (first, parts, 1) if batch is None else (first, batch, parts)
 
 
 @triton.jit
-def first_and_part(PARTS: tl.constexpr, AXIS: tl.constexpr):
+def first_and_part(PARTS: tl.constexpr, AXIS: tl.constexpr, TOGETHER: tl.constexpr = False):
     """Return a program's position on the first axis of ``grid_with_parts`` and its part; ``AXIS`` is that of parts."""
     first = tl.program_id(0)
     part = tl.program_id(AXIS)
-    if PARTS > MAX_GRID_AXIS:
+    if TOGETHER or PARTS > MAX_GRID_AXIS:
         part = first % PARTS
         first = first // PARTS
     return first, part

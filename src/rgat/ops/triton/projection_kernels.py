@@ -57,14 +57,14 @@ def _project_kernel(
     out, x, weight, narrow_out, narrow_x, node, relation_ptr, order, num_relations,
     P: tl.constexpr, K: tl.constexpr, M: tl.constexpr, A: tl.constexpr, W: tl.constexpr, TRANSPOSED: tl.constexpr,
     ADD: tl.constexpr, ROWS: tl.constexpr, RP: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr, BM: tl.constexpr,
-    BA: tl.constexpr, PRECISION: tl.constexpr, ACC: tl.constexpr,
+    BA: tl.constexpr, TOGETHER: tl.constexpr, PRECISION: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     """Write ``x @ weight``, ``[., P, K]`` times ``[P, K, M]``, with the kernel of each row's relation.
 
     The kernel is ``M`` of ``W`` columns. The ``A`` columns after them make ``narrow_out`` of the same ``x``, or,
     transposed, add their product with ``narrow_x``.
     """
-    number, block = first_and_part((M + BM - 1) // BM, 2)
+    number, block = first_and_part((M + BM - 1) // BM, 2, TOGETHER)
     _number, relation, begin, end = tile(number, order, relation_ptr, num_relations, ROWS, RP)
     p = tl.program_id(1)
     m = block * BM + tl.arange(0, BM)
@@ -124,15 +124,15 @@ def _multiply_rows(
     if transposed:
         k, m = m, k
     block_rows, block_k, block_m, warps, stages = _block_sizes(x.dtype, num_rows, k, m)
-    rows = max(rows_per_tile(num_rows, 512), block_rows)
+    rows, together = max(rows_per_tile(num_rows, 512), block_rows), block_m > 64
     num_tiles = num_rows // rows + num_relations
     order = tiles_by_node(node, relation_ptr, num_tiles, rows)
     narrow = narrow_x if narrow_out is None else narrow_out
     launch(
-        _project_kernel, grid_with_parts(num_tiles, num_blocks(m, block_m), batch),
+        _project_kernel, grid_with_parts(num_tiles, num_blocks(m, block_m), batch, together),
         (out, x, weight, narrow_out, narrow_x, node, relation_ptr, order), (num_relations,), warps, P=batch, K=k, M=m,
         A=0 if narrow is None else narrow.shape[2], W=width, TRANSPOSED=transposed, ADD=add, ROWS=rows,
-        RP=power_of_two(num_relations, 1, 1024), BR=block_rows, BK=block_k, BM=block_m, BA=16,
+        RP=power_of_two(num_relations, 1, 1024), BR=block_rows, BK=block_k, BM=block_m, BA=16, TOGETHER=together,
         PRECISION=precision(x.dtype), ACC=sum_dtype(x.dtype)[1], stages=stages,
     )  # fmt: skip
 

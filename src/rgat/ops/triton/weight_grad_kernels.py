@@ -50,11 +50,11 @@ def _outer(a, b, total, PRECISION: tl.constexpr):
 def _tile_grad_kernel(
     part, grad, narrow_grad, x, node, relation_ptr, order, num_relations, P: tl.constexpr, F: tl.constexpr,
     M: tl.constexpr, A: tl.constexpr, ROWS: tl.constexpr, RP: tl.constexpr, BR: tl.constexpr, BF: tl.constexpr,
-    BM: tl.constexpr, BA: tl.constexpr, PRECISION: tl.constexpr, ACC: tl.constexpr,
+    BM: tl.constexpr, BA: tl.constexpr, TOGETHER: tl.constexpr, PRECISION: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     """Write what one tile adds to the gradient of its kernel ``[F, M]``, and of the ``A`` columns after it."""
     across: tl.constexpr = (M + BM - 1) // BM
-    number, block = first_and_part((F + BF - 1) // BF * across, 2)
+    number, block = first_and_part((F + BF - 1) // BF * across, 2, TOGETHER)
     number, _relation, begin, end = tile(number, order, relation_ptr, num_relations, ROWS, RP)
     p = tl.program_id(1)
     f = (block // across) * BF + tl.arange(0, BF)
@@ -129,7 +129,8 @@ def _block_sizes(dtype: torch.dtype, num_rows: int, channels: int, width: int) -
     if dtype == torch.float64:
         return 16, 16, 16, rows_per_tile(num_rows, 512), 4, 1
     if dtype.itemsize == 2 and num_rows >= LARGE and channels >= 256 and width >= 128:
-        return 64, 256, 128, 1 << 14 if num_rows < 1 << 20 else 1 << 16, 8, 3
+        rows = 1 << 14 if num_rows < 1 << 20 else 1 << 15
+        return (64, 128, 256, rows, 8, 3) if width >= 256 else (64, 256, 128, rows, 8, 3)
     block_f, block_m = power_of_two(channels, 16, 64), power_of_two(width, 16, 64)
     if block_f * block_m <= 512:  # a tile for one warp
         return 32, block_f, block_m, rows_per_tile(num_rows, 512), 1, 1
@@ -144,15 +145,16 @@ def _weight_grad(
     narrow_grad, narrow = (None, 0) if len(grads) == 1 else (grads[1], grads[1].shape[2])
     dtype, acc = sum_dtype(x.dtype)
     block_rows, block_f, block_m, rows, warps, stages = _block_sizes(x.dtype, num_rows, channels, width)
+    together = block_m > 64
     num_tiles = num_rows // rows + num_relations
     part = out.new_empty(num_tiles, batch, channels, width + narrow, dtype=dtype)
     order = tiles_by_node(node, relation_ptr, num_tiles, rows)
     launch(
         _tile_grad_kernel,
-        grid_with_parts(num_tiles, num_blocks(channels, block_f) * num_blocks(width, block_m), batch),
+        grid_with_parts(num_tiles, num_blocks(channels, block_f) * num_blocks(width, block_m), batch, together),
         (part, grads[0], narrow_grad, x, node, relation_ptr, order), (num_relations,), P=batch, F=channels, M=width,
         A=narrow, ROWS=rows, RP=power_of_two(num_relations, 1, 1024), BR=block_rows, BF=block_f, BM=block_m, BA=16,
-        PRECISION=precision(x.dtype), ACC=acc, warps=warps, stages=stages,
+        TOGETHER=together, PRECISION=precision(x.dtype), ACC=acc, warps=warps, stages=stages,
     )  # fmt: skip
     size = part[0].numel()
     block = 64 if size > 1024 else 16

@@ -13,8 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rgat.graph import RelationalGraph, check_ids
-from rgat.structure import INT32_LIMIT, Rows, Structure
+from rgat.checks import INT32_LIMIT, check_ids
+from rgat.graph import RelationalGraph
+from rgat.structure import Rows, Structure
 
 Array = NDArray[Any]
 

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import rgat.graph
 from rgat import RelationalGraph
-from rgat.data import GraphStore, load, store
+from rgat.data import GraphStore, graph_store, load
 from rgat.nn import RGATConv
 
 ORDERING = ("sort", "unique", "bincount", "histogram", "topk", "search", "nonzero", "where")
@@ -79,7 +79,7 @@ def unprepared(batch):
 def assert_same_structure(batch):
     """Compare every leaf with what sorting the batch gives."""
     assert batch.is_prepared
-    actual, expected = (pytree.tree_leaves(graph.structure) for graph in (batch, unprepared(batch)))
+    actual, expected = (graph.structure.leaves() for graph in (batch, unprepared(batch)))
     assert len(actual) == len(expected) == 19
     for a, b in zip(actual, expected, strict=True):
         assert a.dtype == b.dtype
@@ -123,7 +123,7 @@ def test_a_batch_is_its_graphs_side_by_side_with_the_structure_that_sorting_give
 @pytest.mark.parametrize("wide", [False, True])
 def test_large_batches_too(edge_dim, wide, monkeypatch):
     if wide:  # as in a store with more entries than 32 bits can number
-        monkeypatch.setattr(store, "INT32_LIMIT", 0)
+        monkeypatch.setattr(graph_store, "INT32_LIMIT", 0)
     graphs = random_store(200, edge_dim=edge_dim)
     assert (graphs.node_ptr.diff() == 0).any()
     assert ((graphs.edge_ptr.diff() == 0) & (graphs.node_ptr.diff() > 0)).any()

@@ -1,0 +1,59 @@
+"""Labels of a store's nodes, for training on samples of a graph that is not loaded."""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import Any
+
+from rgat.data.dataset import NodeData
+from rgat.data.rdf.labels import LabelSource, match_labels, read_label_tables
+from rgat.data.store.stored_graph import StoredGraph, open_store
+
+
+def label_store(
+    store: StoredGraph | str | PathLike[str], source: LabelSource | None = None, name: str | None = None
+) -> NodeData:
+    """Return a store with the labels of a source, or with its own if the source names none, split as the source says.
+
+    Args:
+        store: an opened store, or its path.
+        source: label tables, columns, shares and random seed of the split.
+        name: name of the data set; by default that of the folder.
+    """
+    store = store if isinstance(store, StoredGraph) else open_store(store)
+    source = LabelSource() if source is None else source
+    if source.label_predicate is not None:
+        raise ValueError(
+            f"{store.path}: `label_predicate` must be chosen when a store is written, because its triples are removed "
+            "from the graph; give --label-predicate to `rgat data convert`"
+        )
+    if not source.is_empty:
+        labels = match_labels(read_label_tables(source), store.node_names, source.skip_unknown)
+    elif store.labels is not None:
+        labels = store.labels
+    else:
+        raise ValueError(f"{store.path}: has no labels; give a table of them, or convert the graph with --labels")
+    targets, (train, valid, test) = labels.split(store.num_nodes, source)
+    graph: Any = store  # sampled, never loaded
+    names: Any = store.node_names
+    unknown = {"unknown_nodes": labels.num_unknown} if labels.num_unknown else {}
+    sizes = {
+        "nodes": store.num_nodes,
+        "edges": store.manifest.num_triples,
+        "relations": len(store.manifest.relation_names),
+    }
+    return NodeData(
+        name=store.path.name if name is None else name,
+        graph=graph,
+        x=store.x,
+        labels=targets,
+        classes=labels.class_names,
+        train=train,
+        valid=valid,
+        test=test,
+        node_names=names,
+        relation_names=store.relation_names,
+        provenance=sizes
+        | unknown
+        | {word: store.provenance[word] for word in ("vocabulary",) if word in store.provenance},
+    )

@@ -1,0 +1,57 @@
+import json
+
+import pytest
+from helpers_rdf import EX, TRIPLES, table, write
+
+from rgat.data import convert, from_rdf, open_store, statistics
+from rgat.data.store.statistics import store_statistics
+
+LABELS = f"node class\n{EX}a x\n{EX}b y\n{EX}c x"
+
+
+def test_a_dump_is_converted_counted_and_verified(tmp_path, rgat):
+    dump, other = write(tmp_path), write(tmp_path, f"<{EX}d> <{EX}knows> <{EX}a> .", "other.ttl")
+    labels, store = table(tmp_path, LABELS), tmp_path / "store"
+    done = rgat("data", "convert", dump, other, store, "--labels", labels, "--drop", f"{EX}note")
+    assert done.returncode == 0, done.stderr
+    opened = open_store(store)
+    numbers = f"{opened.num_nodes} nodes, 11 triples, {opened.num_edges} edges, 11 relations;"
+    assert f"{store}: {numbers}" in done.stdout
+    assert len(opened.labels.nodes) == 3
+    counted = rgat("data", "stats", store, "--json", "--verify")
+    assert json.loads(counted.stdout)["edges"] == 11
+    assert "label counts" in rgat("data", "stats", store).stdout
+    content = bytearray((store / "source.npy").read_bytes())
+    content[-1] ^= 1
+    (store / "source.npy").write_bytes(content)
+    assert rgat("data", "stats", store).returncode == 0
+    refused = rgat("data", "stats", store, "--verify")
+    assert refused.returncode == 2
+    assert "source.npy: has changed since it was written" in refused.stderr
+
+
+def test_mistakes_are_one_sentence(tmp_path, rgat):
+    for arguments, message in (
+        (("convert", "missing.nt", tmp_path / "store"), "missing.nt: cannot be read"),
+        (("convert", write(tmp_path)), "Missing argument"),
+        (("convert", write(tmp_path), tmp_path), "must be a new or empty folder"),
+        (("stats", tmp_path), "must be a store, but has no store.json"),
+        (("stats", "institute", "--verify"), "`--verify` must come with a store"),
+    ):
+        done = rgat("data", *arguments)
+        assert done.returncode == 2
+        assert message in done.stderr
+        assert "Traceback" not in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("options", [{}, {"self_loops": False, "inverses": False}], ids=str)
+def test_statistics_of_a_store_are_those_of_its_data_set(tmp_path, options):
+    dump, labels = write(tmp_path, TRIPLES), table(tmp_path, LABELS)
+    expected = statistics(from_rdf(dump, labels, shares=(1.0, 0.0), **options))
+    numbers = store_statistics(convert(dump, tmp_path / "store", labels, **options))
+    same = set(numbers) - {"name", "features", "bytes", "train", "valid", "test"}
+    assert len(same) == 13
+    assert numbers["label_counts"] == expected["label_counts"]
+    same.remove("label_counts")
+    assert {key: numbers[key] for key in same} == pytest.approx({key: expected[key] for key in same})
