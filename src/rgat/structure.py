@@ -36,7 +36,7 @@ class Structure(NamedTuple):
     target: Tensor  # [E] int32
     group: Tensor  # [E] int32; the (target, relation) group of each edge
     source_row: Tensor  # [E] int32; the edge's place in `sources`
-    target_ptr: Tensor  # [N + 1] int32
+    target_ptr: Tensor  # [num_targets + 1] int32
     group_ptr: Tensor  # [V + 1] int32
     by_source: Tensor  # [E] int32; sorted edges again, in the order of their source row
     source_ptr: Tensor  # [U + 1] int32; the edges of source row u are by_source[source_ptr[u]:source_ptr[u + 1]]

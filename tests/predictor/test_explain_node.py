@@ -145,3 +145,13 @@ def test_effects_of_relations_are_given_in_log_odds_too(node_model):
     ranked = dataclasses.replace(node_model, calibration=sharp).explain()
     assert ranked.log_odds.keys() == ranked.effect.keys()
     assert max(map(abs, ranked.log_odds.values())) > 10 * max(map(abs, ranked.effect.values())) > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "given"), [({"num_layers": 3}, "3 layers"), ({"embedding_channels": 8}, "2 layers with embeddings")]
+)
+def test_models_of_another_depth_or_with_embeddings_are_not_explained(node_data, options, given):
+    predictor = rgat.fit(node_data, max_epochs=1, patience=1, comparison=False, **options)
+    message = f"an explanation must be of a model of two layers without node embeddings, got {given}"
+    with pytest.raises(ValueError, match=message):
+        predictor.explain(PERSON)

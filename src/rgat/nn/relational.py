@@ -15,11 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from rgat import ops
-from rgat.checks import check_count, check_ids
+from rgat.checks import INT32_LIMIT, check_count, check_ids
 from rgat.graph import RelationalGraph
 from rgat.nn.kernels import BasisKernel, FullKernel, RowKernel, RowsOfGraph, may_read_values
 from rgat.ops import cache
-from rgat.structure import INT32_LIMIT
 
 
 class FeatureRows(NamedTuple):

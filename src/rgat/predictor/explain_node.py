@@ -235,6 +235,10 @@ def layer_attention(
 
     With ``constant``, return constant attention instead: each edge's equal share of its softmax group.
     """
+    for model in ensemble.members:
+        if len(model.convs) != 2 or hasattr(model, "embedding"):
+            given = f"{len(model.convs)} layers" + (" with embeddings" if hasattr(model, "embedding") else "")
+            raise ValueError(f"an explanation must be of a model of two layers without node embeddings, got {given}")
     x, graph = ensemble.on_device(x, graph)
     attentions = []
     with torch.no_grad():

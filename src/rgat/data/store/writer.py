@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rgat.checks import check_count
+from rgat.checks import INT32_LIMIT, check_count
 from rgat.data.dataset import PARTS
 from rgat.data.files import NewFolder
 from rgat.data.store.arrays import ArrayWriter, map_array, write_array
 from rgat.data.store.manifest import NAME, Manifest, describe_files
 from rgat.data.store.names import NodeNames, NumberedNames, write_names
 from rgat.data.store.sorting import Ids, TripleSorter
-from rgat.structure import INT32_LIMIT
 
 MEMORY = 1 << 28  # bytes for sorting edges
 _CHUNK = 1 << 20  # edges checked and packed at once
