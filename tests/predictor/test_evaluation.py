@@ -103,7 +103,7 @@ def test_sampled_and_stacked_training_have_the_same_class_weights(node_data):
     data = dataclasses.replace(node_data, train=node_data.train[4:], valid=node_data.train[:4])
     settings = Settings(class_weights="balanced")
     sampled = dataclasses.replace(settings, fanouts=(-1, -1), batch_size=len(data.train))
-    model = build_model(data, embedding_channels=4, hidden_channels=8)
+    model = build_model(data, embedding_channels=4, hidden_channels=8).eval()
     losses = []
     for each in (settings, sampled, Settings()):
         task = make_task([data], each, torch.device("cpu"))
