@@ -4,6 +4,9 @@ Each run takes the selected setting of `configs/`, trains on the whole training 
 and is scored with all edges. The difference is paired by seed; its 95 % interval is Student's.
 
     python benchmarks/sampled_accuracy.py --seeds 20 --out benchmarks/results/sampled_accuracy.json
+
+On a machine without the data files and RDF parser, tensors that `--prepare FOLDER` wrote elsewhere are read by
+`--prepared FOLDER`.
 """
 
 import argparse
@@ -12,21 +15,43 @@ import statistics
 from dataclasses import replace
 from pathlib import Path
 
+import torch
 from scipy.stats import t as student
 
 import rgat.data
+from rgat import RelationalGraph
+from rgat.data import NodeData
 from rgat.training import build_model, fit
 from rgat.training.configuration import read_config, split_config
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 
 
-def accuracies(data, config, fanouts, seeds, batch_size):
+def prepare(data, path):
+    tensors = {"edge_index": data.graph.edge_index, "edge_type": data.graph.edge_type, "labels": data.labels}
+    parts = {part: getattr(data, part) for part in ("train", "valid", "test")}
+    sizes = torch.tensor([data.graph.num_nodes, data.graph.num_relations, len(data.classes)])
+    torch.save(tensors | parts | {"sizes": sizes}, path)
+
+
+def read_prepared(name, path):
+    tensors = torch.load(path, weights_only=True)
+    nodes, relations, classes = tensors.pop("sizes").tolist()
+    edges = (tensors.pop("edge_index"), tensors.pop("edge_type"))
+    graph = RelationalGraph(*edges, num_nodes=nodes, num_relations=relations)
+    names = tuple(map(str, range(max(nodes, relations))))
+    return NodeData(
+        name=name, graph=graph, x=None, classes=names[:classes], node_names=names[:nodes],
+        relation_names=names[:relations], **tensors,
+    )  # fmt: skip
+
+
+def accuracies(data, config, fanouts, seeds, batch_size, device):
     options, settings = split_config(config)
     settings = replace(settings, patience=None, fanouts=fanouts, batch_size=batch_size)
     scores = []
     for seed in range(seeds):
-        model = build_model(data, seed, **options)
+        model = build_model(data, seed, **options).to(device)
         scores.append(fit(model, data, settings, seed).scores["test"])
     return scores
 
@@ -37,17 +62,24 @@ def main():
     parser.add_argument("--models", nargs="+", default=["additive-wirgat", "rgcn"])
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--batch-size", type=int, default=1024, help="training nodes per step")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--prepare", type=Path, help="write the data as tensors, and stop")
+    parser.add_argument("--prepared", type=Path, help="read the data as tensors")
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     options = parser.parse_args()
     rows = []
     for name in options.data:
-        data = rgat.data.load(name)
+        data = read_prepared(name, options.prepared / f"{name}.pt") if options.prepared else rgat.data.load(name)
+        if options.prepare:
+            prepare(data, options.prepare / f"{name}.pt")
+            continue
         for model in options.models:
             config = read_config(CONFIGS / name / f"{model}.toml")
-            full = accuracies(data, config, None, options.seeds, options.batch_size)
+            rest = (options.seeds, options.batch_size, options.device)
+            full = accuracies(data, config, None, *rest)
             row = {"data": name, "model": model, "seeds": options.seeds, "full": full}
             for fanouts in ((10, 10), (5, 5)):
-                sampled = accuracies(data, config, fanouts, options.seeds, options.batch_size)
+                sampled = accuracies(data, config, fanouts, *rest)
                 differences = [a - b for a, b in zip(sampled, full, strict=True)]
                 mean, spread = statistics.mean(differences), statistics.stdev(differences)
                 half = student.ppf(0.975, len(differences) - 1) * spread / len(differences) ** 0.5

@@ -235,10 +235,6 @@ def layer_attention(
 
     With ``constant``, return constant attention instead: each edge's equal share of its softmax group.
     """
-    for model in ensemble.members:
-        if len(model.convs) != 2 or hasattr(model, "embedding"):
-            given = f"{len(model.convs)} layers" + (" with embeddings" if hasattr(model, "embedding") else "")
-            raise ValueError(f"an explanation must be of a model of two layers without node embeddings, got {given}")
     x, graph = ensemble.on_device(x, graph)
     attentions = []
     with torch.no_grad():
@@ -252,7 +248,7 @@ def layer_attention(
 def _first_input(model: Model, x: Tensor | None, graph: RelationalGraph) -> Tensor | None:
     """Return the input of a model's first layer: features, or learned embeddings."""
     if len(model.convs) != 2:
-        raise ValueError(f"an explanation follows two layers, and this model has {len(model.convs)}")
+        raise ValueError(f"an explanation must be of a model of two layers, got one of {len(model.convs)}")
     return model.inputs(x, graph) if isinstance(model, NodeClassifier) else x  # type: ignore[return-value]
 
 
