@@ -11,6 +11,7 @@ from rgat.models import NodeClassifier
 from rgat.nn import RGATConv
 from rgat.predictor.ensemble import Calibration, Ensemble
 from rgat.predictor.explain_node import agreement, flow, layer_attention, logits_at_equal_share
+from rgat.predictor.text import node_rows, node_sentences
 
 PERSON = "http://institute.example/person/3"
 
@@ -158,3 +159,15 @@ def test_a_model_with_embeddings_is_explained(node_data):
     explanation = predictor.explain(PERSON)
     assert explanation.predicted in node_data.classes
     assert sum(explanation.relations.values()) + explanation.own == pytest.approx(1, abs=1e-4)
+
+
+@pytest.mark.parametrize(("probability", "effect"), [(0.98, "effect, points"), (0.995, "log-odds")])
+def test_a_narrow_table_has_the_effect_that_is_not_saturated(node_model, probability, effect):
+    explanation = dataclasses.replace(node_model.explain(PERSON, top=4), probability=probability)
+    columns, rows = node_rows(explanation)
+    assert node_rows(explanation, wide=False) == (
+        ("relation", "source", "target", "attention", effect),
+        [(*row[:4], row[columns.index(effect)]) for row in rows],
+    )
+    said = " ".join(node_sentences(explanation))
+    assert ("read the effects as changes of its log-odds" in said) == (effect == "log-odds")

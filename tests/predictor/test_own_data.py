@@ -1,6 +1,5 @@
 import csv
 import dataclasses
-import gzip
 import json
 import sys
 from typing import NamedTuple
@@ -277,12 +276,6 @@ def test_names_rows_and_sentences_for_a_terminal(node_model):
     assert sizes == sorted(sizes, reverse=True)
     every = node_model.explain(person, top=1000)  # the largest effects of all that were tried, not of the strongest few
     assert explanation.reasons[0].log_odds == max((r.log_odds for r in every.reasons), key=abs)
-    for probability, effect in ((0.98, "effect, points"), (0.995, "log-odds")):
-        narrow, short_rows = node_rows(dataclasses.replace(explanation, probability=probability), wide=False)
-        assert narrow == ("relation", "source", "target", "attention", effect)
-        assert [(*row[:4], row[columns.index(effect)]) for row in rows] == short_rows
-        said = " ".join(node_sentences(dataclasses.replace(explanation, probability=probability)))
-        assert ("read the effects as changes of its log-odds" in said) == (effect == "log-odds")
     sentences = " ".join(node_sentences(dataclasses.replace(explanation, choice=0.01, agreement=0.9)))
     assert "the model does not choose among edges here" in sentences
     assert "is a good guide" not in sentences
@@ -431,23 +424,3 @@ def test_a_store_trains_the_same_model_as_its_dump(tmp_path, files, rgat):
         done = rgat("train", "--rdf", tmp_path / "plain", *wrong, "--out", tmp_path / "other")
         assert done.returncode == 2
         assert message in done.stderr
-
-
-def test_a_dump_of_any_name_with_invalid_lines_is_read_on_request(tmp_path, rgat, files):
-    dump = tmp_path / "dump"
-    dump.write_bytes(gzip.compress(b"no triple\n" + files[0].read_bytes()))
-    line = ("train", "--rdf", dump, "--labels", files[1], "--out", tmp_path / "m", "--no-comparison", "--epochs", 1)
-    refused = rgat(*line)
-    assert refused.returncode == 2
-    assert "or `format` (--format) must be given" in unwrapped(refused.stderr)
-    assert "line 1: not valid ntriples" in unwrapped(rgat(*line, "--format", "ntriples").stderr)
-    done = rgat(*line, "--format", "ntriples", "--skip-invalid")
-    assert done.returncode == 0
-    assert f"skipped: 1 invalid RDF line, the first: {dump}, line 1: " in unwrapped(done.stdout)
-    assert "macro-F1" in done.stdout
-    assert "confusion matrix" in done.stdout
-    new = tmp_path / "new"
-    new.write_bytes(files[0].read_bytes())
-    predict = ("predict", tmp_path / "m", "--format", "ntriples")
-    assert "--format must be left out here: it is for files of --rdf" in unwrapped(rgat(*predict).stderr)
-    assert rgat(*predict, "--rdf", new).returncode == 0
