@@ -92,7 +92,7 @@ def test_two_processes_never_write_one_predictions_file(tmp_path):
     molecules.write_text("CCO\n" * 20)
     code, output, errors = run(*line, "--resume")
     assert code == 0, errors
-    assert "20 molecules are in" in output
+    assert "20 molecules written to" in output
     assert not lock.exists()
 
 

@@ -35,6 +35,13 @@ def free_memory(device: torch.device | str = "cpu", root: Path | str = "/") -> i
     return max(min(limits), 0)
 
 
+def require(needed: int, device: torch.device | str = "cpu") -> None:
+    """Raise unless so many bytes can still be allocated: a process that takes more than there is may be killed."""
+    free = free_memory(device)
+    if needed > free:
+        raise ValueError(f"it may take {needed / 2**30:.1f} GiB of memory, and {free / 2**30:.1f} GiB are free")
+
+
 def _available(root: Path) -> int | None:
     """Return the bytes that the system reports as available; None if it does not report them."""
     kibibytes = _fields(root / "proc/meminfo").get("MemAvailable")

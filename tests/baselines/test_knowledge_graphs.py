@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rgat import RelationalGraph
+from rgat import RelationalGraph, memory
 from rgat.baselines import NODE_BASELINES, feat, rdf2vec, rgcn, svm, wl
 from rgat.data import NodeData, load
 from rgat.models import NodeClassifier
@@ -60,7 +60,8 @@ def test_the_original_triples_have_no_inverses_and_no_loops():
 
 def test_feat_counts_outgoing_then_incoming_edges_per_relation():
     triples = np.array([[0, 0, 1], [0, 0, 2], [1, 1, 0], [2, 0, 0]])
-    assert feat.relation_counts(triples, np.array([0, 3, 2]), 2).tolist() == [[2, 0, 1, 1], [0, 0, 0, 0], [1, 0, 1, 0]]
+    counts = feat.relation_counts(triples, np.array([0, 3, 2]), 2)
+    assert counts.toarray().tolist() == [[2, 0, 1, 1], [0, 0, 0, 0], [1, 0, 1, 0]]
 
 
 def gram(triples, instances, num_nodes, depth, num_features=None):
@@ -281,6 +282,26 @@ def test_many_labelled_nodes_need_no_matrix_of_their_products():
         tracemalloc.stop()
     assert peak < 6_000**2 * 8 / 4, "a matrix of products alone would be four times as large"
     assert outcome.scores(data)["test"] == 1.0
+
+
+def test_feat_takes_memory_linear_in_the_labelled_nodes():
+    """The matrix of products of 33,423 nodes would take 8.9 GB."""
+    data = many_labelled(33_423)
+    tracemalloc.start()
+    try:
+        feat.run(data, costs=(1.0,))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 200e6
+
+
+@pytest.mark.parametrize("most", [1_000, 10])
+def test_a_machine_for_which_memory_is_short_says_so_before_it_takes_it(monkeypatch, most):
+    monkeypatch.setattr(svm, "MOST_PRODUCTS", most)
+    monkeypatch.setattr(memory, "free_memory", lambda device: 1000)
+    with pytest.raises(ValueError, match=r"it may take 0\.0 GiB of memory, and 0\.0 GiB are free"):
+        feat.run(many_labelled(200))
 
 
 def test_features_are_classified_as_their_products_are(monkeypatch):

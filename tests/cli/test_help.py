@@ -42,3 +42,18 @@ def test_the_list_of_commands_shows_whole_sentences(monkeypatch):
     for path in ((), ("data",)):
         cut = [line for line in page(path, monkeypatch).splitlines() if line.endswith("...") and "ARGS" not in line]
         assert cut == []
+
+
+def test_the_options_of_train_come_in_groups(monkeypatch):
+    text = page(("train",), monkeypatch)
+    sections = dict(re.findall(r"^([A-Z][^\n]*):\n((?:  .*\n?|\n(?=  ))+)", text, re.MULTILINE))
+    titles = ["Arguments", "Options", "Your graph", "Your molecules", "Training", "Model"]
+    assert [title for title in sections if title in titles] == titles
+    for title, option in {
+        "Options": "--out",
+        "Your graph": "--rdf",
+        "Your molecules": "--smiles",
+        "Model": "--hidden",
+        "Training": "--epochs",
+    }.items():
+        assert [name for name in titles if f"  {option} " in sections[name]] == [title]

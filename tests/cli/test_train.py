@@ -1,4 +1,7 @@
+import gzip
 import re
+
+from helpers_institute import write_institute
 
 
 def test_train_keeps_a_model_and_goes_on_from_its_checkpoint(rgat, tmp_path):
@@ -16,3 +19,24 @@ def test_train_keeps_a_model_and_goes_on_from_its_checkpoint(rgat, tmp_path):
         done = rgat("train", "institute", "--out", str(tmp_path / "other"), *wrong)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert not (tmp_path / "other").exists()
+
+
+def test_a_dump_of_any_name_with_invalid_lines_is_read_on_request(rgat, tmp_path):
+    graph, labels = write_institute(tmp_path)
+    dump, model = tmp_path / "dump", str(tmp_path / "m")
+    dump.write_bytes(gzip.compress(b"no triple\n" + graph.read_bytes()))
+    options = ["--labels", str(labels), "--out", model, "--no-comparison", "--epochs", "1"]
+    line = ["train", "--rdf", str(dump), *options]
+    refused = rgat(*line)
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert "or `format` (--format) must be given" in refused.stderr
+    assert "line 1: not valid ntriples" in rgat(*line, "--format", "ntriples").stderr
+    done = rgat(*line, "--format", "ntriples", "--skip-invalid")
+    assert done.returncode == 0, done.stderr
+    assert f"skipped: 1 invalid RDF line, the first: {dump}, line 1: " in done.stdout
+    assert "macro-F1" in done.stdout
+    assert "confusion matrix" in done.stdout
+    predict = ["predict", model, "--format", "ntriples"]
+    assert "--format must be left out here: it is for files of --rdf" in rgat(*predict).stderr
+    graph.rename(tmp_path / "new")
+    assert rgat(*predict, "--rdf", str(tmp_path / "new")).returncode == 0

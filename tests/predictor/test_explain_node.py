@@ -1,3 +1,4 @@
+import dataclasses
 import json
 
 import pytest
@@ -10,6 +11,7 @@ from rgat.models import NodeClassifier
 from rgat.nn import RGATConv
 from rgat.predictor.ensemble import Calibration, Ensemble
 from rgat.predictor.explain_node import agreement, flow, layer_attention, logits_at_equal_share
+from rgat.predictor.text import node_rows, node_sentences
 
 PERSON = "http://institute.example/person/3"
 
@@ -138,6 +140,14 @@ def test_rank_correlation():
     assert agreement([1, 1, 1], [1, 2, 3]) is None
 
 
+def test_effects_of_relations_are_given_in_log_odds_too(node_model):
+    """With logits so large that probabilities are saturated, only log-odds tell relations apart."""
+    sharp = Calibration(node_model.calibration.slope * 30, node_model.calibration.intercept)
+    ranked = dataclasses.replace(node_model, calibration=sharp).explain()
+    assert ranked.log_odds.keys() == ranked.effect.keys()
+    assert max(map(abs, ranked.log_odds.values())) > 10 * max(map(abs, ranked.effect.values())) > 0
+
+
 def test_models_of_another_depth_are_not_explained(node_data):
     predictor = rgat.fit(node_data, max_epochs=1, patience=1, comparison=False, num_layers=3)
     with pytest.raises(ValueError, match="an explanation must be of a model of two layers, got one of 3"):
@@ -149,3 +159,15 @@ def test_a_model_with_embeddings_is_explained(node_data):
     explanation = predictor.explain(PERSON)
     assert explanation.predicted in node_data.classes
     assert sum(explanation.relations.values()) + explanation.own == pytest.approx(1, abs=1e-4)
+
+
+@pytest.mark.parametrize(("probability", "effect"), [(0.98, "effect, points"), (0.995, "log-odds")])
+def test_a_narrow_table_has_the_effect_that_is_not_saturated(node_model, probability, effect):
+    explanation = dataclasses.replace(node_model.explain(PERSON, top=4), probability=probability)
+    columns, rows = node_rows(explanation)
+    assert node_rows(explanation, wide=False) == (
+        ("relation", "source", "target", "attention", effect),
+        [(*row[:4], row[columns.index(effect)]) for row in rows],
+    )
+    said = " ".join(node_sentences(explanation))
+    assert ("read the effects as changes of its log-odds" in said) == (effect == "log-odds")

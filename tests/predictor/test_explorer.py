@@ -1,3 +1,4 @@
+import dataclasses
 import shutil
 
 import pytest
@@ -7,6 +8,7 @@ import rgat
 from rgat.data import NodeData
 from rgat.predictor import explorer
 from rgat.predictor.explorer import write_explorer
+from rgat.predictor.text import SATURATED
 
 PERSON = "http://institute.example/person/3"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -146,3 +148,33 @@ def test_the_page_of_a_molecule_opens(tmp_path, browser, graph_model):
     opened(browser, path)
     assert len(find(browser, "figure svg")) == 2
     assert len(find(browser, "tbody tr")) == 20
+
+
+@browser_test
+def test_the_page_shows_the_effects_at_its_start_and_how_good_the_model_is(tmp_path, browser, node_model):
+    path = tmp_path / "e.html"
+    explanation = node_model.explain(PERSON)
+    write_explorer(node_model, path, PERSON, explanation)
+    opened(browser, path)
+    rows = find(browser, "button.effect")
+    largest = max(explanation.reasons, key=lambda reason: abs(reason.log_odds))
+    shown = [float(row.find_element("css selector", ".number").text) for row in rows]
+    is_saturated = explanation.probability >= SATURATED
+    assert shown[0] == pytest.approx(largest.log_odds if is_saturated else 100 * largest.effect, abs=0.06)
+    assert len(rows) == min(12, len({row.text for row in rows})), "a triple and its inverse are one row"
+    assert rows[0].text.startswith("person/")
+    panel = find(browser, "aside")[0].text
+    assert f"({node_model.report['right']} of {node_model.report['tested']}; 95 % interval" in panel
+    assert "macro-F1" in panel
+    cells = [[cell.text for cell in line.find_elements("css selector", "td")] for line in find(browser, "tr")[1:]]
+    assert [[int(cell) for cell in line[2:]] for line in cells] == node_model.report["confusion"]
+    find(browser, "g.node:not(.centre)")[0].click()
+    assert find(browser, "button.effect") == []
+    assert "Known for person/3 only; for this node: rgat explain MODEL" in find(browser, "aside")[0].text
+    assert browser.get_log("browser") == []
+
+
+def test_a_model_of_an_earlier_version_has_a_page_too(tmp_path, node_model):
+    report = {name: value for name, value in node_model.report.items() if name in ("metric", "scores")}
+    write_explorer(dataclasses.replace(node_model, report=report), tmp_path / "e.html", PERSON)
+    assert '"quality": {"recall": []}' in (tmp_path / "e.html").read_text()

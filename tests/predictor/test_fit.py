@@ -72,10 +72,10 @@ def test_a_search_takes_the_best_by_validation(node_data):
 def test_a_fit_is_compared_with_what_is_simpler(node_data):
     fitted = rgat.fit(node_data, max_epochs=15, patience=15)
     rows = {row["name"]: row for row in fitted.report["comparison"]}
-    assert list(rows) == ["majority vote", "FEAT", "RGCN"]
+    other = {"RGCN": "additive WIRGAT", "additive WIRGAT": "RGCN"}[fitted.config["model"]]
+    assert list(rows) == ["majority vote", "FEAT", other]
     assert rows["majority vote"]["scores"]["train"] < 0.5
-    assert "attention is unlikely to help" in rows["RGCN"]["note"]
-    assert rows["RGCN"]["scores"]["train"] >= 0.99
+    assert rows[other]["scores"]["train"] >= 0.99
 
 
 def test_molecules_are_compared_too_and_calibrated(graph_model):
@@ -177,12 +177,12 @@ def test_a_relation_that_states_the_class_is_a_leak_and_an_identifier_is_not(tmp
 def test_the_description_says_what_was_understood(tmp_path, node_data):
     lines = describe(node_data)
     assert lines[0].startswith("graph: ")
-    assert "48 nodes of 4 classes: climate (" in lines[1]
-    assert lines[2] == "split: 36 train, 12 test"
+    assert "48 nodes of 4 classes: climate (" in "".join(lines)
+    assert "split: 36 train, 12 test" in lines
     table = tmp_path / "m.csv"
     table.write_text("smiles,t,note\nCC,1,a\nCCC,0,b\nC(C,1,c\nCN,,d\n")
     lines = describe(rgat.data.from_smiles(table, skip_invalid=True))
-    assert "skipped: 1 rows with invalid SMILES (lines 4)" in lines
+    assert "skipped: 1 row with invalid SMILES (line 4)" in lines
     assert "task t: 1 positive, 1 negative, 1 missing" in lines
     assert "ignored columns: note" in lines
 
@@ -201,10 +201,10 @@ def test_repeated_and_contradictory_molecules_are_counted(tmp_path):
     table = tmp_path / "m.csv"
     table.write_text("smiles,a\n" + "".join(f"{'C' * n}O,{n % 2}\n" for n in range(1, 30)) + "OCC,1\nOCCC,1\n")
     (said,) = [line for line in describe(from_smiles(table)) if line.startswith("repeated")]
-    assert "2 molecules have several rows, 1 of them with contradictory labels" in said
+    assert "2 molecules with several rows, 1 of them with contradictory labels" in said
 
 
-class CrashError(Exception):
+class CrashError(BaseException):  # as KeyboardInterrupt; a comparison survives any other error
     """The process ends here."""
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import rgat
+from rgat import memory
 from rgat.data import load
 from rgat.predictor import estimates, evaluation, fitting
 from rgat.training import Settings, many
@@ -51,24 +52,32 @@ def test_so_many_folds_are_trained_together_as_fit_in_half_of_the_free_memory(no
 
 
 def test_a_comparison_for_which_memory_is_short_is_left_out_and_says_why(node_data, monkeypatch):
+    monkeypatch.setattr(memory, "free_memory", lambda device: 1000)
     monkeypatch.setattr(fitting, "free_memory", lambda device: 1000)
     fitted = rgat.fit(node_data, **QUICK)
-    majority, feat, rgcn = fitted.report["comparison"]
+    majority, *others = fitted.report["comparison"]
     assert majority["scores"]
-    assert feat["scores"]
-    assert rgcn["scores"] == {}
-    assert rgcn["note"].startswith("left out: it may take 0.0 GiB of memory, and 0.0 GiB are free")
+    assert [row["name"] for row in others] == ["FEAT", "RGCN"]
+    for row in others:
+        assert row["scores"] == {}
+        assert row["note"].startswith("left out: it may take 0.0 GiB of memory, and 0.0 GiB are free")
 
 
 @pytest.mark.parametrize(
-    ("error", "note"), [(MemoryError(), "memory ran out"), (RuntimeError("cannot allocate"), "cannot allocate")]
+    ("error", "note"),
+    [
+        (MemoryError(), "memory ran out"),
+        (RuntimeError("cannot allocate"), "cannot allocate"),
+        (IndexError("out of range"), "out of range"),
+        (AssertionError(), "AssertionError"),
+    ],
 )
 def test_a_comparison_that_fails_leaves_the_model(node_data, monkeypatch, error, note):
     def fail(*arguments):
         raise error
 
     monkeypatch.setitem(evaluation.NODE_BASELINES, "FEAT", fail)
-    monkeypatch.setattr(evaluation, "_rgcn", fail)
+    monkeypatch.setattr(evaluation, "_score", fail)
     rows = rgat.fit(node_data, **QUICK).report["comparison"]
     assert [row["note"] for row in rows] == ["", f"left out: {note}", f"left out: {note}"]
 

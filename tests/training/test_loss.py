@@ -7,6 +7,7 @@ import torch
 
 from rgat.models import NodeClassifier
 from rgat.training import balanced_class_weights, l2_penalty, multi_task_cross_entropy, node_cross_entropy
+from rgat.training.loss import balanced_node_weights
 
 LOGITS = torch.tensor([[0.0, 0.0], [math.log(3), 0.0], [5.0, 5.0], [0.0, math.log(9)]])
 LABELS = torch.tensor([0, 1, -1, 1])
@@ -32,6 +33,19 @@ def test_node_cross_entropy_without_nodes_is_zero_with_a_zero_gradient():
     logits = LOGITS.clone().requires_grad_()
     loss_of(logits, []).sum().backward()
     assert logits.grad.abs().max() == 0
+
+
+def test_node_cross_entropy_is_the_weighted_mean():
+    nodes, weight = torch.tensor([[0, 1, 3]]), torch.tensor([[1.0, 0.0, 0.25]])
+    loss = node_cross_entropy(LOGITS.unsqueeze(0), LABELS.unsqueeze(0), nodes, weight)
+    assert loss.tolist() == pytest.approx([-(math.log(1 / 2) + 0.25 * math.log(9 / 10)) / 1.25])
+
+
+def test_balanced_weights_let_all_classes_count_equally():
+    labels = torch.tensor([0, 0, 0, 2, -1])
+    weights = balanced_node_weights(labels, 4)
+    assert weights.tolist() == pytest.approx([2 / 3, 1, 2, 1])
+    assert weights[labels[:4]].mean() == pytest.approx(1)
 
 
 def task_logits():

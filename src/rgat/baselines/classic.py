@@ -18,6 +18,7 @@ from rgat.baselines.outcome import Outcome
 from rgat.baselines.svm import sklearn_svm
 from rgat.data import MISSING, GraphData
 from rgat.data.dataset import PARTS
+from rgat.memory import require
 from rgat.training import mean_roc_auc
 
 Array = NDArray[np.float32]
@@ -71,6 +72,7 @@ def kernel_svm(data: GraphData, seed: int = 0, *, costs: Sequence[float] = SVM_C
 
 def tanimoto(bits: Array) -> Array:
     """Return the Tanimoto similarity of all pairs of rows: common bits over bits in either; 1 for two empty rows."""
+    require(4 * 4 * len(bits) ** 2)
     both = bits @ bits.T
     either = bits.sum(1)[:, None] + bits.sum(1) - both
     return np.where(either > 0, both / np.maximum(either, 1), np.float32(1))

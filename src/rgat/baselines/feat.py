@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from rgat.baselines.outcome import Outcome
-from rgat.baselines.svm import Array, Ids, classify, labelled, linear_kernel, normalised, original_triples
+from rgat.baselines.svm import Ids, classify, labelled, linear_kernel, normalised, original_triples, scipy_sparse
 from rgat.data import NodeData
 
 COSTS = (0.1, 1.0, 10.0, 100.0, 1000.0)
 
 
-def relation_counts(triples: Ids, entities: Ids, num_relations: int) -> Array:
-    """Return the out-degree of each entity in each relation, then the in-degree, ``[entities, 2 R]``."""
+def relation_counts(triples: Ids, entities: Ids, num_relations: int) -> Any:
+    """Return the out-degree of each entity in each relation, then the in-degree, sparse ``[entities, 2 R]``."""
     row_of = np.full(max(int(triples[:, [0, 2]].max(initial=-1)), int(entities.max(initial=-1))) + 1, -1)
     row_of[entities] = np.arange(len(entities))
-    counts = np.zeros((len(entities), 2 * num_relations))
-    for end, first in ((0, 0), (2, num_relations)):
-        row = row_of[triples[:, end]]
-        np.add.at(counts, (row[row >= 0], first + triples[row >= 0, 1]), 1)
-    return counts
+    row = row_of[triples[:, [0, 2]]]  # [E, 2]
+    column = triples[:, [1]] + np.array([0, num_relations])
+    is_counted = row >= 0
+    row, column = row[is_counted], column[is_counted]
+    shape = (len(entities), 2 * num_relations)
+    return scipy_sparse().coo_matrix((np.ones(len(row)), (row, column)), shape=shape).tocsr()  # sums repeated entries
 
 
 def run(data: NodeData, seed: int = 0, *, costs: tuple[float, ...] = COSTS) -> Outcome:

@@ -19,6 +19,7 @@ from rgat.data import GraphData
 from rgat.data.cache import Arrays, cached
 from rgat.data.dataset import PARTS
 from rgat.data.molecules.smiles import parse_smiles
+from rgat.memory import require
 from rgat.training import balanced_class_weights, multi_task_cross_entropy
 
 FINGERPRINTS = {"num_bits": 1024, "radius": 2}
@@ -28,6 +29,7 @@ SELECTED_ON = "nothing: the settings and the number of epochs are those of Molec
 def fingerprints(data: GraphData) -> Tensor:
     """Return the bits of each molecule, ``[G, bits]`` float32; chirality is ignored."""
     num_bits, radius = FINGERPRINTS["num_bits"], FINGERPRINTS["radius"]
+    require(3 * 4 * num_bits * len(data.graph_names))  # the rows of a part and the solver's copy of them, beside all
 
     def build(molecules: list[Any]) -> Arrays:
         from rdkit.Chem import rdFingerprintGenerator

@@ -14,11 +14,13 @@ from rgat.baselines.outcome import Outcome
 from rgat.data import NodeData
 from rgat.data.dataset import PARTS
 from rgat.data.splits import stratified_folds
+from rgat.memory import require
 from rgat.training import check_parts
 
 Array = NDArray[np.float64]
 Ids = NDArray[np.int64]
 NUM_FOLDS = 5
+COPIES = 4  # of the inner products or features that are alive while a machine is trained on a fold of them
 MOST_PRODUCTS = 5_000  # rows whose inner products are computed, 200 MB; the paper's data sets have at most 1,000
 
 
@@ -61,12 +63,17 @@ def normalised(features: Any) -> Any:
 
 
 def linear_kernel(features: Any) -> Any:
-    """Return the inner products of all rows; for many rows, whose products need too much memory, the features.
+    """Return the inner products of all rows or, for more than ``MOST_PRODUCTS`` rows, the features themselves.
 
-    The features are returned as a sparse matrix, on which a linear machine is trained by another solver.
+    The features are returned as a sparse matrix, on which a linear machine is trained by another solver, in memory
+    linear in the number of rows. Raise if memory is short.
     """
-    if features.shape[0] > MOST_PRODUCTS:
-        return scipy_sparse().csr_matrix(features, dtype=np.float64)
+    count = features.shape[0]
+    if count > MOST_PRODUCTS:
+        features = scipy_sparse().csr_matrix(features, dtype=np.float64)
+        require(COPIES * (features.data.nbytes + features.indices.nbytes + features.indptr.nbytes))
+        return features
+    require(COPIES * 8 * count**2)
     product = features @ features.T
     return np.asarray(product.toarray() if hasattr(product, "toarray") else product, dtype=np.float64)
 

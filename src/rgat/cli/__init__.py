@@ -19,6 +19,7 @@ except ImportError as error:  # pragma: no cover
     ) from error
 
 from rgat.cli import baseline, data, demo, doctor, explain, predict, report, reproduce, search, train
+from rgat.cli.options import GroupedCommand
 
 app = typer.Typer(
     help="Learn from relational graphs with relational graph attention networks.\n\n\b\nExample:\n  rgat demo",
@@ -48,7 +49,7 @@ def _root(
 
 
 for command in (demo.demo, train.train, predict.predict, explain.explain):
-    app.command()(command)
+    app.command(cls=GroupedCommand)(command)
 app.add_typer(data.app, name="data")
 for command in (search.search, reproduce.reproduce, baseline.baseline, report.report, doctor.doctor):
     app.command()(command)

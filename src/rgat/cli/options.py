@@ -2,21 +2,65 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable
 from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from typer import Argument, Option
+from typer.core import TyperCommand
 
 DATA_NAME = Argument(metavar="DATA", help="A data set that `rgat data list` shows.")
 DataName = Annotated[str, DATA_NAME]
 OptionalDataName = Annotated[str | None, DATA_NAME]
 ModelFolder = Annotated[Path, Argument(metavar="MODEL", help="A folder that `rgat train` wrote.")]
 SmilesColumn = Annotated[str | None, Option(metavar="NAME", help="Column that holds the SMILES.  [default: smiles]")]
+RdfFormat = Annotated[
+    str | None,
+    Option(metavar="NAME", help="Format of --rdf, if file names do not tell: ntriples, turtle, rdfxml, jsonld, ..."),
+]
 AsJson = Annotated[bool, Option("--json", help="Print one JSON object.")]
 Workers = Annotated[int | None, Option(min=1, metavar="N", help="Number of processes.  [default: one per core]")]
+
+
+# Titles of the groups on a help page, by dataclass; fields named here belong to the training, whatever their dataclass.
+PANELS = {
+    "GraphFiles": "Your graph",
+    "MoleculeFile": "Your molecules",
+    "ModelOptions": "Model",
+    "FitOptions": "Training",
+    "NodeOptions": "Models of nodes",
+    "MoleculeOptions": "Models of molecules",
+}
+TRAINING = ("max_epochs", "patience", "learning_rate", "batch_size", "fanouts", "validate_every", "kernel_l2")
+
+
+class GroupedCommand(TyperCommand):
+    """A command whose help page lists its options in groups, those of the command itself first."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write a section for each group."""
+        sections: dict[str, list[Any]] = {"Arguments": [], "Options": []}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            own = "Arguments" if parameter.param_type_name == "argument" else "Options"
+            if record is not None:
+                sections.setdefault(getattr(parameter, "rich_help_panel", None) or own, []).append(record)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
+def _in_panel(group: Any, field: inspect.Parameter) -> inspect.Parameter:
+    """Return the parameter of a field with the title of its group on the help page."""
+    title = "Training" if field.name in TRAINING else PANELS.get(group.__name__)
+    kind, option, *_ = get_args(field.annotation)
+    option = copy.copy(option)  # commands share some options
+    option.rich_help_panel = title
+    return field.replace(annotation=Annotated[kind, option])
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
@@ -26,7 +70,12 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     """
     parameters = inspect.signature(command, eval_str=True).parameters
     groups: dict[str, Any] = {name: p.annotation for name, p in parameters.items() if is_dataclass(p.annotation)}
-    fields = {name: inspect.signature(group, eval_str=True).parameters for name, group in groups.items()}
+    fields = {
+        name: {
+            field.name: _in_panel(group, field) for field in inspect.signature(group, eval_str=True).parameters.values()
+        }
+        for name, group in groups.items()
+    }
 
     def call_grouped(**values: Any) -> None:
         filled = {name: groups[name](**{field: values.pop(field) for field in fields[name]}) for name in groups}

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from typer import Option
 
-from rgat.cli.options import ModelFolder, SmilesColumn, grouped
+from rgat.cli.options import ModelFolder, RdfFormat, SmilesColumn, grouped
 from rgat.cli.printing import print_line, print_table, step_bars
 
 
@@ -25,6 +25,7 @@ class NodeOptions:
         list[Path] | None,
         Option(metavar="FILE", help="RDF file with triples added since training, may be repeated; or a store."),
     ] = None
+    format: RdfFormat = None
     predicate: Annotated[str | None, Option(metavar="IRI", help="Predicate to write to an .nt file.")] = None
 
 

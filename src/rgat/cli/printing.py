@@ -38,6 +38,13 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], text_colu
     console.print(table, highlight=False)
 
 
+def print_class_tables(tables: Sequence[tuple[str, Sequence[str], Sequence[Sequence[str]]]]) -> None:
+    """Print tables with a title each: the scores of classes, whose first two columns are text, and their confusions."""
+    for title, columns, rows in tables:
+        print_line(title)
+        print_table(columns, rows, text_columns=1 if columns[0] == "" else 2)
+
+
 def mean_and_spread(values: Sequence[float]) -> str:
     """Return mean and standard deviation in percent, as a cell of a table; "-" without values."""
     if not values:

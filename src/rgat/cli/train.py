@@ -11,8 +11,8 @@ from typing import Annotated
 from typer import Option
 
 from rgat.cli import printing
-from rgat.cli.options import OptionalDataName, SmilesColumn, grouped
-from rgat.cli.printing import print_line, print_table, step_bars
+from rgat.cli.options import OptionalDataName, RdfFormat, SmilesColumn, grouped
+from rgat.cli.printing import print_class_tables, print_line, print_table, step_bars
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ class GraphFiles:
         Option(metavar="LIST", help="Node features: types, degrees, literals, or several of them with commas."),
     ] = None
     skip_unknown: Annotated[bool, Option("--skip-unknown", help="Drop labels of unknown nodes.")] = False
+    format: RdfFormat = None
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,9 @@ class MoleculeFile:
         Option("--threshold", metavar="COLUMN=VALUE", help="Count values of at least VALUE as positive."),
     ] = None
     split: Annotated[str, Option(metavar="KIND", help="Split of the molecules: random or scaffold.")] = "random"
-    skip_invalid: Annotated[bool, Option("--skip-invalid", help="Drop rows with invalid SMILES.")] = False
+    skip_invalid: Annotated[
+        bool, Option("--skip-invalid", help="Drop rows with invalid SMILES, or invalid RDF lines.")
+    ] = False
     relaxed: Annotated[bool, Option("--relaxed", help="Accept unusual valences.")] = False
 
 
@@ -159,7 +162,7 @@ def train(
     from rgat.predictor import files as own_data
     from rgat.predictor.estimates import GraphSize, forecast, sampling_for
     from rgat.predictor.inspection import describe
-    from rgat.predictor.text import comparison_rows, performance
+    from rgat.predictor.text import class_tables, comparison_rows, performance
     from rgat.training.configuration import check_options
     from rgat.training.distributed import joined_processes, processes
 
@@ -193,5 +196,6 @@ def train(
             predictor = own_data.train(read, out, progress=progress, **asked)
     rows, notes = comparison_rows(predictor)
     print_table((f"{predictor.report['metric']}, %", "train", "test"), rows)
+    print_class_tables(class_tables(predictor))
     for line in (*performance(predictor), *notes, f"The model is in {out}; use it with `rgat predict {out}`."):
         print_line(line)

@@ -10,6 +10,7 @@ import bz2
 import gzip
 import hashlib
 import io
+import lzma
 import os
 import platform
 import re
@@ -30,12 +31,34 @@ os.umask(_MASK)
 _TEMPORARY = re.compile(r"\.rgat-(?P<host>[0-9a-f]{8})-(?P<pid>\d+)-\w+\.part")
 _STALE_SECONDS = 86_400  # a temporary file unchanged for a day belongs to a dead process
 _MAX_SLUG = 80  # characters before the digest; file systems allow 255, and suffixes follow
-COMPRESSIONS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open}
 PIECE = 1 << 18  # bytes read and checked at a time
 MAX_LINE_BYTES = 15 << 20  # of a line or an RDF term; the RDF parser fails at 16 MiB without naming a line
 MAX_RATIO = 200  # unpacked bytes per packed byte, beyond SPARE; text has 5 to 50, a decompression bomb 1,000
 SPARE = 1 << 24
 
+
+def _open_zstd(file: IO[bytes]) -> IO[bytes]:
+    try:
+        from compression import zstd  # in Python 3.14 and later
+    except ImportError:
+        try:
+            from backports import zstd  # the same for earlier versions
+        except ImportError as error:
+            raise ImportError(
+                "files compressed by Zstandard need backports.zstd; install it with `pip install backports.zstd`, or "
+                "unpack the file first"
+            ) from error
+    opened: IO[bytes] = zstd.open(file)
+    return opened
+
+
+COMPRESSIONS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": _open_zstd}
+_MAGIC = {  # first bytes of a compressed file; that of bzip2 has its block size between
+    re.compile(rb"\x1f\x8b\x08"): ".gz",
+    re.compile(rb"BZh[1-9]1AY&SY"): ".bz2",
+    re.compile(rb"\xfd7zXZ\x00"): ".xz",
+    re.compile(rb"\x28\xb5\x2f\xfd"): ".zst",
+}
 Check = Callable[[bytes], None]  # receives the next bytes of a file, and raises to refuse the file
 
 
@@ -61,18 +84,29 @@ class LineLimit:
 
 
 class _Checked(io.RawIOBase):
-    """The bytes of a file, decompressed by its suffix and checked piece by piece."""
+    """The bytes of a file, decompressed as its first bytes or else its suffix tell, and checked piece by piece."""
 
-    def __init__(self, file: IO[bytes], path: Path, checks: tuple[Check, ...]) -> None:
+    def __init__(self, file: io.BufferedReader, path: Path, checks: tuple[Check, ...]) -> None:
         self.file, self.path, self.checks, self.size = file, path, checks, 0
-        self.content: IO[bytes] = COMPRESSIONS.get(path.suffix, lambda file: file)(file)
+        first = file.peek(16)
+        suffix = next((suffix for magic, suffix in _MAGIC.items() if magic.match(first)), path.suffix)
+        try:
+            self.content: IO[bytes] = COMPRESSIONS.get(suffix, lambda file: file)(file)
+        except ImportError:
+            file.close()
+            raise
         self.measured = self.content is not self.file and self.file.seekable()
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        piece = self.content.read(len(buffer))
+        try:
+            piece = self.content.read(len(buffer))
+        except (OSError, MemoryError):
+            raise
+        except Exception as error:  # each decompressor has its own classes
+            raise OSError(None, f"the compressed data are damaged: {error}") from error
         self.size += len(piece)
         if self.measured and self.size > max(SPARE, MAX_RATIO * self.file.tell()):
             raise UnreadableError(
@@ -91,7 +125,7 @@ class _Checked(io.RawIOBase):
 
 
 def open_bytes(path: Path, *checks: Check) -> io.BufferedReader:
-    """Open a file, decompressed by its suffix; ``checks`` receive all bytes before the reader does."""
+    """Open a file, decompressed if need be, whatever its name; ``checks`` receive all bytes before the reader does."""
     return io.BufferedReader(_Checked(path.open("rb"), path, checks), PIECE)
 
 

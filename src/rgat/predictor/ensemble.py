@@ -40,7 +40,8 @@ class Calibration:
 def calibrate_nodes(logits: Tensor, labels: Tensor) -> Calibration:
     """Fit one slope to the logits ``[n, classes]`` and labels ``[n]`` of held-out nodes.
 
-    Node losses have no class weights, and held-out nodes are too few for more parameters.
+    Intercepts stay 0: held-out nodes are too few for more parameters. With balanced class weights, probabilities are
+    thus those of a population in which all classes are equally frequent.
     """
     logits = logits.double().cpu()
     zero = torch.zeros(logits.shape[1], dtype=torch.float64)

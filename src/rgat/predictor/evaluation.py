@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,18 +14,26 @@ from rgat.baselines import GRAPH_BASELINES, NODE_BASELINES
 from rgat.data import MISSING, GraphData, NodeData
 from rgat.data.dataset import PARTS
 from rgat.models import Model
-from rgat.predictor.predictor import NodePredictor, Predictor
+from rgat.predictor.ensemble import Ensemble
+from rgat.predictor.predictor import NodePredictor, Predictor, make_predictor
 from rgat.training import accuracy, graph_logits, mean_pr_auc, mean_roc_auc, node_logits, roc_auc_per_task
 from rgat.training.configuration import Config
 
 REPLICATES = 200  # of the bootstrap
 QUANTILE = 1.959964  # of the normal distribution, for 95 %
-MEMORISED = 0.99  # training score of an RGCN that leaves attention nothing to gain
 LOGISTIC = "logistic regression"
 OF_ATTENTION = (  # options that an RGCN does not have
     *("heads", "num_attention_bases", "attention_l2_1", "attention_l2_2", "attention_channels"),
     *("edge_dim", "negative_slope"),
 )
+
+
+class Rival(NamedTuple):
+    """A model trained for comparison."""
+
+    ensemble: Ensemble
+    training: list[dict[str, Any]]  # as in a report
+    valid: float  # mean validation score
 
 
 def evaluate(predictor: Predictor, data: NodeData | GraphData) -> dict[str, Any]:
@@ -56,7 +64,31 @@ def _evaluate_nodes(predictor: NodePredictor, data: NodeData) -> dict[str, Any]:
     if "test" in scores:
         count = len(labelled["test"])
         report |= {"tested": count, "right": round(scores["test"] * count), "interval": wilson(scores["test"], count)}
+        predicted = logits["test"].argmax(1)
+        report |= score_classes(confusion_matrix(data.labels[labelled["test"]], predicted, len(data.classes)))
     return report
+
+
+def confusion_matrix(labels: Tensor, predicted: Tensor, num_classes: int) -> Tensor:
+    """Return how many examples of each class (row) were predicted as each class (column)."""
+    return torch.bincount(labels * num_classes + predicted, minlength=num_classes**2).view(num_classes, num_classes)
+
+
+def score_classes(confusion: Tensor) -> dict[str, Any]:
+    """Return the scores of each class and their means, as plain values.
+
+    ``recall`` is None for a class without examples and ``precision`` for one that is never predicted. Means are over
+    the classes that have a value: ``balanced_accuracy`` of recall, ``macro_f1`` of F1.
+    """
+    right, of_class, as_class = confusion.diagonal().double(), confusion.sum(1), confusion.sum(0)
+    shares = {"recall": right / of_class, "precision": right / as_class, "f1": 2 * right / (of_class + as_class)}
+    lists = {name: [None if math.isnan(x) else x for x in values.tolist()] for name, values in shares.items()}
+    return {
+        "balanced_accuracy": float(shares["recall"].nanmean()),
+        "macro_f1": float(shares["f1"].nanmean()),
+        "classes": lists,
+        "confusion": confusion.tolist(),
+    }
 
 
 def _evaluate_test_graphs(logits: Tensor, labels: Tensor, tasks: tuple[str, ...]) -> dict[str, Any]:
@@ -87,17 +119,24 @@ def bootstrap(statistic: Callable[[Tensor], float], count: int, seed: int = 0) -
 
 
 def compare(
-    data: NodeData | GraphData, config: Config, seed: int, train: Callable[[Config, str], Model]
-) -> list[dict[str, Any]]:
-    """Return a row for each system: its name, its scores by part, and a note on them.
+    data: NodeData | GraphData, config: Config, seed: int, train: Callable[[Config, str], Rival]
+) -> tuple[list[dict[str, Any]], Rival | None]:
+    """Return a row for each system, with its name, its scores by part and a note, and the rival that was trained.
 
     ``train`` trains one model of a configuration; a system that fails gets a row that says why.
     """
+    rivals: list[Rival] = []
+
+    def rgcn() -> tuple[dict[str, float], str]:
+        shared = {name: value for name, value in config.items() if name not in OF_ATTENTION}
+        rivals.append(train(shared | {"model": "RGCN"}, "an RGCN to compare with"))
+        return _score(rivals[0].ensemble.members[0], data), ""
+
     simple, baselines = ("FEAT", NODE_BASELINES) if isinstance(data, NodeData) else (LOGISTIC, GRAPH_BASELINES)
     systems: dict[str, Callable[[], tuple[dict[str, float], str]]] = {
         "majority vote": lambda: (_majority(data), ""),
         simple: lambda: (baselines[simple](data, seed).scores(data), ""),
-        "RGCN": lambda: _rgcn(data, config, train),
+        "RGCN": rgcn,
     }
     if isinstance(data, NodeData) and data.is_stored:
         del systems[simple]  # it needs all triples in memory
@@ -107,11 +146,12 @@ def compare(
             continue
         try:
             scores, note = run()
-        except (ImportError, ValueError, RuntimeError, MemoryError) as error:  # the predictor does not depend on it
-            reason = "memory ran out" if isinstance(error, MemoryError) else str(error).partition("\n")[0]
+        except Exception as error:  # the predictor does not depend on it
+            message = str(error).partition("\n")[0] or type(error).__name__
+            reason = "memory ran out" if isinstance(error, MemoryError) else message
             scores, note = {}, f"left out: {reason}"
         rows.append({"name": name, "scores": nan_to_none(scores), "note": note})
-    return rows
+    return rows, rivals[0] if rivals else None
 
 
 def _majority(data: NodeData | GraphData) -> dict[str, float]:
@@ -123,11 +163,8 @@ def _majority(data: NodeData | GraphData) -> dict[str, float]:
     return {part: float(hit.double().mean()) for part, hit in hits.items() if len(hit)}
 
 
-def _rgcn(
-    data: NodeData | GraphData, config: Config, train: Callable[[Config, str], Model]
-) -> tuple[dict[str, float], str]:
-    shared = {name: value for name, value in config.items() if name not in OF_ATTENTION}
-    model = train(shared | {"model": "RGCN"}, "an RGCN to compare with")
+def _score(model: Model, data: NodeData | GraphData) -> dict[str, float]:
+    """Return the metric of a model on each part that is not empty."""
     scores = {}
     for part in PARTS:
         ids = getattr(data, part)
@@ -135,8 +172,30 @@ def _rgcn(
             scores[part] = accuracy(node_logits(model, data, nodes=ids), data.labels[ids])
         elif len(ids) and isinstance(data, GraphData):
             scores[part] = mean_roc_auc(graph_logits(model, data.graphs, ids), data.labels[ids])
-    fits = "it fits the training part without attention, so attention is unlikely to help on these data"
-    return scores, fits if scores["train"] >= MEMORISED else ""
+    return scores
+
+
+def keep_best(predictor: Predictor, rival: Rival, data: NodeData | GraphData, valid: float, is_free: bool) -> Predictor:
+    """Return the predictor or, if ``is_free`` and it has a higher validation score, its rival; note the selection.
+
+    Test scores select nothing. Equal validation scores keep the predictor.
+    """
+    asked, other = predictor.config["model"], rival.ensemble.config["model"]
+    is_replaced = is_free and rival.valid > valid
+    where = "of the validation part" if len(data.valid) else "in cross-validation inside the training part"
+    predictor.report["selection"] = {
+        "on": f"{predictor.report['metric']} {where}",
+        "scores": nan_to_none({asked: valid, other: rival.valid}),
+        "selected": other if is_replaced else asked,
+    }
+    if not is_replaced:
+        return predictor
+    kept = make_predictor(rival.ensemble, data)
+    rows = [row for row in predictor.report["comparison"] if row["name"] != other]
+    rows.append({"name": asked, "scores": nan_to_none(predictor.report["scores"]), "note": ""})
+    kept.report.update(predictor.report | evaluate(kept, data))
+    kept.report.update(training=rival.training, comparison=rows)
+    return kept
 
 
 def nan_to_none(scores: Mapping[str, float]) -> dict[str, float | None]:

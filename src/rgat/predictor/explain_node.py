@@ -95,6 +95,12 @@ class NodeExplanation(Explanation):
     agreement: float | None
     num_edges: int  # in the receptive field
     choice: float
+    titles: dict[str, str] = dataclasses.field(default_factory=dict)  # `rdfs:label` of what is named here
+
+    def names(self) -> list[str]:
+        """Return all names that the explanation mentions."""
+        edges = (name for reason in self.reasons for name in (reason.relation, reason.source, reason.target))
+        return [self.node, self.predicted, *([] if self.label is None else [self.label]), *edges]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,8 +109,10 @@ class RelationImportance(Explanation):
 
     attention: dict[str, float]  # share of each relation, both directions together
     effect: dict[str, float]  # mean change of the predicted class's probability without the relation
+    log_odds: dict[str, float]  # the same change in log-odds, which do not saturate
     changed: dict[str, float]  # share of the nodes whose predicted class changes without the relation
     nodes: int  # number of labelled nodes
+    titles: dict[str, str] = dataclasses.field(default_factory=dict)  # `rdfs:label` of relations
 
 
 def explain_node(ensemble: Ensemble, data: NodeData, node: int, top: int = 20, by: str = "strength") -> NodeExplanation:
@@ -166,14 +174,16 @@ def explain_relations(ensemble: Ensemble, data: NodeData) -> RelationImportance:
     shares = _sum_by_relation(attention.edges, graph.edge_type, base)
     before = ensemble.probabilities(ensemble.member_logits(data.x, graph)[:, nodes])
     predicted = before.argmax(1, keepdim=True)
-    effect, changed = {}, {}
+    effect, log_odds, changed = {}, {}, {}
     for name in shares:
         removed = torch.tensor([relation for relation, other in enumerate(base) if other == name])
         kept = graph.with_edges(~torch.isin(graph.edge_type, removed))
         after = ensemble.probabilities(ensemble.member_logits(data.x, kept)[:, nodes])
         effect[name] = float((after.gather(1, predicted) - before.gather(1, predicted)).mean())
+        odds = (_log_odds(each.gather(1, predicted)) for each in (after, before))
+        log_odds[name] = float((next(odds) - next(odds)).mean())
         changed[name] = float((after.argmax(1) != predicted.squeeze(1)).double().mean())
-    return RelationImportance(shares, effect, changed, len(nodes))
+    return RelationImportance(shares, effect, log_odds, changed, len(nodes))
 
 
 def _sum_by_relation(shares: Tensor, edge_type: Tensor, names: Sequence[str]) -> dict[str, float]:

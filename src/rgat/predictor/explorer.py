@@ -1,4 +1,7 @@
-"""Write a self-contained page to browse a graph: colours are relations, widths attention, fills classes."""
+"""Write a self-contained page to browse a graph and the reasons for a prediction.
+
+Colours are relations, widths attention, fills classes. Effects are listed for the node at which the page opens.
+"""
 
 from __future__ import annotations
 
@@ -12,28 +15,40 @@ import torch
 from torch import Tensor
 
 from rgat.data import MISSING
+from rgat.data.dataset import INVERSE
 from rgat.data.files import write_atomically
-from rgat.predictor.explain_node import layer_attention
+from rgat.predictor.explain_node import ORDERS, NodeExplanation, explain_node, layer_attention
 from rgat.predictor.predictor import NodePredictor
-from rgat.predictor.text import short
+from rgat.predictor.text import SATURATED
+from rgat.predictor.words import titled
 
 MAX_EDGES = 400_000  # about ten megabytes; of larger graphs, the edges nearest to the start node
 
 
-def write_explorer(predictor: NodePredictor, path: str | PathLike[str], node: str | None = None) -> None:
-    """Write the page; it opens at ``node``, by default the first labelled one."""
+def write_explorer(
+    predictor: NodePredictor,
+    path: str | PathLike[str],
+    node: str | None = None,
+    explanation: NodeExplanation | None = None,
+) -> None:
+    """Write the page; it opens at ``node``, by default the first labelled one, with the effects of its edges.
+
+    ``explanation`` is that of the node, if it is known already.
+    """
     path = Path(path)
     if path.suffix != ".html":
         raise ValueError(f"{path}: a page must go to a file that ends in .html")
     labelled = (predictor.data.labels != MISSING).nonzero().squeeze(1).tolist()
     start = predictor.find(node) if node is not None else next(iter(labelled), 0)
-    content = json.dumps(_content(predictor, start), ensure_ascii=False).replace("<", "\\u003c")
+    explanation = explanation or explain_node(predictor, predictor.data, start)
+    content = _content(predictor, start) | _effects(predictor, explanation) | _quality(predictor)
+    text = json.dumps(content, ensure_ascii=False).replace("<", "\\u003c")
     template = Path(__file__).with_name("explorer.html").read_text(encoding="utf-8")
-    write_atomically(path, template.replace('"<!--content-->"', content, 1).encode())
+    write_atomically(path, template.replace('"<!--content-->"', text, 1).encode())
 
 
 def _content(predictor: NodePredictor, start: int) -> dict[str, Any]:
-    data, graph = predictor.data, predictor.data.graph
+    data, graph, titles = predictor.data, predictor.data.graph, predictor.titles
     attention = torch.stack([(a + b) / 2 for a, b in layer_attention(predictor, data.x, graph)]).mean(0)
     edges = _nearest(graph.edge_index, start, MAX_EDGES)
     source, target = graph.edge_index[:, edges]
@@ -45,10 +60,10 @@ def _content(predictor: NodePredictor, start: int) -> dict[str, Any]:
         "name": data.name,
         "start": int(page_id[start]),
         "left_out": int((graph.edge_index[0] != graph.edge_index[1]).sum()) - len(edges),
-        "classes": [short(name) for name in data.classes],
-        "relations": [short(name) for name in data.relation_names],
+        "classes": [titled(name, titles) for name in data.classes],
+        "relations": [titled(name, titles) for name in data.relation_names],
         "names": [data.node_names[i] for i in nodes.tolist()],
-        "short": [short(data.node_names[i]) for i in nodes.tolist()],
+        "short": [titled(data.node_names[i], titles) for i in nodes.tolist()],
         "source": _packed(page_id[source]),
         "target": _packed(page_id[target]),
         "relation": _packed(graph.edge_type[edges]),
@@ -57,6 +72,32 @@ def _content(predictor: NodePredictor, start: int) -> dict[str, Any]:
         "probability": _packed((1e4 * probability).round()),
         "label": _packed(data.labels[nodes]),
     }
+
+
+def _effects(predictor: NodePredictor, explanation: NodeExplanation) -> dict[str, Any]:
+    """Return the triples that the prediction of the start node rests on, the largest effect first.
+
+    A triple and its inverse are removed together, so that they are one row here, with the attention of both.
+    """
+    rows: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for reason in sorted(explanation.reasons, key=ORDERS["effect"], reverse=True):
+        ends = (reason.source, reason.target)
+        if reason.relation.startswith(INVERSE):
+            ends = (reason.target, reason.source)
+        triple = (ends[0], reason.relation.removeprefix(INVERSE), ends[1])
+        other = reason.target if reason.source == explanation.node else reason.source
+        row = {"triple": [titled(name, predictor.titles) for name in triple], "other": other, "attention": 0.0}
+        row |= {"points": 100 * reason.effect, "log_odds": reason.log_odds}
+        rows.setdefault(triple, row)["attention"] += reason.attention
+    return {"reasons": list(rows.values()), "saturated": explanation.probability >= SATURATED}
+
+
+def _quality(predictor: NodePredictor) -> dict[str, Any]:
+    """Return the scores of the test part, without those that an earlier version did not write."""
+    report = predictor.report
+    names = ("right", "tested", "interval", "macro_f1", "balanced_accuracy", "confusion")
+    recall = report.get("classes", {}).get("recall", [])
+    return {"quality": {name: report[name] for name in names if name in report} | {"recall": recall}}
 
 
 def _nearest(edge_index: Tensor, start: int, limit: int) -> Tensor:

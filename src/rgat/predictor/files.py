@@ -29,6 +29,7 @@ from rgat.predictor.folder import NAME as PREDICTOR
 from rgat.predictor.predictions import PREDICTED, Predictions
 from rgat.predictor.predictor import MoleculePredictor, NodePredictor, Predictor
 from rgat.predictor.streaming import predict_file
+from rgat.predictor.words import counted
 from rgat.training.checkpoint import NAME as CHECKPOINT
 from rgat.training.checkpoint import has_checkpoint
 from rgat.training.configuration import read_config, read_option
@@ -42,7 +43,7 @@ LABELS = (
 )
 OPTIONS = {
     "smiles": ("smiles_column", "tasks", "thresholds", "split", "skip_invalid", "relaxed"),
-    "rdf": (*LABELS, "drop_predicates", "features"),
+    "rdf": (*LABELS, "drop_predicates", "features", "skip_invalid", "format"),
 }
 TEST_SHARE = 0.2  # of the labelled nodes, if no test labels are given
 
@@ -167,7 +168,8 @@ def read(
 def _refuse_foreign(kind: str, given: Mapping[str, Any]) -> None:
     """Raise if an option is given that does not apply to this kind of data."""
     for other, words in OPTIONS.items():
-        foreign = [word for word in words if given.get(word) and given[word] != "random"]
+        own = OPTIONS.get(kind, ())
+        foreign = [word for word in words if word not in own and given.get(word) and given[word] != "random"]
         if other != kind and foreign:
             option = {"thresholds": "threshold", "drop_predicates": "drop"}.get(foreign[0], foreign[0])
             raise ValueError(
@@ -232,6 +234,7 @@ def predict(
     nodes: Path_ | None = None,
     kind: str | None = None,
     rdf: Sequence[Path_] | None = None,
+    format: str | None = None,  # noqa: A002
     predicate: str | None = None,
     smiles: str | None = None,
     smiles_column: str | None = None,
@@ -241,7 +244,7 @@ def predict(
 ) -> tuple[Predictions | None, list[str]]:
     """Predict nodes or molecules; return the predictions (None if written to a file in parts), and lines to print."""
     names = read_nodes(node or (), nodes)
-    of_nodes = {"--node": names, "--type": kind, "--rdf": rdf, "--predicate": predicate}
+    of_nodes = {"--node": names, "--type": kind, "--rdf": rdf, "--format": format, "--predicate": predicate}
     of_molecules = {"--smiles-column": smiles_column, "--workers": workers, "--resume": resume}
     if isinstance(predictor, NodePredictor):
         if smiles is not None:
@@ -251,7 +254,9 @@ def predict(
             refuse({"--type": kind}, "all nodes, not for those that are named")
         if out is None or Path(out).suffix != ".nt":
             refuse({"--predicate": predicate}, "an --out that ends in .nt")
-        predictions = predictor.predict(names, type=kind, rdf=list(rdf) if rdf else None)
+        if not rdf:
+            refuse({"--format": format}, "files of --rdf")
+        predictions = predictor.predict(names, type=kind, rdf=list(rdf) if rdf else None, format=format)
     elif smiles is None:
         raise ValueError("this is a model of molecules: give --smiles, a file or a SMILES")
     else:
@@ -262,8 +267,8 @@ def predict(
             options: dict[str, Any] = {"smiles_column": smiles_column, "workers": workers, "resume": resume}
             summary = predict_file(predictor, smiles, out, **options, progress=progress)
             resumed = f", {summary.resumed:,} of them resumed" if summary.resumed else ""
-            bad = f"; {summary.invalid:,} are invalid SMILES and marked so" if summary.invalid else ""
-            return None, [f"{summary.molecules:,} molecules are in {out}{resumed}{bad}"]
+            bad = f"; invalid SMILES, marked so: {summary.invalid:,}" if summary.invalid else ""
+            return None, [f"{counted(summary.molecules, 'molecule')} written to {out}{resumed}{bad}"]
         refuse(of_molecules, "a file of molecules")
         if Path(smiles).suffix in (".csv", ".tsv", ".smi", ".txt", ".gz"):
             raise ValueError(f"{smiles} must be an existing file or a SMILES")
@@ -273,7 +278,7 @@ def predict(
     notes = list(predictions.notes)
     if out is not None:
         predictions.save(out, predicate or PREDICTED)
-        notes.append(f"{len(predictions):,} predictions are in {out}")
+        notes.append(f"{counted(len(predictions), 'prediction')} written to {out}")
     return predictions, notes
 
 
@@ -319,6 +324,8 @@ def explain(
     refuse({"--task": task}, "molecules")
     if node is None:
         refuse({"--by": by if by != "strength" else None}, "the edges of a --node")
+    reasons = predictor.explain(node, top=top, by=by)
     if page is not None:
-        write_explorer(predictor, page, node)
-    return predictor.explain(node, top=top, by=by)
+        known = reasons if isinstance(reasons, NodeExplanation) else None
+        write_explorer(predictor, page, node, known)
+    return reasons

@@ -28,7 +28,7 @@ from rgat.data.splits import stratified_folds, stratified_parts
 from rgat.memory import free_memory
 from rgat.models import Model
 from rgat.predictor.ensemble import Calibration, Ensemble, calibrate_graphs, calibrate_nodes
-from rgat.predictor.evaluation import compare, evaluate, nan_to_none
+from rgat.predictor.evaluation import Rival, compare, evaluate, keep_best, nan_to_none
 from rgat.predictor.inspection import check
 from rgat.predictor.predictor import Predictor, make_predictor
 from rgat.training import has_checkpoint, load_checkpoint, save_checkpoint
@@ -78,7 +78,8 @@ def fit(
         search: number of configurations to try first, on validation data; 0 takes the given or default one.
         seed: the seed of everything random.
         comparison: also train simpler systems on the same split, for the predictor's ``report``; several processes
-            leave this out.
+            leave this out. If one of these, an RGCN, has a higher validation score, it becomes the predictor, unless
+            ``model`` is given or ``ensemble`` is above 1.
         device: where to train.
         progress: called with the current step and its finished share, from 0 to 1.
         checkpoint: a folder where an interrupted fit resumes. It keeps what the fit was asked for, the results of
@@ -107,7 +108,10 @@ def fit(
     if keep is not None:
         keep(predictor)
     if comparison and processes().number == 1:
-        predictor.report["comparison"] = compare(data, config, seed, trainer.train_rival)
+        predictor.report["comparison"], rival = compare(data, config, seed, trainer.train_rival)
+        if rival is not None:
+            is_free = ensemble == 1 and "model" not in options
+            predictor = keep_best(predictor, rival, data, trainer.valid_score(config, results), is_free)
     trainer.fold_results.remove()
     return predictor
 
@@ -211,12 +215,19 @@ class _Trainer:
         members, results = self.run(step, datas, config, settings, seeds, checkpoint=checkpoint)
         return Ensemble(members, config, calibration or self._calibrate(members), {}), results
 
-    def train_rival(self, config: Config, step: str) -> Model:
+    def train_rival(self, config: Config, step: str) -> Rival:
         """Train one model to compare with; raise if memory is short."""
         needed, free = bytes_needed(self._job(self.data, config)), free_memory(self.device)
         if needed > free and config.get("fanouts") is None:
             raise ValueError(f"it may take {needed / 2**30:.1f} GiB of memory, and {free / 2**30:.1f} GiB are free")
-        return self.train(config, 1, step)[0].members[0]
+        ensemble, results = self.train(config, 1, step)
+        return Rival(ensemble, [_summary(result) for result in results], self.valid_score(config, results))
+
+    def valid_score(self, config: Config, results: Sequence[Result]) -> float:
+        """Return the mean metric over the folds of cross-validation, or of the members on the validation part."""
+        best = [found[0] for fold in range(len(self.folds)) if (found := self.fold_results.get(config, fold))]
+        scores = [point.valid_metric for point in best] or [result.scores["valid"] for result in results]
+        return statistics.mean(scores)
 
     def _calibrate(self, members: list[Model]) -> Calibration:
         """Calibrate on the validation part."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+import torch
 
 from rgat.data import MISSING, GraphData, NodeData
 from rgat.data.dataset import PARTS
+from rgat.data.rdf import leaks
+from rgat.data.rdf.leaks import Facts, Leak
+from rgat.predictor.words import counted, listed
 
-LEAK_ACCURACY = 0.95  # a relation that alone reaches this accuracy probably states the class
-MIN_COVERAGE = 0.5  # share of the labelled nodes that such a relation has to reach
-MAX_VALUES = 3  # per class: a relation that states the class has about as many values as there are classes
 MIN_EXAMPLES = 2  # training nodes of each class
 
 
@@ -57,31 +58,39 @@ def describe(data: NodeData | GraphData) -> list[str]:
     parts = ", ".join(f"{len(getattr(data, part)):,} {part}" for part in PARTS if len(getattr(data, part)))
     provenance = data.provenance
     if isinstance(data, NodeData):
-        features = "one-hot" if data.x is None else f"{data.x.shape[1]} node features"
+        features = "one-hot" if data.x is None else counted(data.x.shape[1], "node feature")
         counts = data.labels[data.labels != MISSING].bincount(minlength=len(data.classes)).tolist()
-        listed = ", ".join(f"{name} ({count})" for name, count in zip(data.classes, counts, strict=True))
+        sizes = ", ".join(f"{name} ({count})" for name, count in zip(data.classes, counts, strict=True))
         edges = provenance.get("edges", data.graph.num_edges)
         relations = provenance.get("relations", data.graph.num_relations)
-        unknown = provenance.get("unknown_nodes")
+        unknown, invalid = provenance.get("unknown_nodes"), provenance.get("invalid_lines")
         return [
-            f"graph: {data.graph.num_nodes:,} nodes, {edges:,} triples, {relations} relations; input {features}",
-            f"labels: {sum(counts):,} nodes of {len(counts)} classes: {listed}",
-            *([f"skipped: {unknown:,} labels of nodes that are not in the graph"] if unknown else []),
+            f"graph: {counted(data.graph.num_nodes, 'node')}, {counted(edges, 'triple')}, "
+            f"{counted(relations, 'relation')}; input {features}",
+            *_describe_use(data),
+            f"labels: {counted(sum(counts), 'node')} of {counted(len(counts), 'class', 'classes')}: {sizes}",
+            *(
+                [f"skipped: {counted(invalid['count'], 'invalid RDF line')}, the first: {invalid['first']}"]
+                if invalid
+                else []
+            ),
+            *([f"skipped: {counted(unknown, 'label')} of nodes that are not in the graph"] if unknown else []),
             f"split: {parts}",
             *(f"warning: {leak}" for leak in find_leaks(data)),
         ]
-    lines = [f"molecules: {len(data.graphs):,}, with {len(data.graphs.x):,} atoms"]
+    lines = [f"molecules: {len(data.graphs):,}, with {counted(len(data.graphs.x), 'atom')}"]
     if skipped := provenance.get("skipped_lines"):
         more = ", ..." if len(skipped) > 5 else ""
         lines.append(
-            f"skipped: {len(skipped)} rows with invalid SMILES (lines {', '.join(map(str, skipped[:5]))}{more})"
+            f"skipped: {counted(len(skipped), 'row')} with invalid SMILES (line{'s' * (len(skipped) > 1)} "
+            f"{', '.join(map(str, skipped[:5]))}{more})"
         )
     for task, column in zip(data.tasks, data.labels.t(), strict=True):
         ones, zeros, missing = ((column == value).sum().item() for value in (1, 0, MISSING))
         lines.append(f"task {task}: {ones:,} positive, {zeros:,} negative, {missing:,} missing")
     if provenance.get("repeated_molecules"):
         lines.append(
-            f"repeated: {provenance['repeated_molecules']:,} molecules have several rows, "
+            f"repeated: {counted(provenance['repeated_molecules'], 'molecule')} with several rows, "
             f"{provenance['contradictory_molecules']:,} of them with contradictory labels; "
             "all rows of a molecule are in the same part, and each counts"
         )
@@ -90,27 +99,8 @@ def describe(data: NodeData | GraphData) -> list[str]:
     return [*lines, f"split ({provenance.get('split', 'given')}): {parts}"]
 
 
-class Leak(NamedTuple):
-    """A relation whose values alone determine the classes of labelled nodes."""
-
-    relation: str
-    coverage: float  # share of the labelled nodes that have the relation
-    accuracy: float  # share of these whose class it determines
-
-    def __str__(self) -> str:
-        return (
-            f"{self.relation} alone determines the class of {self.accuracy:.0%} of the labelled nodes that have it "
-            f"({self.coverage:.0%} of all); if it states the class, leave it out with `drop_predicates` (--drop)"
-        )
-
-
 def find_leaks(data: NodeData) -> list[Leak]:
-    """Return the relations whose neighbours alone determine the classes of training nodes.
-
-    For each relation with few distinct neighbours, a node's class is predicted as the majority class of the other
-    training nodes with the same neighbour. Names and numbers, which are unique, and relations such as co-authorship,
-    which have many values, are not leaks.
-    """
+    """Return the relations and literals that alone tell the classes of training nodes."""
     labels = np.full(data.graph.num_nodes, MISSING)
     labels[data.train] = data.labels[data.train]
     if data.is_stored:
@@ -118,29 +108,34 @@ def find_leaks(data: NodeData) -> list[Leak]:
         source, target, relation = (each.numpy() for each in graph.incoming.into(data.train))
     else:
         (source, target), relation = data.graph.edge_index.numpy(), data.graph.edge_type.numpy()
-    if len(data.train) == 0 or data.labels[data.train].bincount().max() >= LEAK_ACCURACY * len(data.train):
-        return []  # the majority class alone reaches this accuracy
     into_labelled = (labels[target] != MISSING) & (source != target)  # inverse relations cover the other direction
-    leaks = []
-    for number in np.unique(relation[into_labelled]).tolist():
-        chosen = into_labelled & (relation == number)
-        if len(np.unique(source[chosen])) > MAX_VALUES * len(data.classes):
-            continue
-        reached, correct = _vote(source[chosen], target[chosen], labels, len(data.classes))
-        if reached >= MIN_COVERAGE * len(data.train) and correct >= LEAK_ACCURACY * reached:
-            name = data.relation_names[data.base_relation[number]]
-            leaks.append(Leak(name, reached / len(data.train), correct / reached))
-    return sorted(set(leaks), key=lambda leak: -leak.accuracy)
+    names = [data.relation_names[base] for base in data.base_relation]
+    facts = Facts(target[into_labelled], relation[into_labelled], source[into_labelled], names, data.node_names)
+    of_literals = [Leak(**leak) for leak in data.provenance.get("literal_leaks", [])]
+    return [*leaks.find_leaks(facts, labels, data.classes), *of_literals]
 
 
-def _vote(neighbour: Any, node: Any, labels: Any, num_classes: int) -> tuple[int, int]:
-    """Return how many nodes share a neighbour with another labelled node, and how many get the right class by vote."""
-    _, neighbour = np.unique(neighbour, return_inverse=True)
-    nodes, voter = np.unique(node, return_inverse=True)
-    one_hot = np.eye(num_classes)[labels[node]]
-    counts = np.zeros((neighbour.max() + 1, num_classes))
-    np.add.at(counts, neighbour, one_hot)
-    votes = np.zeros((len(nodes), num_classes))
-    np.add.at(votes, voter, counts[neighbour] - one_hot)  # a node has no vote for itself
-    has_votes = votes.sum(1) > 0
-    return int(has_votes.sum()), int((votes.argmax(1) == labels[nodes])[has_votes].sum())
+def _describe_use(data: NodeData) -> list[str]:
+    """Return lines that say what the predicates are used as."""
+    names = data.relation_names[: data.provenance.get("relations", data.graph.num_relations)]
+    lines = [f"edges: {counted(len(names), 'predicate')} (" + listed(names) + ")"]
+    vocabulary = data.provenance.get("vocabulary")
+    if vocabulary and vocabulary["types"] is not None:
+        lines.append(f"features of types: {counted(len(vocabulary['types']), 'type')} ({listed(vocabulary['types'])})")
+    if vocabulary and vocabulary["degrees"] is not None:
+        lines.append(f"features of degrees: of {counted(len(vocabulary['degrees']), 'predicate')}, in and out")
+    if vocabulary and vocabulary["numbers"] is not None:
+        numbers, text = list(vocabulary["numbers"]), data.provenance.get("text_predicates", [])
+        lines.append(f"features of numbers: {listed(numbers) or 'none'}; of text: {listed(text) or 'none'}")
+        return lines
+    if data.is_stored:
+        return lines  # its names are not read as a whole
+    is_literal = torch.tensor([name[0] == '"' for name in data.node_names], dtype=torch.bool)
+    if is_literal.any():
+        used = np.unique(data.graph.edge_type[is_literal[data.graph.edge_index[1]]].numpy()).tolist()
+        valued = [data.relation_names[number] for number in used if number < len(names)]
+        lines.append(
+            f"literals: values of {listed(valued)} are only nodes, which equal values share; "
+            "--features literals reads them as numbers and text"
+        )
+    return lines

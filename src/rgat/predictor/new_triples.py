@@ -21,7 +21,7 @@ _UNUSED = (
 )
 
 
-def extend(data: NodeData, files: Any) -> tuple[NodeData, set[str], list[str]]:
+def extend(data: NodeData, files: Any, rdf_format: str | None = None) -> tuple[NodeData, set[str], list[str]]:
     """Add the triples of some files to the data.
 
     Returns:
@@ -29,7 +29,7 @@ def extend(data: NodeData, files: Any) -> tuple[NodeData, set[str], list[str]]:
         extended: then the same data, and the names of all nodes in the files.
     """
     vocabulary = data.provenance.get("vocabulary")
-    triples = load_triples(files)
+    triples = load_triples(files, rdf_format)
     known = set(data.node_names)
     if data.x is None or vocabulary is None:
         return data, *_select_known(triples, known)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -39,6 +39,7 @@ class Predictions:
     spread: Array = field(repr=False)
     exclusive: bool = True  # whether the columns are mutually exclusive classes, or independent tasks
     notes: tuple[str, ...] = ()  # remarks for the reader, such as how many nodes could not be predicted
+    titles: Mapping[str, str] = field(default_factory=dict, repr=False)  # `rdfs:label` of nodes and classes
 
     def __len__(self) -> int:
         return len(self.names)
@@ -53,7 +54,8 @@ class Predictions:
     def header(self) -> list[str]:
         """Return the column names of the table."""
         if self.exclusive:
-            return ["node", "class", "probability", "spread", *(f"p({name})" for name in self.columns)]
+            titles = ["node label", "class label"] if self.titles else []
+            return ["node", "class", "probability", "spread", *(f"p({name})" for name in self.columns), *titles]
         return ["smiles", *self.columns, *(f"{task} spread" for task in self.columns), "problem"]
 
     def rows(self) -> list[list[str]]:
@@ -63,11 +65,16 @@ class Predictions:
             if self.exclusive:
                 best = int(probability.argmax())
                 cells = [self.columns[best], *map(_number, (probability[best], spread[best], *probability))]
+                if self.titles:
+                    cells += [self._title(name), self._title(self.columns[best])]
             else:
                 problem = "cannot be read as SMILES" if np.isnan(probability).any() else ""
                 cells = [*map(_number, (*probability, *spread)), problem]
             table.append([name, *cells])
         return table
+
+    def _title(self, name: str) -> str:
+        return self.titles.get(name) or self.titles.get(f"<{name}>") or ""
 
     def save(self, path: str | PathLike[str], predicate: str = PREDICTED) -> None:
         """Write a table (.csv, .tsv) or, for nodes, triples (.nt)."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Sequence
 from functools import cached_property
 from os import PathLike
@@ -13,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rgat.data import MISSING, GraphData, NodeData
+from rgat.data import GraphData, NodeData
 from rgat.data.molecules.smiles import parse_smiles, store_molecules
-from rgat.data.rdf.features import is_type
+from rgat.data.rdf.labels import similar_node
 from rgat.graph import RelationalGraph
 from rgat.predictor.ensemble import Ensemble, MoleculeVocabulary
 from rgat.predictor.explain_molecule import MoleculeExplanation, explain_molecule
@@ -23,6 +22,8 @@ from rgat.predictor.explain_node import NodeExplanation, RelationImportance, exp
 from rgat.predictor.folder import read_folder, write_folder
 from rgat.predictor.new_triples import extend
 from rgat.predictor.predictions import Array, Predictions
+from rgat.predictor.selection import select, shared_type
+from rgat.predictor.words import titles_among, titles_of
 from rgat.sampling import NeighborSampler
 from rgat.training.task import node_logits
 
@@ -51,6 +52,11 @@ class NodePredictor(Ensemble):
         return torch.stack([node_logits(member, self.data, nodes=ids) for member in self.members])[:, place]
 
     @cached_property
+    def titles(self) -> dict[str, str]:
+        """The `rdfs:label` of each node, class or relation that has one, by its name."""
+        return titles_of(self.data)
+
+    @cached_property
     def node_ids(self) -> dict[str, int]:
         return {name: node for node, name in enumerate(self.data.node_names)}
 
@@ -62,8 +68,9 @@ class NodePredictor(Ensemble):
             if found is not None:
                 return int(found)
         raise ValueError(
-            f"{node} must be one of the {len(names):,} nodes of the graph; to predict nodes added later, train "
-            "with node features (--features types,literals) and give their triples (--rdf)"
+            f"{node} must be one of the {len(names):,} nodes of the graph, such as {similar_node(node, names)}; to "
+            "predict nodes added later, train with node features (--features types,literals) and give their triples "
+            "(--rdf)"
         )
 
     def predict(
@@ -72,84 +79,59 @@ class NodePredictor(Ensemble):
         *,
         type: str | None = None,  # noqa: A002  (the word of RDF)
         rdf: str | PathLike[str] | Sequence[str | PathLike[str]] | None = None,
+        format: str | None = None,  # noqa: A002
     ) -> Predictions:
         """Predict the classes of nodes.
 
         Args:
             nodes: names of nodes; by default all unlabelled nodes of ``type``.
-            type: IRI of an RDF type; by default the rarest type that all labelled nodes share.
+            type: IRI of an RDF type; by default the kind of the labelled nodes (:mod:`rgat.predictor.selection`).
             rdf: files with triples added after training; the default nodes are then those that only these files name.
+            format: format of these files, if their names do not tell it.
         """
         if rdf is not None:
-            return self._predict_added(nodes, type, rdf)
-        ids = self.unlabelled(type) if nodes is None else [self.find(node) for node in nodes]
+            return self._predict_added(nodes, type, rdf, format)
+        ids, kind = (
+            select(self.data, type) if nodes is None else ([self.find(node) for node in nodes], "that are named")
+        )
         if not ids:
             raise ValueError(
-                f"there must be unlabelled nodes to predict, got none of type {type or self.shared_type() or 'any'}; "
-                "name nodes (--node) or another type (--type)"
+                f"there must be unlabelled nodes to predict, got none {kind}; name nodes (--node) or another type "
+                "(--type)"
             )
         logits = self.logits_of(ids)
         probabilities, spread = self.probabilities(logits).numpy(), self.spread(logits).numpy()
-        return Predictions(tuple(self.data.node_names[i] for i in ids), self.data.classes, probabilities, spread)
+        names = tuple(self.data.node_names[i] for i in ids)
+        notes = (f"predicted the unlabelled nodes {kind} (--type and --node select others)",) * (nodes is None)
+        titles = titles_among([*names, *self.data.classes], self.titles)
+        return Predictions(names, self.data.classes, probabilities, spread, notes=notes, titles=titles)
 
     def predict_proba(self, nodes: Sequence[str] | None = None) -> Array:
         """Return only the probabilities of the classes, ``[n, classes]``."""
         return self.predict(nodes).probabilities
 
-    def _predict_added(self, nodes: Sequence[str] | None, type_name: str | None, rdf: Any) -> Predictions:
+    def _predict_added(
+        self, nodes: Sequence[str] | None, type_name: str | None, rdf: Any, rdf_format: str | None
+    ) -> Predictions:
         self._refuse_stored("predict nodes that were added later")
-        data, candidates, notes = extend(self.data, rdf)
+        data, candidates, notes = extend(self.data, rdf, rdf_format)
         is_extended = data is not self.data  # False for one-hot input
         extended = dataclasses.replace(self, data=data) if is_extended else self
         if nodes is None:
-            type_name = type_name or self.shared_type()
-            nodes = [name for i in extended.unlabelled(type_name) if (name := data.node_names[i]) in candidates]
+            ids, kind = select(data, type_name or self.shared_type())
+            nodes = [name for i in ids if (name := data.node_names[i]) in candidates]
             if not nodes:
                 wanted = "new nodes" if is_extended else "unlabelled nodes of the training graph"
                 unknown = f"; {notes[0]}" if notes and not is_extended else ""
                 raise ValueError(
-                    f"the added files must name {wanted} of type {type_name or 'any'}, got none; name nodes (--node) "
+                    f"the added files must name {wanted} {kind}, got none; name nodes (--node) "
                     f"or another type (--type){unknown}"
                 )
         return dataclasses.replace(extended.predict(nodes), notes=tuple(notes))
 
-    def nodes_by_type(self) -> dict[int, set[int]]:
-        """Return the nodes of each RDF type."""
-        nodes = dict[int, set[int]]()
-        for relation in (number for number, name in enumerate(self.data.relation_names) if is_type(name)):
-            if self.data.is_stored:
-                graph: Any = self.data.graph
-                source, target = graph.incoming.of_relation(relation)
-            else:
-                source, target = self.data.graph.edge_index[:, self.data.graph.edge_type == relation]
-            for node, type_node in zip(source.tolist(), target.tolist(), strict=True):
-                nodes.setdefault(type_node, set()).add(node)
-        return nodes
-
     def shared_type(self) -> str | None:
         """Return the rarest type that all labelled nodes share, if there is one."""
-        labelled = set((self.data.labels != MISSING).nonzero().squeeze(1).tolist())
-        shared = [(len(nodes), type_node) for type_node, nodes in self.nodes_by_type().items() if labelled <= nodes]
-        return self.data.node_names[min(shared)[1]] if shared else None
-
-    def unlabelled(self, type_name: str | None = None) -> list[int]:
-        """Return the ids of the unlabelled nodes of a type, or of all that are not literals where there is no type."""
-        labels = self.data.labels
-        type_name = type_name or self.shared_type()
-        if type_name is None:
-            return [
-                i for i, name in enumerate(self.data.node_names) if labels[i] == MISSING and not name.startswith('"')
-            ]
-        types = {self.data.node_names[node].strip("<>"): nodes for node, nodes in self.nodes_by_type().items()}
-        if not types:
-            raise ValueError("the graph must have types (rdf:type) to select by --type, got none; name nodes (--node)")
-        nodes = types.get(type_name.strip("<>"))
-        if nodes is None:
-            common = sorted(types, key=lambda name: -len(types[name]))[:5]
-            near = difflib.get_close_matches(type_name, types, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"the most common are {', '.join(common)}"
-            raise ValueError(f"{type_name} must be the type of some node, but no node has it; {hint}")
-        return sorted(i for i in nodes if labels[i] == MISSING)
+        return shared_type(self.data)
 
     def explain(
         self, node: str | None = None, *, top: int = 20, by: str = "strength"
@@ -160,10 +142,13 @@ class NodePredictor(Ensemble):
         """
         if node is None:
             self._refuse_stored("explain all relations")
-            return explain_relations(self, self.data)
-        if self.data.is_stored:
-            return explain_node(self, receptive_data(self.data, self.find(node)), 0, top, by)
-        return explain_node(self, self.data, self.find(node), top, by)
+            ranked = explain_relations(self, self.data)
+            return dataclasses.replace(ranked, titles=titles_among(list(ranked.attention), self.titles))
+        data, start = self.data, self.find(node)
+        if data.is_stored:
+            data, start = receptive_data(data, start), 0
+        explanation = explain_node(self, data, start, top, by)
+        return dataclasses.replace(explanation, titles=titles_among(explanation.names(), self.titles))
 
     def _refuse_stored(self, purpose: str) -> None:
         if self.data.is_stored:

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
-from rgat.data.dataset import INVERSE
 from rgat.predictor.explain_molecule import MoleculeExplanation
 from rgat.predictor.explain_node import NO_CHOICE, NodeExplanation, RelationImportance
 from rgat.predictor.predictions import Predictions
-from rgat.predictor.predictor import Predictor
+from rgat.predictor.predictor import NodePredictor, Predictor
+from rgat.predictor.words import counted, titled
+from rgat.training.configuration import VARIANTS
 
 Row = tuple[str, ...]
-
-
-def short(name: str) -> str:
-    """Return the last part of an IRI, or the value of a literal."""
-    prefix = INVERSE if name.startswith(INVERSE) else ""
-    name = name.removeprefix(prefix)
-    if name.startswith('"'):
-        return prefix + name[: name.rindex('"') + 1]
-    bare = name[1:-1] if name.startswith("<") and name.endswith(">") else name
-    if "://" not in bare:
-        return prefix + bare
-    parts = [part for part in re.split(r"[/#]", bare) if part]
-    # A number alone is ambiguous: keep person/3.
-    return prefix + ("/".join(parts[-2:]) if parts[-1].isdigit() and len(parts) > 3 else parts[-1])
+SATURATED = 0.99  # a probability beyond which effects in points are all near 0
+MOST_CLASSES = 12  # to print; the report of a model has all
+_PER_CLASS = ("recall", "precision", "f1")
 
 
 def performance(predictor: Predictor) -> list[str]:
@@ -36,10 +25,10 @@ def performance(predictor: Predictor) -> list[str]:
     low, high = report["interval"]
     score = report["scores"]["test"]
     if report["metric"] == "accuracy":
-        line = f"accuracy {score:.1%} ({report['right']} of {report['tested']} test nodes)"
+        line = f"accuracy {score:.1%} ({report['right']} of {counted(report['tested'], 'test node')})"
         bounds = f"{low:.1%} to {high:.1%}"
     else:
-        line = f"mean ROC-AUC {score:.3f} on {report['tested']:,} test molecules"
+        line = f"mean ROC-AUC {score:.3f} on {counted(report['tested'], 'test molecule')}"
         bounds = f"{low:.3f} to {high:.3f}"
     lines = [f"held-out performance: {line}; 95 % interval {bounds}"]
     if "pr_auc" in report:
@@ -50,6 +39,39 @@ def performance(predictor: Predictor) -> list[str]:
     return lines
 
 
+def class_tables(predictor: Predictor) -> list[tuple[str, Row, list[Row]]]:
+    """Return tables of the classes of a node predictor on the test part: a title, columns and rows of each.
+
+    They are the scores of each class, of the worst by recall if there are more than ``MOST_CLASSES``, and the confusion
+    matrix of at most so many classes. There are none for molecules, and in models that an earlier version wrote.
+    """
+    report = predictor.report
+    if "confusion" not in report or not isinstance(predictor, NodePredictor):
+        return []
+    names = [titled(name, predictor.titles) for name in predictor.data.classes]
+    confusion, scores = report["confusion"], report["classes"]
+    tested = [number for number in range(len(names)) if any(confusion[number])]
+    tested.sort(key=lambda number: scores["recall"][number])
+    rows = []
+    for number in tested[:MOST_CLASSES]:
+        wrong = [(count, other) for other, count in enumerate(confusion[number]) if other != number and count]
+        count, other = max(wrong, default=(0, 0))
+        values = ("-" if scores[name][number] is None else f"{scores[name][number]:.1%}" for name in _PER_CLASS)
+        rows.append(
+            (names[number], f"{names[other]} ({count})" if wrong else "-", str(sum(confusion[number])), *values)
+        )
+    some = f"the {MOST_CLASSES} of lowest recall" if len(tested) > MOST_CLASSES else "lowest recall first"
+    title = f"classes of the test part, {some}; macro-F1 {report['macro_f1']:.1%}, "
+    title += f"balanced accuracy {report['balanced_accuracy']:.1%}"
+    tables: list[tuple[str, Row, list[Row]]] = [(title, ("class", "mistaken for", "nodes", *_PER_CLASS), rows)]
+    if len(names) <= MOST_CLASSES:
+        numbers = [str(number + 1) for number in range(len(names))]
+        cells = [tuple(map(str, row)) for row in confusion]
+        lines = [(f"{number} {name}", *row) for number, name, row in zip(numbers, names, cells, strict=True)]
+        tables.append(("confusion matrix: true classes in rows, predicted ones in columns", ("", *numbers), lines))
+    return tables
+
+
 def comparison_rows(predictor: Predictor) -> tuple[list[Row], list[str]]:
     """Return name, training and test score of the model and of the systems it is compared with, and notes on them."""
     report, count = predictor.report, len(predictor.members)
@@ -57,10 +79,7 @@ def comparison_rows(predictor: Predictor) -> tuple[list[Row], list[str]]:
     systems = [{"name": name, "scores": report["scores"], "note": ""}, *report.get("comparison", [])]
     rows = [_score_row(system["name"], system["scores"]) for system in systems]
     notes = [f"{system['name']}: {system['note']}" for system in systems if system["note"]]
-    score = report["scores"].get("test")
-    better = [s["name"] for s in systems[1:] if score is not None and (s["scores"].get("test") or 0) >= score]
-    if better:
-        notes.append(f"not better on the test part than {' and '.join(better)}: prefer the simpler one, or add labels")
+    notes += verdicts(predictor)
     if count == 1:
         (member,) = report["training"]
         if name != "RGCN":
@@ -68,6 +87,48 @@ def comparison_rows(predictor: Predictor) -> tuple[list[Row], list[str]]:
         chosen_by = "cross-validation" if member["scores"]["valid"] is None else "validation"
         notes.append(f"Best epoch by {chosen_by}: {member['best_epoch']} of {member['epochs']}; {member['how']}.")
     return rows, notes
+
+
+def verdicts(predictor: Predictor) -> list[str]:
+    """Return sentences on which model was kept and why, on what attention changes, and on simpler systems."""
+    report, model = predictor.report, predictor.config["model"]
+    lines = []
+    if selection := report.get("selection"):
+        mine, (other, theirs) = selection["scores"][model], *(i for i in selection["scores"].items() if i[0] != model)
+        if mine is not None and theirs is not None:
+            numbers = f"({_percent(mine)}, {other} {_percent(theirs)})"
+            if mine > theirs:
+                lines.append(f"{model} was kept: it has the higher {selection['on']} {numbers}.")
+            elif mine == theirs:
+                lines.append(f"{model} was kept: {other} has the same {selection['on']} ({_percent(mine)}).")
+            else:
+                lines.append(
+                    f"{other} has a higher {selection['on']} ({_percent(theirs)}) than {model} ({_percent(mine)}); "
+                    f"train with --model {other} to use it."
+                )
+    score = report["scores"].get("test")
+    tested = {row["name"]: row["scores"].get("test") for row in report.get("comparison", [])}
+    rivals = {name: value for name, value in tested.items() if value is not None}
+    if score is None:
+        return lines
+    for name in (name for name in rivals if name in VARIANTS):
+        gain = (score - rivals[name]) * (-1 if model == "RGCN" else 1)
+        attended, plain = (name, model) if model == "RGCN" else (model, name)
+        change = f"changes the test score by {100 * gain:+.1f} points" if gain else "does not change the test score"
+        lines.append(f"Attention {change} ({attended} against {plain}); test scores select nothing.")
+    better = [
+        f"{name} ({_percent(value)})" for name, value in rivals.items() if name not in VARIANTS and value >= score
+    ]
+    if better:
+        lines.append(
+            f"{model} ({_percent(score)}) is not better on the test part than {' and '.join(better)}: "
+            "use the simpler system, or add labels."
+        )
+    return lines
+
+
+def _percent(score: float) -> str:
+    return f"{score:.1%}"
 
 
 def _score_row(name: str, scores: Mapping[str, float | None]) -> Row:
@@ -81,7 +142,7 @@ def prediction_rows(predictions: Predictions) -> tuple[Row, list[Row]]:
     names, columns = predictions.names, predictions.columns
     if predictions.exclusive:
         cells = [(i, int(k)) for i, k in enumerate(predictions.probabilities.argmax(1))]
-        labels = [(short(names[i]), short(columns[k])) for i, k in cells]
+        labels = [(titled(names[i], predictions.titles), titled(columns[k], predictions.titles)) for i, k in cells]
     else:
         cells = [(i, k) for i in range(len(names)) for k in range(len(columns))]
         labels = [(names[i], columns[k]) for i, k in cells]
@@ -91,33 +152,42 @@ def prediction_rows(predictions: Predictions) -> tuple[Row, list[Row]]:
 
 
 def node_rows(explanation: NodeExplanation, wide: bool = True) -> tuple[Row, list[Row]]:
-    """Return columns and rows of the reasons; narrow tables leave out the last three columns."""
-    columns = ("relation", "source", "target", "attention", "effect, points", "equal share", "log-odds", "choice")
-    rows = [
+    """Return columns and rows of the reasons.
+
+    Narrow tables have attention and one effect: in points or, where the probability is saturated, in log-odds.
+    """
+    columns = ("relation", "source", "target", "attention", "effect, points", "log-odds", "equal share", "choice")
+    titles = explanation.titles
+    rows: list[Row] = [
         (
-            short(reason.relation),
-            short(reason.source),
-            "itself" if reason.target == explanation.node else short(reason.target),
+            titled(reason.relation, titles),
+            titled(reason.source, titles),
+            "itself" if reason.target == explanation.node else titled(reason.target, titles),
             f"{reason.attention:.1%}",
             f"{100 * reason.effect:+.1f}",
-            f"{reason.equal_share:.1%}",
             f"{reason.log_odds:+.2f}",
+            f"{reason.equal_share:.1%}",
             f"{reason.choice:+.2f}",
         )
         for reason in explanation.reasons
     ]
-    width = len(columns) if wide else len(columns) - 3
-    return columns[:width], [row[:width] for row in rows]
+    if wide:
+        return columns, rows
+    effect = columns.index("log-odds" if explanation.probability >= SATURATED else "effect, points")
+    return (*columns[:4], columns[effect]), [(*row[:4], row[effect]) for row in rows]
 
 
 def node_sentences(explanation: NodeExplanation) -> list[str]:
     """Return sentences about the prediction, and about how far attention explains it."""
-    label = "" if explanation.label is None else f" (labelled {short(explanation.label)})"
+    titles = explanation.titles
+    label = "" if explanation.label is None else f" (labelled {titled(explanation.label, titles)})"
     lines = [
-        f"{short(explanation.node)} is {short(explanation.predicted)}, with probability {explanation.probability:.1%}"
-        f"{label}. Its receptive field has {explanation.num_edges:,} edges; {explanation.own:.1%} of the attention "
-        "stays with its own input."
+        f"{titled(explanation.node, titles)} is {titled(explanation.predicted, titles)}, with probability "
+        f"{explanation.probability:.1%}{label}. Its receptive field has {counted(explanation.num_edges, 'edge')}; "
+        f"{explanation.own:.1%} of the attention stays with its own input."
     ]
+    if explanation.probability >= SATURATED:
+        lines.append("So near to 1, a probability hardly changes: read the effects as changes of its log-odds.")
     if explanation.choice < NO_CHOICE:
         lines.append(
             f"Attention differs from equal shares by only {explanation.choice:.1%}: the model does not choose among "
@@ -137,12 +207,17 @@ def explanation_table(
     if isinstance(explanation, NodeExplanation):
         return node_sentences(explanation), *node_rows(explanation, wide), 3
     if isinstance(explanation, RelationImportance):
-        nodes = f"{explanation.nodes:,} labelled nodes"
+        nodes = counted(explanation.nodes, "labelled node")
         sentence = f"Relations by attention, over {nodes}; effect: mean change without them."
-        columns: Row = ("relation", "attention", "effect, points", "class changes")
-        effect, changed = explanation.effect, explanation.changed
+        columns: Row = ("relation", "attention", "effect, points", "log-odds", "class changes")
         rows: list[Row] = [
-            (short(name), f"{attention:.1%}", f"{100 * effect[name]:+.2f}", f"{changed[name]:.1%}")
+            (
+                titled(name, explanation.titles),
+                f"{attention:.1%}",
+                f"{100 * explanation.effect[name]:+.2f}",
+                f"{explanation.log_odds[name]:+.3f}",
+                f"{explanation.changed[name]:.1%}",
+            )
             for name, attention in list(explanation.attention.items())[:top]
         ]
     else:

@@ -30,7 +30,11 @@ from rgat.training.configuration import Settings
 
 FORMAT = 1
 NAME = "checkpoint"
-_NEW_SETTINGS = {"fanouts": None, "validate_every": 1}  # settings that earlier versions did not have
+_NEW_SETTINGS = {
+    "fanouts": None,
+    "validate_every": 1,
+    "class_weights": None,
+}  # settings that earlier versions did not have
 LARGEST_RECORD = 2**30  # bytes; enough for the names of about ten million nodes
 
 

@@ -189,11 +189,14 @@ class Settings:
     fanouts: tuple[int, ...] | None = None  # edges of each (target, relation) to sample, per layer; None: all nodes
     validate_every: int = 1  # epochs from one validation to the next
     shard_embeddings: bool = False  # divide node embeddings among the processes of `torchrun`
+    class_weights: str | None = None  # "balanced": all classes of nodes count equally in losses; graphs always balance
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "max_epochs", "patience", "batch_size", "validate_every"):
             if getattr(self, name) is not None and not getattr(self, name) > 0:
                 raise ValueError(f"`{name}` must be above 0, got {getattr(self, name)}")
+        if self.class_weights is not None:
+            check_word("class_weights", self.class_weights, ("balanced",))
         for name in PER_LAYER:
             values = getattr(self, name)
             if not all(value >= 0 for value in values):
@@ -261,6 +264,8 @@ def check_options(given: Mapping[str, Any], task: str | None = None) -> None:
             check_fanouts(value, given.get("num_layers", 2))
         if name in ("autocast", "shard_embeddings") and not isinstance(value, bool):
             raise ValueError(f"`{name}` must be true or false, got {value!r}")
+        if name == "class_weights" and value is not None:
+            check_word(name, value, ("balanced",))
     if "model" in given:
         check_word("model", given["model"], tuple(VARIANTS))
     of_attention = [name for name in ("heads", "attention_l2_1", "attention_l2_2") if name in given]
@@ -285,7 +290,7 @@ def known_options(task: str) -> tuple[str, ...]:
     options = [*inspect.signature(model).parameters, *inspect.signature(RGATConv).parameters, *RGCN_OPTIONS]
     settings = [field.name for field in fields(Settings) if field.name not in PER_LAYER]
     if task == "graph":
-        settings = [name for name in settings if name not in ("fanouts", "shard_embeddings")]
+        settings = [name for name in settings if name not in ("fanouts", "shard_embeddings", "class_weights")]
     per_layer = [f"{name}_{layer}" for name in PER_LAYER for layer in range(1, MAX_LAYERS[task] + 1)]
     chosen = (name for name in options if name not in (*_FROM_DATA, *_FROM_VARIANT))
     return tuple(dict.fromkeys(["model", *chosen, *settings, *per_layer]))

@@ -104,6 +104,8 @@ def _check_layers(settings: Settings, model: nn.Module) -> None:
 def make_task(datas: Sequence[Data], settings: Settings, device: torch.device, seed: int = 0) -> Task:
     """Return the data of the members of a stack, or of one model, as the loop uses them."""
     selects, first = settings.patience is not None, datas[0]
+    if processes().number > 1 and settings.class_weights is not None:
+        raise ValueError("`class_weights` must be left out where several processes train one model; use one process")
     if isinstance(first, GraphData):
         return GraphTask(first, settings.batch_size, device, selects)
     if settings.fanouts is not None:
@@ -111,7 +113,8 @@ def make_task(datas: Sequence[Data], settings: Settings, device: torch.device, s
         return SampledTask(first, settings, device, seed)
     if processes().number > 1:
         return ShardedNodeTask(first, device, selects)
-    return NodeTask([data for data in datas if isinstance(data, NodeData)], device, selects)
+    nodes = [data for data in datas if isinstance(data, NodeData)]
+    return NodeTask(nodes, device, selects, settings.class_weights)
 
 
 class Training:

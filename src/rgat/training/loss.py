@@ -11,20 +11,22 @@ from torch import Tensor, nn
 from rgat.data.dataset import MISSING
 
 
-def node_cross_entropy(logits: Tensor, labels: Tensor, nodes: Tensor, known: Tensor) -> Tensor:
-    """Return the mean cross-entropy over labelled nodes for each member of a stack, ``[S]``; zero without any.
+def node_cross_entropy(logits: Tensor, labels: Tensor, nodes: Tensor, weight: Tensor) -> Tensor:
+    """Return the weighted mean cross-entropy over labelled nodes for each member of a stack, ``[S]``; zero without any.
 
-    The paper prints the sum over these nodes.
+    The paper prints the sum over these nodes, all of weight 1.
 
     Args:
         logits: ``[S, N, classes]``.
         labels: ``[S, N]``.
         nodes: ``[S, n]`` ids of the nodes to learn from, padded with any others.
-        known: ``[S, n]``, 1 where a node is labelled, 0 for the others and the padding.
+        weight: ``[S, n]`` weights of the nodes, 0 for those without a label and the padding.
     """
     nll = -torch.log_softmax(logits.gather(1, nodes.unsqueeze(-1).expand(-1, -1, logits.shape[2])), dim=-1)
     nll = nll.gather(-1, labels.gather(1, nodes).clamp(min=0).unsqueeze(-1)).squeeze(-1)
-    return torch.where(known > 0, nll, 0).sum(1) / known.sum(1).clamp(min=1)
+    weight = weight.to(nll.dtype)
+    total = weight.sum(1)
+    return torch.where(weight > 0, nll * weight, 0).sum(1) / torch.where(total > 0, total, 1)
 
 
 def multi_task_cross_entropy(
@@ -59,6 +61,16 @@ def balanced_class_weights(labels: Tensor) -> Tensor:
     negatives, positives = (labels == 0).sum(0), (labels == 1).sum(0)
     ratio = torch.where((negatives > 0) & (positives > 0), negatives / positives.clamp(min=1), 1.0)
     return torch.stack([torch.ones_like(ratio), ratio], dim=1)
+
+
+def balanced_node_weights(labels: Tensor, num_classes: int) -> Tensor:
+    """Return class weights ``[classes]`` by which all classes of the labels count equally; their mean over labels is 1.
+
+    A class without labels has weight 1.
+    """
+    counts = labels[labels != MISSING].bincount(minlength=num_classes).double()
+    present = (counts > 0).sum()
+    return torch.where(counts > 0, counts.sum() / (present * counts), 1.0).float()
 
 
 def l2_penalty(model: nn.Module, kernel: Sequence[float], attention: Sequence[float]) -> Tensor:

@@ -132,6 +132,8 @@ def _why_not_together(first: Job, other: Job) -> str | None:
         return "others have other batches, which follow from seed and batch size"
     if first.settings.fanouts is not None or other.settings.fanouts is not None:
         return "its batches are sampled"
+    if first.settings.class_weights != other.settings.class_weights:
+        return "others have other class weights"
     if first.settings.autocast != other.settings.autocast:
         return "others have another precision"
     if (first.settings.patience is None) != (other.settings.patience is None):

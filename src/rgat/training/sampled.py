@@ -18,7 +18,7 @@ from rgat.sampling import Batch, NeighborLoader, exact_logits, gather_features
 from rgat.training.configuration import Settings
 from rgat.training.distributed import processes
 from rgat.training.embeddings import ShardedEmbedding
-from rgat.training.task import Score, wide
+from rgat.training.task import Score, node_weights, wide
 
 ROWS = 2**16  # of the features, to check at once
 GRAPH_SHARE = 0.4  # of the free memory of a GPU, for the edges of the graph and their index
@@ -48,6 +48,7 @@ class SampledTask:
         self.loader = NeighborLoader(graph, data.train, share=self.processes, **options)  # type: ignore[arg-type]
         self.num_steps = len(self.loader)
         self.labels = data.labels
+        self.weight = None if settings.class_weights is None else node_weights(data, settings.class_weights)
         self.dtype = torch.bfloat16 if settings.autocast else None
 
     def batches(self, generator: torch.Generator, epoch: int) -> Iterator[tuple[Batch, int]]:
@@ -74,9 +75,11 @@ class SampledTask:
                 graph.counted = once.to(graph.device)
         logits = model(x, batch.graphs if batch.nodes.device == self.device else batch.to(self.device).graphs)
         members = logits if isinstance(model, Stack) else logits.unsqueeze(0)
+        wides = [wide(each[: len(labels)]) for each in members]
+        if self.weight is not None:
+            return torch.stack([cross_entropy(each, labels, self.weight.to(each)) for each in wides])
         scale = self.processes.number / size  # gradients are averaged over the processes
-        sums = [cross_entropy(wide(each[: len(labels)]), labels, reduction="sum") for each in members]
-        return torch.stack(sums) * scale
+        return torch.stack([cross_entropy(each, labels, reduction="sum") for each in wides]) * scale
 
     def evaluate(self, model: nn.Module, parts: Sequence[str], constant_attention: bool = False) -> list[list[Score]]:
         """Return the loss and metric of each member, for each part."""
@@ -102,7 +105,9 @@ class SampledTask:
         known = labels != MISSING
         scores = []
         for each in logits:
-            loss = float(cross_entropy(each[known], labels[known])) if known.any() else float("nan")
+            loss = (
+                float(cross_entropy(each[known], labels[known], self.weight.to(each))) if known.any() else float("nan")
+            )
             right = (each.argmax(-1) == labels)[known]
             scores.append((loss, float(right.double().mean())))
         return scores

@@ -21,7 +21,12 @@ from rgat.memory import free_memory
 from rgat.models import NodeClassifier, Stack
 from rgat.sampling import NeighborSampler, exact_logits
 from rgat.training.distributed import processes
-from rgat.training.loss import balanced_class_weights, multi_task_cross_entropy, node_cross_entropy
+from rgat.training.loss import (
+    balanced_class_weights,
+    balanced_node_weights,
+    multi_task_cross_entropy,
+    node_cross_entropy,
+)
 from rgat.training.metric import mean_roc_auc
 
 Score = tuple[float, float]  # loss and metric
@@ -104,10 +109,11 @@ def _activations(model: NodeClassifier, data: NodeData) -> int:
 
 
 class _Part(NamedTuple):
-    """The nodes of one part of each member's split, padded to the longest, and which of them are labelled."""
+    """The nodes of one part of each member's split, padded to the longest."""
 
     nodes: Tensor  # [S, n]
-    known: Tensor  # [S, n], 1 or 0
+    known: Tensor  # [S, n], 1 for labelled nodes or 0
+    weight: Tensor  # [S, n], their weights in the loss, or 0
 
 
 class NodeTask:
@@ -120,7 +126,13 @@ class NodeTask:
     why_not_pad: str | None = None  # every step has the same sizes
     num_steps = 1  # of an epoch
 
-    def __init__(self, datas: Sequence[NodeData], device: torch.device, selects: bool = True) -> None:
+    def __init__(
+        self,
+        datas: Sequence[NodeData],
+        device: torch.device,
+        selects: bool = True,
+        class_weights: str | None = None,
+    ) -> None:
         for data in datas:
             check_parts(data, selects)
         first = datas[0]
@@ -139,7 +151,8 @@ class NodeTask:
         labels = [data.labels for data in datas]
         are_shared = all(each is labels[0] for each in labels)
         self.labels = (labels[0].expand(len(datas), -1) if are_shared else torch.stack(labels)).to(device)
-        self.parts = {part: _padded(labels, [getattr(data, part) for data in datas], device) for part in PARTS}
+        weights = [node_weights(data, class_weights) for data in datas]
+        self.parts = {part: _padded(labels, [getattr(data, part) for data in datas], weights, device) for part in PARTS}
         self._fields: dict[str, RelationalGraph | tuple[RelationalGraph, ...]] = {}
 
     def _field(self, model: nn.Module, part: str) -> RelationalGraph | tuple[RelationalGraph, ...]:
@@ -160,7 +173,8 @@ class NodeTask:
     def losses(self, model: nn.Module, ids: Tensor) -> Tensor:
         """Return the loss of each member on a batch, ``[S]``."""
         logits = _members(model, model(self.x, self._field(model, "train")))
-        return node_cross_entropy(logits, self.labels, *self.parts["train"])
+        nodes, _, weight = self.parts["train"]
+        return node_cross_entropy(logits, self.labels, nodes, weight)
 
     def pad(self, ids: Tensor) -> bool:
         """Copy a batch into the padded buffer; return whether the buffer is still at the same address."""
@@ -187,8 +201,8 @@ class NodeTask:
 
     def scores(self, logits: Tensor, part: str) -> list[Score]:
         """Return the loss and accuracy of each member."""
-        nodes, known = self.parts[part]
-        losses = node_cross_entropy(logits, self.labels, nodes, known)
+        nodes, known, weight = self.parts[part]
+        losses = node_cross_entropy(logits, self.labels, nodes, weight)
         right = (logits.argmax(-1) == self.labels).gather(1, nodes) & (known > 0)
         accuracy = right.sum(1).double() / known.sum(1)  # NaN without labels
         return list(zip(losses.tolist(), accuracy.tolist(), strict=True))
@@ -203,10 +217,20 @@ class NodeTask:
         self.parts = {name: _Part(*(tensor[members] for tensor in part)) for name, part in self.parts.items()}
 
 
-def _padded(labels: Sequence[Tensor], ids: Sequence[Tensor], device: torch.device) -> _Part:
-    known = [(classes[nodes] != MISSING).long() for classes, nodes in zip(labels, ids, strict=True)]
+def node_weights(data: NodeData, class_weights: str | None) -> Tensor:
+    """Return the weight of each class in the loss, ``[classes]``: 1, or balanced over the training part."""
+    if class_weights is None:
+        return torch.ones(len(data.classes))
+    return balanced_node_weights(data.labels[data.train], len(data.classes))
+
+
+def _padded(labels: Sequence[Tensor], ids: Sequence[Tensor], weights: Sequence[Tensor], device: torch.device) -> _Part:
     nodes = [part.long() for part in ids]
-    return _Part(*(torch.nn.utils.rnn.pad_sequence(part, batch_first=True).to(device) for part in (nodes, known)))
+    classes = [each[part] for each, part in zip(labels, nodes, strict=True)]
+    known = [(each != MISSING).long() for each in classes]
+    weight = [by_class[each.clamp(min=0)] * (each != MISSING) for by_class, each in zip(weights, classes, strict=True)]
+    rows = (nodes, known, weight)
+    return _Part(*(torch.nn.utils.rnn.pad_sequence(part, batch_first=True).to(device) for part in rows))
 
 
 class GraphTask:

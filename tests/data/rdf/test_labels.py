@@ -3,7 +3,7 @@ import torch
 from helpers_rdf import EX, table, write
 
 from rgat.data import MISSING, from_rdf
-from rgat.data.rdf.labels import read_labels
+from rgat.data.rdf.labels import read_labels, similar_node
 
 
 def test_labels_come_with_a_column_of_parts(tmp_path):
@@ -47,7 +47,7 @@ def test_labels_are_split_by_seed_and_class(tmp_path):
 
 def test_unknown_nodes_are_named_and_dropped_only_on_request(tmp_path):
     labels = table(tmp_path, f"node class\n{EX}a red\n{EX}zz blue\n{EX}b red\n")
-    with pytest.raises(ValueError, match=r"labels\.tsv, line 3: node .*zz is not in the graph \(1 of 3 labels"):
+    with pytest.raises(ValueError, match=r"line 3: node .*zz is not in the graph, .* \(1 of 3 labels"):
         from_rdf(write(tmp_path), labels)
     data = from_rdf(write(tmp_path), labels, skip_unknown=True)
     assert (data.labels != MISSING).sum() == 2
@@ -73,3 +73,25 @@ def test_bad_labels_are_refused(tmp_path, rows, message):
     path = write(tmp_path, "node\tclass\tpart\n" + rows, "t.tsv")
     with pytest.raises(ValueError, match=message):
         read_labels(path, "node", "class", "part")
+
+
+def test_an_unknown_node_is_shown_beside_a_similar_one_of_the_graph(tmp_path):
+    labels = table(tmp_path, f"node class\n{EX}a red\n{EX}b/ blue\n")
+    with pytest.raises(ValueError, match=rf"line 3: node {EX}b/ is not in the graph, which has nodes such as <{EX}b>"):
+        from_rdf(write(tmp_path), labels)
+    names = ['"a"', "<http://x.org/a>", "<http://x.org/person/12>", "<http://z.org/b>"]
+    assert similar_node("http://x.org/person/1", names) == "<http://x.org/person/12>"
+    assert similar_node("<http://x.org/person/13>", names) == "<http://x.org/person/12>"
+    assert similar_node("a", names) == "<http://x.org/a>"
+    assert similar_node("zzz", names) == "<http://z.org/b>"
+
+
+@pytest.mark.parametrize("first", [f"{EX}a", f"<{EX}a>"])
+def test_a_table_without_column_names_is_noticed(tmp_path, first):
+    labels = table(tmp_path, f"{first} red\n{EX}b blue\n{EX}c red\n")
+    message = r"labels\.tsv: must begin with a line of column names, but its first line is about a node of the graph"
+    with pytest.raises(ValueError, match=message):
+        from_rdf(write(tmp_path), labels)
+    with pytest.raises(ValueError, match=message):
+        from_rdf(write(tmp_path), train=labels)
+    assert len(from_rdf(write(tmp_path), labels, node_column=first, skip_unknown=True).classes) == 2

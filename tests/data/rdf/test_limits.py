@@ -3,6 +3,7 @@
 import bz2
 import gzip
 import io
+import lzma
 import random
 import re
 import subprocess
@@ -235,7 +236,7 @@ def test_entities_must_not_multiply_the_file(tmp_path, monkeypatch):
         read_triples(path)
 
 
-PACK = {".gz": gzip.compress, ".bz2": bz2.compress}
+PACK = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
 
 
 @pytest.mark.parametrize("suffix", PACK)

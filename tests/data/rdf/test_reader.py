@@ -1,5 +1,6 @@
 import bz2
 import gzip
+import lzma
 import os
 import subprocess
 import sys
@@ -8,7 +9,12 @@ import pyoxigraph as ox
 import pytest
 from helpers_rdf import EX, TRIPLES, same, write
 
+from rgat.data import from_rdf
+from rgat.data.rdf import reader
 from rgat.data.rdf.reader import FORMATS, SUFFIXES, read_triples, split_literal
+from rgat.predictor.inspection import describe
+
+PACK = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
 
 
 def test_triples_are_a_sorted_set(tmp_path):
@@ -24,7 +30,7 @@ def test_triples_are_a_sorted_set(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-@pytest.mark.parametrize("compression", ["", ".gz", ".bz2"])
+@pytest.mark.parametrize("compression", PACK)
 def test_every_format_of_the_same_triples_gives_the_same_graph(tmp_path, suffix, compression):
     expected = read_triples(write(tmp_path))
     quads = list(ox.parse(TRIPLES.encode(), format=ox.RdfFormat.N_TRIPLES))
@@ -32,7 +38,7 @@ def test_every_format_of_the_same_triples_gives_the_same_graph(tmp_path, suffix,
     items = quads if kind.supports_datasets else [quad.triple for quad in quads]
     content = ox.serialize(reversed(items), format=kind)
     path = tmp_path / f"other{suffix}{compression}"
-    path.write_bytes({"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress}[compression](content))
+    path.write_bytes(PACK[compression](content))
     assert same(read_triples(path), expected)
     renamed = tmp_path / f"data{compression}"
     path.rename(renamed)
@@ -116,3 +122,74 @@ def test_a_missing_library_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyoxigraph", None)
     with pytest.raises(ImportError, match=r"pip install 'rgat\[rdf\]'"):
         read_triples(write(tmp_path))
+
+
+@pytest.mark.parametrize("compression", PACK)
+def test_a_compressed_file_is_recognised_whatever_its_name(tmp_path, compression):
+    expected = read_triples(write(tmp_path))
+    path = tmp_path / "packed.nt"
+    path.write_bytes(PACK[compression](TRIPLES.encode()))
+    assert same(read_triples(path), expected)
+
+
+@pytest.mark.parametrize("compression", [".gz", ".bz2", ".xz"])
+def test_a_compressed_file_that_is_cut_off_is_refused(tmp_path, compression):
+    path = tmp_path / f"cut.nt{compression}"
+    path.write_bytes(PACK[compression](TRIPLES.encode())[:-20])
+    with pytest.raises(ValueError, match=rf"cut\.nt\{compression}: cannot be read: "):
+        read_triples(path)
+
+
+def test_zstandard_needs_a_library_and_says_which(tmp_path, monkeypatch):
+    path = tmp_path / "dump.nt.zst"
+    path.write_bytes(b"\x28\xb5\x2f\xfd rest")
+    for name in ("compression.zstd", "backports.zstd", "compression", "backports"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(
+        ImportError, match=r"need backports\.zstd; install it with `pip install backports\.zstd`, or unp"
+    ):
+        read_triples(path)
+
+
+def test_zstandard_is_read_and_a_cut_off_file_refused(tmp_path):
+    reason = "neither compression.zstd nor backports.zstd is installed"
+    name = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
+    zstd = pytest.importorskip(name, reason=reason)
+    packed = zstd.compress(TRIPLES.encode())
+    for name in ("dump.nt.zst", "dump.nt"):
+        path = tmp_path / name
+        path.write_bytes(packed)
+        assert same(read_triples(path), read_triples(write(tmp_path)))
+        path.write_bytes(packed[:-10])
+        with pytest.raises(ValueError, match="cannot be read: "):
+            read_triples(path)
+
+
+INVALID = f"<{EX}a> <{EX}p> .\n", "no triple\n", f"<{EX}a> <{EX}p> <b c> .\n"
+
+
+@pytest.mark.parametrize("batch", [1, 3, 10_000])
+@pytest.mark.parametrize("kind", ["nt", "nq"])
+def test_invalid_lines_are_left_out_and_counted_on_request(tmp_path, monkeypatch, batch, kind):
+    monkeypatch.setattr(reader, "BATCH", batch)
+    expected = read_triples(write(tmp_path))
+    lines = TRIPLES.splitlines(keepends=True)
+    path = tmp_path / f"some.{kind}"
+    path.write_text("".join([INVALID[0], *lines[:4], INVALID[1], INVALID[2], *lines[4:]]))
+    with pytest.raises(ValueError, match=rf"some\.{kind}, line 1: not valid"):
+        read_triples(path)
+    triples = read_triples(path, skip_invalid=True)
+    assert same(triples, expected)
+    assert [text.partition(": ")[0] for text in triples.skipped] == [f"{path}, line {n}" for n in (1, 6, 7)]
+    labels = tmp_path / "labels.tsv"
+    labels.write_text(f"node\tclass\n{EX}a\tred\n{EX}b\tblue\n")
+    data = from_rdf(path, labels, skip_invalid=True)
+    assert data.provenance["invalid_lines"] == {"count": 3, "first": triples.skipped[0]}
+    assert f"skipped: 3 invalid RDF lines, the first: {path}, line 1: " in "".join(describe(data))
+
+
+def test_lines_of_formats_without_lines_cannot_be_skipped(tmp_path):
+    path = tmp_path / "graph.ttl"
+    path.write_text(TRIPLES)
+    with pytest.raises(ValueError, match=r"graph\.ttl: invalid lines must be in N-Triples or N-Quads to be skipped"):
+        read_triples(path, skip_invalid=True)

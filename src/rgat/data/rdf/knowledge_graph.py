@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,7 +14,17 @@ from rgat.checks import check_count, check_word
 from rgat.data.dataset import MISSING, PARTS, NodeData
 from rgat.data.rdf.features import encode, learn_vocabulary
 from rgat.data.rdf.graph import all_relation_names, relational_graph
-from rgat.data.rdf.labels import FilePath, Label, LabelSource, NodeLabels, find_labels, match_labels
+from rgat.data.rdf.labels import (
+    RDFS_LABEL,
+    FilePath,
+    Label,
+    LabelSource,
+    NodeLabels,
+    choose_titles,
+    find_labels,
+    match_labels,
+)
+from rgat.data.rdf.leaks import literal_leaks
 from rgat.data.rdf.reader import Triples, read_triples
 from rgat.data.store.labels import label_store
 from rgat.data.store.stored_graph import StoredGraph, find_store
@@ -34,6 +45,7 @@ def from_rdf(
     shares: tuple[float, float] = (0.8, 0.1),
     seed: int = 0,
     skip_unknown: bool = False,
+    skip_invalid: bool = False,
     format: str | None = None,  # noqa: A002
     inverses: bool = True,
     self_loops: bool = True,
@@ -60,6 +72,7 @@ def from_rdf(
         shares: shares of the training and validation parts in a random split; the rest is the test part.
         seed: random seed of the split.
         skip_unknown: leave out labels of nodes that are not in the graph.
+        skip_invalid: leave out invalid lines of N-Triples and N-Quads files.
         format: format of the RDF files, if their suffixes do not tell it.
         inverses: add an inverse of every relation.
         self_loops: add a relation from every node to itself.
@@ -83,8 +96,10 @@ def from_rdf(
             return label_store(store, source, name)
         data = _load_store(store, source, features, name)
     else:
-        triples = read_triples(files, format, literals, blank_nodes, drop_predicates)
+        triples = read_triples(files, format, literals, blank_nodes, drop_predicates, skip_invalid)
         data = label_triples(triples, source, features, inverses, self_loops, name)
+        if triples.skipped:
+            data.provenance["invalid_lines"] = {"count": len(triples.skipped), "first": triples.skipped[0]}
     return data if hops is None else prune(data, hops)
 
 
@@ -95,11 +110,11 @@ def _with_literals(literals: str, features: Sequence[str]) -> tuple[str, Sequenc
     return "nodes" if "literals" in features else literals, features
 
 
-def load_triples(files: FilePath | Sequence[FilePath]) -> Triples:
+def load_triples(files: FilePath | Sequence[FilePath], rdf_format: str | None = None) -> Triples:
     """Return the triples of RDF files, or of a store without features."""
     store = find_store(files)
     if store is None:
-        return read_triples(files)
+        return read_triples(files, rdf_format)
     if store.x is not None:
         raise ValueError(f"{store.path}: must be a store without features here, got one with; convert it without them")
     return store.to_triples()
@@ -183,10 +198,13 @@ def label_triples(
 ) -> NodeData:
     """Return a data set of triples, with the labels and the split of a source and the requested node features."""
     triples, labels = find_labels(triples, source)
-    x, provenance = None, dict[str, Any]()
+    x, provenance, given = None, dict[str, Any](), triples
     if features:
         triples, x, provenance = _featurise(triples, features)
-    return _attach(triples, x, labels, source, inverses, self_loops, name, provenance)
+    data = _attach(triples, x, labels, source, inverses, self_loops, name, provenance)
+    if "literals" in features:
+        data.provenance.update(_describe_literals(given, data, provenance["vocabulary"]["numbers"]))
+    return data
 
 
 def _featurise(triples: Triples, features: Sequence[str]) -> tuple[Triples, Tensor, dict[str, Any]]:
@@ -212,6 +230,22 @@ def _attach(
     targets, parts = matched.split(len(triples.node_names), source)
     data = assemble(triples, x, targets, matched.class_names, parts, inverses, self_loops, name)
     return replace(data, provenance=data.provenance | provenance)
+
+
+def _describe_literals(triples: Triples, data: NodeData, numbers: dict[str, list[float]]) -> dict[str, Any]:
+    """Return what the literals say, which are no more in the graph: titles, leaks of classes, which are text."""
+    is_literal = np.array([name[0] == '"' for name in triples.node_names], dtype=bool)
+    labels = np.full(len(triples.node_names), MISSING)
+    labels[np.flatnonzero(~is_literal)[data.train.numpy()]] = data.labels[data.train].numpy()
+    used = np.unique(triples.edges[is_literal[triples.edges[:, 2]], 1]).tolist()
+    relation = triples.relation_names.index(RDFS_LABEL) if RDFS_LABEL in triples.relation_names else -1
+    names = triples.node_names
+    pairs = ((names[s], names[o]) for s, _, o in triples.edges[triples.edges[:, 1] == relation].tolist())
+    return {
+        "titles": choose_titles(pairs),
+        "literal_leaks": [leak._asdict() for leak in literal_leaks(triples, labels, data.classes)],
+        "text_predicates": [name for i in used if (name := triples.relation_names[i]) not in numbers],
+    }
 
 
 def assemble(

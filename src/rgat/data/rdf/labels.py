@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from os import PathLike
 
@@ -11,11 +12,12 @@ import torch
 from torch import Tensor
 
 from rgat.data.dataset import MISSING, PARTS
-from rgat.data.rdf.reader import Triples
+from rgat.data.rdf.reader import Triples, split_literal
 from rgat.data.splits import stratified_parts
-from rgat.data.tables import read_table, separator_hint
+from rgat.data.tables import Table, read_table, separator_hint
 
 FilePath = str | PathLike[str]
+RDFS_LABEL = "<http://www.w3.org/2000/01/rdf-schema#label>"
 
 
 @dataclass(frozen=True)
@@ -91,27 +93,48 @@ def find_labels(triples: Triples, source: LabelSource) -> tuple[Triples, list[La
     """Return the labels of a source, and the triples that remain as the graph."""
     if source.label_predicate is not None:
         return take_labels(triples, source.label_predicate)
-    return triples, read_label_tables(source)
+    return triples, read_label_tables(source, triples.node_names)
 
 
-def read_label_tables(source: LabelSource) -> list[Label]:
-    """Return the labels of a source's tables."""
+def read_label_tables(source: LabelSource, node_names: Sequence[str] = ()) -> list[Label]:
+    """Return the labels of a source's tables; by the sorted names of all nodes a table without header is noticed."""
     columns = (source.node_column, source.label_column)
     if source.labels is not None:
-        return read_labels(source.labels, *columns, source.split_column)
+        return read_labels(source.labels, *columns, source.split_column, node_names)
     labels = []
     for part in PARTS:
         if (path := getattr(source, part)) is not None:
-            labels += [Label(label.node, label.name, part, label.origin) for label in read_labels(path, *columns)]
+            found = read_labels(path, *columns, node_names=node_names)
+            labels += [Label(label.node, label.name, part, label.origin) for label in found]
     return labels
 
 
+def _check_header(table: Table, node_names: Sequence[str]) -> None:
+    """Raise if the first line of a table is a row: the name of its first column is one of the sorted nodes."""
+    for name in (table.header[0], f"<{table.header[0]}>"):
+        position = bisect_left(node_names, name)
+        if list(node_names[position : position + 1]) == [name]:
+            raise ValueError(
+                f"{table.path}: must begin with a line of column names, but its first line is about a node of the "
+                f"graph, {table.header[0]}; put a line such as node, class before it"
+            )
+
+
 def read_labels(
-    path: FilePath, node_column: str | None = None, label_column: str | None = None, split_column: str | None = None
+    path: FilePath,
+    node_column: str | None = None,
+    label_column: str | None = None,
+    split_column: str | None = None,
+    node_names: Sequence[str] = (),
 ) -> list[Label]:
-    """Read a label table; by default its first column names the node and its last other column the class."""
+    """Read a label table; by default its first column names the node and its last other column the class.
+
+    A table without a line of column names is recognised by the sorted ``node_names`` of the graph, and refused.
+    """
     table = read_table(path)
-    node_column = table.header[0] if node_column is None else node_column
+    if node_column is None:
+        _check_header(table, node_names)
+        node_column = table.header[0]
     if label_column is None:
         others = [name for name in table.header if name not in (node_column, split_column)]
         if not others:
@@ -155,6 +178,32 @@ def take_labels(triples: Triples, predicate: str) -> tuple[Triples, list[Label]]
     return triples.keep(~labelling & ~inverse)[0], list(labels.values())
 
 
+def choose_titles(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return one title of each node from pairs of a node and a literal: English or without language before others."""
+    titles: dict[str, tuple[bool, str]] = {}
+    for node, literal in pairs:
+        if literal[0] == '"':
+            text, language = split_literal(literal)
+            is_foreign = language.startswith("@") and not language.startswith("@en")
+            titles[node] = min(titles.get(node, (True, "\U0010ffff")), (is_foreign, text))
+    return {node: text for node, (_, text) in titles.items()}
+
+
+def similar_node(name: str, node_names: Sequence[str]) -> str:
+    """Return the name of a node, not a literal, with the longest common beginning, to show beside an unknown one."""
+    wanted = name if name[:1] in ("<", "_") else f"<{name}"
+    position = bisect_left(node_names, wanted)
+    near = [node for node in node_names[max(position - 1, 0) : position + 1] if node[0] != '"']
+    if not near:
+        return next((node for node in node_names if node[0] != '"'), node_names[0])
+    return max(near, key=lambda node: _common(node, wanted))
+
+
+def _common(one: str, other: str) -> int:
+    """Return the number of equal characters at the beginning of two texts."""
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
 def match_labels(labels: Sequence[Label], node_names: Sequence[str], skip_unknown: bool) -> NodeLabels:
     """Return labels by node id.
 
@@ -175,8 +224,9 @@ def match_labels(labels: Sequence[Label], node_names: Sequence[str], skip_unknow
                 f"{unknown[0].origin}: the graph must have edges, got none, so no label has a node; check the RDF file"
             )
         raise ValueError(
-            f"{unknown[0].origin}: node {unknown[0].node} is not in the graph ({len(unknown)} of {len(labels)} labels "
-            "unknown); pass `skip_unknown` (--skip-unknown) to drop them"
+            f"{unknown[0].origin}: node {unknown[0].node} is not in the graph, which has nodes such as "
+            f"{similar_node(unknown[0].node, node_names)} ({len(unknown)} of {len(labels)} labels unknown); pass "
+            "`skip_unknown` (--skip-unknown) to drop them"
         )
     matched: dict[int, Label] = {}
     for label, node in zip(labels, nodes, strict=True):

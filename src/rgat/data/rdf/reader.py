@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +52,7 @@ class Triples:
     node_names: list[str]
     relation_names: list[str]
     edges: Ids  # [E, 3]: subject, predicate, object; sorted
+    skipped: tuple[str, ...] = ()  # invalid lines that were left out: file, line and reason of each
 
     def __len__(self) -> int:
         return len(self.edges)
@@ -88,12 +89,14 @@ class TripleStream:
     Args:
         files: one or several paths; their suffixes tell format and compression.
         format: one of ``FORMATS``, if the suffixes do not tell it.
+        skip_invalid: leave out invalid lines of N-Triples and N-Quads files, and list them in ``skipped``.
     """
 
     def __init__(
         self,
         files: str | PathLike[str] | Sequence[str | PathLike[str]],
         format: str | None = None,  # noqa: A002
+        skip_invalid: bool = False,
     ) -> None:
         if format is not None:
             check_word("format", format, tuple(FORMATS))
@@ -104,6 +107,7 @@ class TripleStream:
         self._nodes: dict[bytes, int] = {}
         self._predicates: dict[bytes, int] = {}
         self._file: Any = None
+        self.skipped: list[str] | None = [] if skip_invalid else None  # file, line and reason of each invalid line
         self._done = 0  # bytes of the files that are read to their ends
 
     def __iter__(self) -> Iterator[Batch]:
@@ -136,6 +140,11 @@ class TripleStream:
         format = self.format or _format_of(path)  # noqa: A001
         parser_format = getattr(ox.RdfFormat, FORMATS[format])
         by_line = format in ("ntriples", "nquads")
+        if self.skipped is not None and not by_line:
+            raise ValueError(
+                f"{path}: invalid lines must be in N-Triples or N-Quads to be skipped, got {format}, in which they "
+                "have no end; leave out `skip_invalid` (--skip-invalid)"
+            )
         limits = RdfLimits(path, format)
         checks = [LineLimit(path), limits] if by_line else [limits]
         base = None if by_line else "http://base.invalid/"
@@ -143,7 +152,10 @@ class TripleStream:
         node_id, predicate_id = nodes.setdefault, predicates.setdefault
         try:
             with open_bytes(path, *checks) as file:
-                quads = iter(ox.parse(input=file, format=parser_format, base_iri=base))
+                if self.skipped is None:
+                    quads = iter(ox.parse(input=file, format=parser_format, base_iri=base))
+                else:
+                    quads = _parse_valid(file, parser_format, path, self.skipped)
                 if parser_format.supports_datasets:
                     quads = (quad.triple for quad in quads)
                 self._file = file
@@ -177,6 +189,7 @@ def read_triples(
     literals: str = "nodes",
     blank_nodes: str = "kept",
     drop_predicates: Sequence[str] = (),
+    skip_invalid: bool = False,
 ) -> Triples:
     """Read one or several RDF files, plain or compressed, as one set of triples; named graphs are merged.
 
@@ -186,10 +199,11 @@ def read_triples(
         literals: "nodes" makes each spelling of a literal a node, "dropped" leaves literals out.
         blank_nodes: "kept" or "dropped".
         drop_predicates: IRIs whose triples are left out.
+        skip_invalid: leave out invalid lines of N-Triples and N-Quads files, instead of raising an error.
     """
     check_word("literals", literals, ("nodes", "dropped"))
     check_word("blank_nodes", blank_nodes, ("kept", "dropped"))
-    stream = TripleStream(files, format)
+    stream = TripleStream(files, format, skip_invalid)
     columns = (array("i"), array("i"), array("i"))
     for batch in stream:
         for column, ids in zip(columns, batch, strict=True):
@@ -206,7 +220,8 @@ def read_triples(
     names = name_blank_nodes(names, relation_names, edges)
     node_names, ends = _number(names, edges[:, [0, 2]])
     edges[:, 0], edges[:, 2] = ends[:, 0], ends[:, 1]
-    return Triples(node_names, relation_names, sort_triples(edges, len(node_names), len(relation_names)))
+    distinct = sort_triples(edges, len(node_names), len(relation_names))
+    return Triples(node_names, relation_names, distinct, tuple(stream.skipped or ()))
 
 
 def dropped_predicates(iris: Sequence[str], relations: Sequence[str]) -> set[str]:
@@ -219,6 +234,21 @@ def dropped_predicates(iris: Sequence[str], relations: Sequence[str]) -> set[str
             f"there are {len(relations)}, such as {relations[0] if relations else 'none'}"
         )
     return dropped
+
+
+def _parse_valid(file: IO[bytes], parser_format: Any, path: Path, skipped: list[str]) -> Iterator[Any]:
+    """Yield the triples or quads of the valid lines; append file, line and reason of the others to ``skipped``."""
+    ox, start = oxigraph(), 0
+    while lines := list(islice(file, BATCH)):
+        try:
+            yield from list(ox.parse(input=b"".join(lines), format=parser_format))
+        except SyntaxError:
+            for number, line in enumerate(lines, start + 1):
+                try:
+                    yield from list(ox.parse(input=line, format=parser_format))
+                except SyntaxError as error:
+                    skipped.append(f"{path}, line {number}: {error.msg}")
+        start += len(lines)
 
 
 def _number(names: list[str], used: Ids) -> tuple[list[str], Ids]:
@@ -243,7 +273,10 @@ def _format_of(path: Path) -> str:
     suffix = kind_of(path)
     if suffix not in SUFFIXES:
         known = ", ".join(SUFFIXES)
-        raise ValueError(f"{path}: the name must end in one of {known} (then .gz or .bz2), or `format` must be given")
+        raise ValueError(
+            f"{path}: the name must end in one of {known} (then .gz, .bz2, .xz or .zst), or `format` (--format) must "
+            "be given"
+        )
     return SUFFIXES[suffix]
 
 

@@ -1,0 +1,98 @@
+"""Of the model and the RGCN trained beside it, the better one by validation is kept; the test part selects nothing."""
+
+import dataclasses
+
+import pytest
+
+import rgat
+from rgat.data import load as load_data
+from rgat.predictor import files as own_data
+from rgat.predictor import fitting, load
+from rgat.predictor.text import comparison_rows, verdicts
+
+QUICK = {"max_epochs": 3, "patience": 3, "hidden_channels": 8}
+WIRGAT = "additive WIRGAT"
+
+
+@pytest.fixture
+def valid(monkeypatch):
+    """The validation scores that the models are said to have."""
+    scores = {WIRGAT: 0.915, "RGCN": 0.936}
+    monkeypatch.setattr(fitting._Trainer, "valid_score", lambda self, config, results: scores[config["model"]])
+    return scores
+
+
+def test_an_rgcn_with_a_higher_validation_score_becomes_the_model(node_data, tmp_path, valid):
+    predictor = own_data.train(node_data, tmp_path, **QUICK)
+    assert predictor.config["model"] == load(tmp_path).config["model"] == "RGCN"
+    report = predictor.report
+    assert report["selection"] == {
+        "on": "accuracy in cross-validation inside the training part",
+        "scores": {WIRGAT: 0.915, "RGCN": 0.936},
+        "selected": "RGCN",
+    }
+    assert [row["name"] for row in report["comparison"]] == ["majority vote", "FEAT", WIRGAT]
+    alone = rgat.fit(node_data, model="RGCN", comparison=False, **QUICK)
+    assert report["scores"] == alone.report["scores"]
+    assert report["confusion"] == alone.report["confusion"]
+    assert report["training"] == alone.report["training"]
+    rows, notes = comparison_rows(predictor)
+    assert [row[0] for row in rows] == ["RGCN", "majority vote", "FEAT", WIRGAT]
+    assert notes[0] == (
+        "RGCN was kept: it has the higher accuracy in cross-validation inside the training part "
+        "(93.6%, additive WIRGAT 91.5%)."
+    )
+
+
+@pytest.mark.parametrize("score", [0.915, 0.9])
+def test_else_the_model_is_kept_whatever_the_test_part_says(node_data, valid, score):
+    valid["RGCN"] = score
+    predictor = rgat.fit(node_data, **QUICK)
+    assert predictor.config["model"] == predictor.report["selection"]["selected"] == WIRGAT
+    line = verdicts(predictor)[0]
+    assert line.startswith(f"{WIRGAT} was kept: {'RGCN has the same' if score == 0.915 else 'it has the higher'} ")
+
+
+@pytest.mark.parametrize("options", [{"model": WIRGAT}, {"ensemble": 2}])
+def test_what_was_asked_for_is_kept_and_the_better_one_named(node_data, valid, options):
+    predictor = rgat.fit(node_data, **QUICK, **options)
+    assert predictor.config["model"] == predictor.report["selection"]["selected"] == WIRGAT
+    assert verdicts(predictor)[0] == (
+        "RGCN has a higher accuracy in cross-validation inside the training part (93.6%) than additive WIRGAT (91.5%); "
+        "train with --model RGCN to use it."
+    )
+
+
+def test_validation_scores_are_those_of_cross_validation_or_of_the_validation_part(node_data):
+    """The kept model is the one whose folds score higher when each is trained alone."""
+    report = rgat.fit(node_data, **QUICK).report["selection"]
+    for model in (WIRGAT, "RGCN"):
+        trainer = fitting._Trainer(node_data, fitting.torch.device("cpu"), 0, lambda *_: None, None)
+        best, _ = trainer.cross_validate(fitting.configure("node", QUICK | {"model": model}), "step")
+        mean = sum(point.valid_metric for point in best) / 5
+        assert report["scores"][model] == pytest.approx(mean)
+    molecules = rgat.fit(load_data("molecules"), max_epochs=2, hidden_channels=8)
+    selection, (member,) = molecules.report["selection"], molecules.report["training"]
+    assert selection["on"] == "mean ROC-AUC of the validation part"
+    assert selection["scores"][molecules.config["model"]] == pytest.approx(member["scores"]["valid"])
+    assert max(selection["scores"].values()) == selection["scores"][selection["selected"]]
+
+
+def with_scores(predictor, model, test, **others):
+    rows = [{"name": name, "scores": {"train": 1.0, "test": score}, "note": ""} for name, score in others.items()]
+    report = {"metric": "accuracy", "scores": {"test": test}, "comparison": rows}
+    return dataclasses.replace(predictor, config=predictor.config | {"model": model}, report=report)
+
+
+def test_verdicts_name_what_they_are_about_and_do_not_contradict_each_other(node_model):
+    lines = verdicts(with_scores(node_model, WIRGAT, 0.954, RGCN=0.915, FEAT=0.5))
+    assert lines == [
+        "Attention changes the test score by +3.9 points (additive WIRGAT against RGCN); test scores select nothing."
+    ]
+    lines = verdicts(with_scores(node_model, "RGCN", 0.9, **{WIRGAT: 0.85, "FEAT": 0.95}))
+    assert lines == [
+        "Attention changes the test score by -5.0 points (additive WIRGAT against RGCN); test scores select nothing.",
+        "RGCN (90.0%) is not better on the test part than FEAT (95.0%): use the simpler system, or add labels.",
+    ]
+    (line,) = verdicts(with_scores(node_model, WIRGAT, 0.9, RGCN=0.9))
+    assert line.startswith("Attention does not change the test score (")
