@@ -105,9 +105,8 @@ class SampledTask:
         known = labels != MISSING
         scores = []
         for each in logits:
-            loss = (
-                float(cross_entropy(each[known], labels[known], self.weight.to(each))) if known.any() else float("nan")
-            )
+            weight = None if self.weight is None else self.weight.to(each)
+            loss = float(cross_entropy(each[known], labels[known], weight)) if known.any() else float("nan")
             right = (each.argmax(-1) == labels)[known]
             scores.append((loss, float(right.double().mean())))
         return scores
