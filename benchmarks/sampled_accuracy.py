@@ -21,7 +21,7 @@ from scipy.stats import t as student
 import rgat.data
 from rgat import RelationalGraph
 from rgat.data import NodeData
-from rgat.training import build_model, fit
+from rgat.training import build_model, fit_many
 from rgat.training.configuration import read_config, split_config
 
 CONFIGS = Path(__file__).parent.parent / "configs"
@@ -49,11 +49,9 @@ def read_prepared(name, path):
 def accuracies(data, config, fanouts, seeds, batch_size, device):
     options, settings = split_config(config)
     settings = replace(settings, patience=None, fanouts=fanouts, batch_size=batch_size)
-    scores = []
-    for seed in range(seeds):
-        model = build_model(data, seed, **options).to(device)
-        scores.append(fit(model, data, settings, seed).scores["test"])
-    return scores
+    models = [build_model(data, seed, **options).to(device) for seed in range(seeds)]
+    results = fit_many(models, data, settings, list(range(seeds)))  # on the whole graph as stacks
+    return [result.scores["test"] for result in results]
 
 
 def main():

@@ -1,4 +1,6 @@
+import copy
 import itertools
+import pickle
 import threading
 from types import SimpleNamespace
 
@@ -351,3 +353,10 @@ def test_cpu_and_gpu_give_the_same_sample(fanouts, backend):
                 batch = sampler.sample(seeds, step=3)
                 assert batch.nodes.is_cuda
                 assert_same(batch, expected)
+
+
+def test_a_pickled_or_copied_sampler_samples_the_same():
+    sampler = NeighborSampler(random_graph(), [2, 1], seed=3)
+    sampler.sample(torch.tensor([1, 2]))
+    for other in (pickle.loads(pickle.dumps(sampler)), copy.deepcopy(sampler)):
+        assert torch.equal(other.sample(torch.tensor([4, 0]), 7).nodes, sampler.sample(torch.tensor([4, 0]), 7).nodes)

@@ -127,7 +127,7 @@ def resumable(out: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        print_line(f"interrupted; continue with the same command and --resume, which goes on from {out}")
+        print_line(f"interrupted; continue from the last checkpoint in {out} with the same command and --resume")
         raise
 
 
@@ -166,7 +166,7 @@ def train(
     from rgat.training.configuration import check_options
     from rgat.training.distributed import joined_processes, processes
 
-    flags = asdict(options) | {"fanouts": own_data.read_fanouts(options.fanouts) if options.fanouts else None}
+    flags = asdict(options) | {"fanouts": None if options.fanouts is None else own_data.read_fanouts(options.fanouts)}
     flags["kernel_l2_1"] = flags["kernel_l2_2"] = flags.pop("kernel_l2")
     configuration = own_data.given_options(config, option or (), **flags)
     files = asdict(graph) | asdict(molecules)
@@ -179,6 +179,8 @@ def train(
     with own_data.held_folder(out, resume), joined_processes() as own_device, resumable(out):
         printing.console.quiet = processes().rank > 0  # all processes run the same fit, and one prints
         device = own_device if fitting.device is None else own_data.read_device(fitting.device)
+        if resume:
+            configuration |= own_data.resumed_sampling(out, configuration)
         in_memory = own_data.loads(graph.rdf, configuration, device)
         read = own_data.read(data, seed=fitting.seed, in_memory=in_memory, **files)
         if isinstance(read, NodeData):

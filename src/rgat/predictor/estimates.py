@@ -46,14 +46,22 @@ def sampling_for(
     if not size.has_features and given.get("embedding_channels") is None:
         embedding = {"embedding_channels": EMBEDDING_CHANNELS}
     if given.get("fanouts") is not None:
-        return (embedding if in_store else {}), None
+        if not in_store or not embedding:
+            return {}, None
+        return (
+            embedding,
+            f"input: {EMBEDDING_CHANNELS} learned channels per node (--embedding), as the graph is in a store",
+        )
     hidden = given.get("hidden_channels") or DEFAULTS["node"]["hidden_channels"]
-    activations = 8 * 4 * 2 * hidden * (size.num_edges + size.num_nodes)
-    kernels = 0 if size.has_features else 10 * 4 * hidden * size.num_edges  # with gradients, moments and copies
+    layers = given.get("num_layers") or 2
+    activations = 8 * 4 * layers * hidden * (size.num_edges + size.num_nodes)
+    # With gradients, moments and copies.
+    kernels = 10 * 4 * hidden * size.num_edges if embedding else 0
+    kernels += 4 * 4 * (given.get("embedding_channels") or 0) * size.num_nodes
     needed, free = activations + kernels + BYTES_PER_EDGE * size.num_edges, free_memory(device)
     if needed < free:
         return {}, None
-    fanouts = list(FANOUTS)
+    fanouts = [FANOUTS[0], *FANOUTS[1:] * (layers - 1)]
     instead = f" and {EMBEDDING_CHANNELS} learned channels per node" if embedding else ""
     return {"fanouts": fanouts, **embedding}, (
         f"memory: training on the whole graph may take {needed / 2**30:.0f} GiB, and {free / 2**30:.1f} GiB are free; "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from rgat.checks import check_seed, check_word
 from rgat.data import GraphData, NodeData, from_rdf, from_smiles
 from rgat.data import load as load_data
 from rgat.data.benchmarks.download import sha256
-from rgat.data.files import open_lines
+from rgat.data.files import open_lines, read_whole
 from rgat.data.store.manifest import NAME as MANIFEST
 from rgat.data.store.stored_graph import find_store
 from rgat.locks import locked
@@ -45,6 +46,7 @@ OPTIONS = {
     "smiles": ("smiles_column", "tasks", "thresholds", "split", "skip_invalid", "relaxed"),
     "rdf": (*LABELS, "drop_predicates", "features", "skip_invalid", "format"),
 }
+LARGEST_FIT = 1 << 20  # bytes of `fit.json`
 TEST_SHARE = 0.2  # of the labelled nodes, if no test labels are given
 
 
@@ -201,6 +203,15 @@ def loads(rdf: Sequence[Path_] | None, options: Mapping[str, Any], device: torch
         return True
     size = GraphSize(store.num_nodes, store.num_edges, store.x is not None)
     return options.get("fanouts") is None and sampling_for(size, options, True, device)[1] is None
+
+
+def resumed_sampling(folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how an interrupted fit sampled, which may have followed from the memory that was free then."""
+    try:
+        asked = json.loads(read_whole(folder / FIT, LARGEST_FIT))
+        return {name: asked[name] for name in ("fanouts", "embedding_channels") if name in asked.keys() - options}
+    except (OSError, ValueError, TypeError):
+        return {}  # there is none, or the fit itself says what is wrong with it
 
 
 def read_fanouts(text: str) -> list[int]:

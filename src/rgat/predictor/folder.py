@@ -92,6 +92,7 @@ def _open_store(record: dict[str, Any]) -> StoredGraph:
     store = open_store(path)
     if _store_digest(store) != record.get("store_digest"):
         raise ValueError(f"{path} must be the store that the model was trained on, but has changed since")
+    store.verify()
     return store
 
 

@@ -58,7 +58,8 @@ def describe(data: NodeData | GraphData) -> list[str]:
     parts = ", ".join(f"{len(getattr(data, part)):,} {part}" for part in PARTS if len(getattr(data, part)))
     provenance = data.provenance
     if isinstance(data, NodeData):
-        features = "one-hot" if data.x is None else counted(data.x.shape[1], "node feature")
+        one_hot = "without node features" if data.is_stored else "one-hot"
+        features = one_hot if data.x is None else counted(data.x.shape[1], "node feature")
         counts = data.labels[data.labels != MISSING].bincount(minlength=len(data.classes)).tolist()
         sizes = ", ".join(f"{name} ({count})" for name, count in zip(data.classes, counts, strict=True))
         edges = provenance.get("edges", data.graph.num_edges)

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -119,14 +119,23 @@ class NeighborSampler:
         self.num_relations = graph.num_relations
         self.num_nodes = self.incoming.num_nodes
         self.device = self.incoming.source.device
-        if isinstance(fanouts, int | str | Mapping) or len(fanouts) == 0:
+        if not isinstance(fanouts, Sequence) or isinstance(fanouts, str) or len(fanouts) == 0:
             raise ValueError(f"`fanouts` must be a list with one entry per layer, such as [15, 10], got {fanouts!r}")
         self.fanouts = [_fanout(fanout, self.num_relations, self.device) for fanout in fanouts]
-        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+        if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= int(seed) < 2**63:
             raise ValueError(f"`seed` must be an integer between 0 and 2^63 - 1, got {seed!r}")
-        self.seed = seed
+        self.seed = int(seed)
         self.step = 0
         self._numbering: Numbering | None = None  # made at the first sample: one entry per node of the graph
+        self._lock = threading.Lock()
+        self._done = self._record()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what belongs to this process; a copy makes it anew."""
+        return self.__dict__ | {"_numbering": None, "_lock": None, "_done": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state
         self._lock = threading.Lock()
         self._done = self._record()
 
@@ -215,11 +224,11 @@ def _fanout(fanout: FanoutOption, num_relations: int, device: torch.device) -> F
     table = torch.full((num_relations,), -1, dtype=torch.int64)
     given: dict[Any, Any] = dict(fanout) if isinstance(fanout, Mapping) else {None: fanout}
     for relation, number in given.items():
-        if isinstance(number, bool) or not isinstance(number, Integral) or (number < 1 and number != -1):
+        if isinstance(number, bool) or not isinstance(number, int | np.integer) or (number < 1 and number != -1):
             raise ValueError(f"a fan-out must be a number of at least 1, or -1 for all edges, got {number!r}")
         if relation is None:
             table[:] = min(int(number), INT32_LIMIT)
-        elif isinstance(relation, Integral) and 0 <= int(relation) < num_relations:
+        elif isinstance(relation, int | np.integer) and 0 <= int(relation) < num_relations:
             table[int(relation)] = min(int(number), INT32_LIMIT)
         else:
             raise ValueError(

@@ -64,6 +64,9 @@ def test_literals_as_features_without_inverses_and_with_a_label_predicate(tmp_pa
     assert (list(store.node_names), store.relation_names) == (list(data.node_names), data.relation_names)
     again = from_rdf(store.path, inverses=False)
     assert torch.equal(again.x, store.x)
+    # What the literals said is known only while they are read.
+    of_literals = {name: data.provenance.pop(name) for name in ("titles", "literal_leaks", "text_predicates")}
+    assert of_literals["text_predicates"]
     assert (again.classes, again.provenance) == (data.classes, data.provenance)
     assert torch.equal(again.labels, data.labels)
 

@@ -93,6 +93,7 @@ def from_rdf(
         _refuse_with_store(store, format, literals, blank_nodes, drop_predicates, inverses, self_loops)
         if not in_memory:
             _refuse_in_store(store, features, hops)
+            store.verify()  # loops read ids of the files without checking each
             return label_store(store, source, name)
         data = _load_store(store, source, features, name)
     else:

@@ -1,0 +1,70 @@
+"""Fit, predict and explain graphs that stay in a store, and the choice to sample."""
+
+import numpy as np
+import pytest
+import torch
+
+import rgat
+from rgat.data import StoreWriter, from_rdf
+from rgat.predictor import estimates
+from rgat.predictor.estimates import GraphSize, sampling_for
+
+OPTIONS = {"fanouts": [5, 5], "batch_size": 32, "max_epochs": 3, "embedding_channels": 8, "comparison": False}
+
+
+@pytest.fixture
+def store(tmp_path):
+    generator = np.random.default_rng(0)
+    with StoreWriter(tmp_path / "store", 120, ["<http://x/in>", "<http://x/knows>"]) as writer:
+        writer.add(np.arange(100), np.zeros(100, dtype=int), 100 + np.arange(100) % 20)
+        writer.add(np.arange(100), np.ones(100, dtype=int), generator.integers(100, size=100))
+    lines = ["node class", *(f"n{node} {'ab'[node % 2]}" for node in range(100))]
+    (tmp_path / "labels.tsv").write_text("\n".join(lines).replace(" ", "\t") + "\n")
+    return tmp_path / "store", tmp_path / "labels.tsv"
+
+
+def test_a_graph_in_a_store_is_fitted_saved_and_explained_as_one_in_memory(store, tmp_path):
+    path, labels = store
+    stored, loaded = (from_rdf(path, labels, in_memory=in_memory) for in_memory in (False, True))
+    assert (stored.is_stored, loaded.is_stored) == (True, False)
+    predictors = [rgat.fit(data, **OPTIONS) for data in (stored, loaded)]
+    first, second = (predictor.predict(["n3", "n4"]).probabilities for predictor in predictors)
+    np.testing.assert_allclose(first, second, atol=1e-6)
+    predictors[0].save(tmp_path / "model")
+    again = rgat.load(tmp_path / "model")
+    assert again.data.is_stored
+    np.testing.assert_array_equal(again.predict(["n3", "n4"]).probabilities, first)
+    reasons, expected = (predictor.explain("n3").reasons for predictor in (again, predictors[1]))
+    assert {(each.relation, each.source, each.target) for each in reasons} == {
+        (each.relation, each.source, each.target) for each in expected
+    }
+
+
+def test_a_damaged_store_is_refused_before_it_is_read(store):
+    path, labels = store
+    content = bytearray((path / "source.npy").read_bytes())
+    content[-1] ^= 0x40
+    (path / "source.npy").write_bytes(content)
+    with pytest.raises(ValueError, match=r"source\.npy"):
+        from_rdf(path, labels, in_memory=False)
+
+
+def test_training_samples_where_the_whole_graph_would_not_fit(monkeypatch):
+    monkeypatch.setattr(estimates, "free_memory", lambda device: 2**30)
+    options, sentence = sampling_for(GraphSize(10**6, 10**7, False), {"num_layers": 3}, False, "cpu")
+    assert options == {"fanouts": [20, 10, 10], "embedding_channels": 64}
+    assert sentence.startswith("memory: training on the whole graph may take")
+    assert "samples instead, with --fanouts 20,10,10 and 64 learned channels" in sentence
+    assert sampling_for(GraphSize(1000, 5000, False), {}, False, "cpu") == ({}, None)
+    assert sampling_for(GraphSize(10**6, 10**7, True), {"fanouts": [5, 5]}, True, "cpu") == ({}, None)
+    options, sentence = sampling_for(GraphSize(1000, 5000, False), {"fanouts": [5, 5]}, True, "cpu")
+    assert options == {"embedding_channels": 64}
+    assert "64 learned channels per node" in sentence
+
+
+def test_whole_graph_training_on_a_store_is_refused(store):
+    path, labels = store
+    data = from_rdf(path, labels, in_memory=False)
+    with pytest.raises(ValueError, match="must be in memory to train on the whole graph, but is in a store; sample it"):
+        rgat.fit(data, embedding_channels=8, max_epochs=1, comparison=False)
+    assert torch.equal(data.labels[data.train] >= 0, torch.ones(len(data.train), dtype=torch.bool))
