@@ -59,5 +59,5 @@ def test_the_package_uses_no_other_process_pool():
     root = Path(rgat.__file__).parent
     pools = [path for path in root.rglob("*.py") if re.search(r"ProcessPoolExecutor|\bPool\(", path.read_text())]
     assert [path.relative_to(root).as_posix() for path in pools] == ["workers.py"]
-    users = [path for path in root.rglob("*.py") if "WorkerPool(" in path.read_text()]
+    users = [path for path in root.rglob("*.py") if re.search(r"WorkerPool[(,]", path.read_text())]
     assert len(users) == 4

@@ -137,10 +137,14 @@ def _load_store(store: StoredGraph, source: LabelSource, features: Sequence[str]
     if x is not None:
         x = x.to(torch.float32, copy=True)
         provenance = {word: store.provenance[word] for word in ("vocabulary",) if word in store.provenance}
-    elif features:
+    given = triples
+    if features:
         triples, x, provenance = _featurise(triples, features)
     options = (store.manifest.inverses, store.manifest.self_loops)
-    return _attach(triples, x, labels, source, *options, name, provenance)
+    data = _attach(triples, x, labels, source, *options, name, provenance)
+    if "literals" in features:
+        data.provenance.update(_describe_literals(given, data, provenance["vocabulary"]["numbers"]))
+    return data
 
 
 def _refuse_in_store(store: StoredGraph, features: Sequence[str], hops: int | None) -> None:
