@@ -9,10 +9,8 @@ the float64 reference on the same graph. One and two threads are compared by wal
 """
 
 import argparse
-import ctypes
 import json
 import math
-import multiprocessing
 import platform
 import resource
 import statistics
@@ -21,6 +19,7 @@ import time
 
 import graphs
 import torch
+from memory import peak_above
 
 from rgat import ops
 from rgat.nn import RGATConv, RGCNConv
@@ -132,32 +131,15 @@ def disagreement(word, graph, width):
     return max(share if math.isfinite(share) else math.inf for share in shares)
 
 
-def _memory(queue, name, width, word, backend):
+def _prepare(name, width, word, backend):
     torch.set_num_threads(1)
     Job(word, graphs.load("tiny"), width, backend)()  # load libraries and compiled loops first
-    job = Job(word, graphs.load(name), width, backend)
-
-    def status(key):
-        with open("/proc/self/status") as file:
-            return next(int(line.split()[1]) * 1024 for line in file if line.startswith(key))
-
-    ctypes.CDLL(None).malloc_trim(0)  # return freed memory first, or its reuse would not be counted
-    with open("/proc/self/clear_refs", "w") as file:
-        file.write("5")
-    before = status("VmRSS")
-    job()
-    queue.put(status("VmHWM") - before)
+    return Job(word, graphs.load(name), width, backend)
 
 
 def peak_memory(name, width, word, backend="auto"):
     """Return the peak bytes above the level before the first call, in a fresh process."""
-    context = multiprocessing.get_context("spawn")
-    queue = context.Queue()
-    child = context.Process(target=_memory, args=(queue, name, width, word, backend))
-    child.start()
-    bytes_above = queue.get(timeout=600)
-    child.join()
-    return bytes_above
+    return peak_above(_prepare, name, width, word, backend, timeout=600)
 
 
 def measure(name, width, calls, peers, with_memory):

@@ -15,10 +15,8 @@ With `--scaling` nodes have eight incoming edges of ten relations, and a power l
 """
 
 import argparse
-import ctypes
 import json
 import math
-import multiprocessing
 import platform
 import resource
 import statistics
@@ -27,6 +25,7 @@ from types import SimpleNamespace
 
 import graphs
 import torch
+from memory import peak_above
 from torch.nn.functional import cross_entropy
 
 from rgat.incoming import IncomingEdges
@@ -140,35 +139,23 @@ def compare(options):
     return {"graph": options.graph, "sizes": sizes[1:], "results": results}
 
 
-def _memory(queue, name, options):
+def _prepare(name, options):
     torch.set_num_threads(1)
     small = argparse.Namespace(**vars(options) | {"batch_size": 8})
     SAMPLERS[name](graphs.load("tiny"), small)(torch.arange(8))  # load libraries and compiled loops first
     graph = graphs.load(options.graph)
 
-    def status(key):
-        with open("/proc/self/status") as file:
-            return next(int(line.split()[1]) * 1024 for line in file if line.startswith(key))
+    def work():
+        sampler = SAMPLERS[name](graph, options)
+        for number in range(3):
+            sampler(seeds_of(options, graph.num_nodes, number))
 
-    ctypes.CDLL(None).malloc_trim(0)  # return freed memory first, or its reuse would not be counted
-    with open("/proc/self/clear_refs", "w") as file:
-        file.write("5")
-    before = status("VmRSS")
-    sampler = SAMPLERS[name](graph, options)
-    for number in range(3):
-        sampler(seeds_of(options, graph.num_nodes, number))
-    queue.put(status("VmHWM") - before)
+    return work
 
 
 def peak_memory(name, options):
     """Return the peak bytes of making a sampler and of three batches, in a fresh process."""
-    context = multiprocessing.get_context("spawn")
-    queue = context.Queue()
-    child = context.Process(target=_memory, args=(queue, name, options))
-    child.start()
-    bytes_above = queue.get(timeout=3600)
-    child.join()
-    return bytes_above
+    return peak_above(_prepare, name, options)
 
 
 def median(result):
