@@ -12,7 +12,7 @@ from typer import Option
 
 from rgat.cli import printing
 from rgat.cli.options import OptionalDataName, RdfFormat, SmilesColumn, grouped
-from rgat.cli.printing import print_class_tables, print_line, print_table, step_bars
+from rgat.cli.printing import print_class_tables, print_line, print_table, step_bars, triple_bars
 
 
 @dataclass(frozen=True)
@@ -93,9 +93,9 @@ class ModelOptions:
     max_epochs: Annotated[int | None, Option("--epochs", min=1, metavar="N", help="Largest number of epochs.")] = None
     patience: Annotated[int | None, Option(min=1, metavar="N", help="Stop after N epochs without improvement.")] = None
     learning_rate: Annotated[float | None, Option(metavar="RATE", help="Learning rate of Adam.")] = None
-    batch_size: Annotated[int | None, Option(min=1, metavar="N", help="Graphs per step, or nodes with --fanouts.")] = (
-        None
-    )
+    batch_size: Annotated[
+        int | None, Option(min=1, metavar="N", help="Graphs per step, or nodes of a graph that is sampled.")
+    ] = None
     fanouts: Annotated[
         str | None,
         Option(metavar="N,N", help="Sample at most N edges per node and relation, one N per layer; -1: all."),
@@ -158,9 +158,9 @@ def train(
       rgat train aifb --out runs/aifb --hidden 16 --l2 0.0005 --resume
       torchrun --nproc-per-node 2 -m rgat train tox21 --out runs/tox21
     """
-    from rgat.data import NodeData
     from rgat.predictor import files as own_data
-    from rgat.predictor.estimates import GraphSize, forecast, sampling_for
+    from rgat.predictor.dumps import read_within_memory
+    from rgat.predictor.estimates import forecast
     from rgat.predictor.inspection import describe
     from rgat.predictor.text import class_tables, comparison_rows, performance
     from rgat.training.configuration import check_options
@@ -174,22 +174,17 @@ def train(
     files["features"] = tuple(graph.features.split(",")) if graph.features else ()
     files["thresholds"] = own_data.read_thresholds(molecules.thresholds or ())
     check_options(configuration, "node" if graph.rdf else "graph" if molecules.smiles else None)
-    if graph.rdf and not molecules.smiles:
-        own_data.refuse_batch_size(configuration)  # before files are read
     with own_data.held_folder(out, resume), joined_processes() as own_device, resumable(out):
         printing.console.quiet = processes().rank > 0  # all processes run the same fit, and one prints
         device = own_device if fitting.device is None else own_data.read_device(fitting.device)
         if resume:
             configuration |= own_data.resumed_sampling(out, configuration)
-        in_memory = own_data.loads(graph.rdf, configuration, device)
-        read = own_data.read(data, seed=fitting.seed, in_memory=in_memory, **files)
-        if isinstance(read, NodeData):
-            own_data.refuse_batch_size(configuration)
-            size = GraphSize(read.graph.num_nodes, read.graph.num_edges, read.x is not None)
-            sampling, reason = sampling_for(size, configuration, read.is_stored, device)
-            configuration |= sampling
-            if reason is not None:
-                print_line(reason)
+        with triple_bars() as show:
+            files |= {"seed": fitting.seed}
+            read, sampling = read_within_memory(
+                data, out, configuration, device, resume=resume, say=print_line, progress=show, **files
+            )
+        configuration |= sampling
         for line in describe(read):
             print_line(line)
         asked = asdict(fitting) | {"device": device} | configuration

@@ -140,6 +140,8 @@ def _load_store(store: StoredGraph, source: LabelSource, features: Sequence[str]
     given = triples
     if features:
         triples, x, provenance = _featurise(triples, features)
+    if "invalid_lines" in store.provenance:
+        provenance["invalid_lines"] = store.provenance["invalid_lines"]
     options = (store.manifest.inverses, store.manifest.self_loops)
     data = _attach(triples, x, labels, source, *options, name, provenance)
     if "literals" in features:
