@@ -3,6 +3,7 @@ import dataclasses
 import enum
 import errno
 import functools
+import itertools
 import json
 import os
 import pickle
@@ -13,6 +14,7 @@ import textwrap
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from helpers import with_edge_attr
 from torch import nn
@@ -21,7 +23,7 @@ from rgat import RelationalGraph
 from rgat.data import GraphData, load
 from rgat.data.splits import stratified_folds
 from rgat.models import NodeClassifier
-from rgat.training import Settings, build_model, fit, has_checkpoint, load_checkpoint, save_checkpoint
+from rgat.training import Settings, build_model, checkpoint, fit, has_checkpoint, load_checkpoint, loop, save_checkpoint
 from rgat.training.checkpoint import identify
 
 TENSORS = {"a": torch.arange(6.0).view(2, 3), "b": torch.tensor(7)}
@@ -42,6 +44,35 @@ def test_a_checkpoint_comes_back_as_it_was_and_replaces_the_one_before(tmp_path)
     assert_same_tensors(tensors, {"a": TENSORS["a"].t(), "b": TENSORS["b"]})
     assert record["epoch"] == 2
     assert sorted(path.suffix for path in folder.iterdir()) == [".json", ".safetensors"]
+
+
+def test_tensors_of_all_types_are_written_from_where_they_are(tmp_path):
+    tensors = {str(dtype): (10 * torch.randn(3, 5)).to(dtype) for dtype in checkpoint._TYPES}
+    tensors |= {"scalar": torch.tensor(0.5), "none": torch.empty(0, 4), "strided": torch.randn(4, 6).t()}
+    save_checkpoint(tmp_path, tensors, {})
+    loaded, _ = load_checkpoint(tmp_path)
+    assert loaded.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert loaded[name].dtype == tensor.dtype
+        assert torch.equal(loaded[name], tensor), name
+    (file,) = tmp_path.glob("*.safetensors")
+    for name, tensor in safetensors.torch.load_file(file).items():
+        assert torch.equal(tensor, tensors[name]), name
+    large = torch.randn(100)
+    piece = checkpoint._as_safetensors({"large": large})[-1]
+    assert np.shares_memory(np.asarray(piece), large.numpy()), "it is not copied"
+
+
+@pytest.mark.parametrize(("seconds", "written"), [(0, 10), (0.5, 2)])
+def test_checkpoints_take_a_small_part_of_the_time(tmp_path, monkeypatch, seconds, written):
+    clock, epochs = itertools.count(), []
+    monkeypatch.setattr(loop.time, "monotonic", lambda: float(next(clock)))  # writing one takes a second
+    save = loop.save_checkpoint
+    monkeypatch.setattr(loop, "save_checkpoint", lambda *given: epochs.append(given[2]["epoch"]) or save(*given))
+    data = load("institute")
+    fit(build_model(data), data, Settings(max_epochs=10), checkpoint=tmp_path, checkpoint_seconds=seconds)
+    assert len(epochs) == written
+    assert epochs[-1] == 10
 
 
 @pytest.mark.parametrize("name", ["institute", "molecules"])

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from rgat.data import GraphData, GraphStore, NodeData
 from rgat.data.dataset import PARTS
-from rgat.data.files import WriteError, read_whole, write_atomically
+from rgat.data.files import WriteError, read_whole, replacing, write_atomically
 from rgat.graph import RelationalGraph
 from rgat.training.configuration import Settings
 
@@ -35,6 +35,9 @@ _NEW_SETTINGS = {
     "validate_every": 1,
     "class_weights": None,
 }  # settings that earlier versions did not have
+_FLOATS = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+_INTEGERS = {torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8"}
+_TYPES = _FLOATS | _INTEGERS | {torch.bool: "BOOL"}  # the words of safetensors
 LARGEST_RECORD = 2**30  # bytes; enough for the names of about ten million nodes
 
 
@@ -42,14 +45,17 @@ def save_checkpoint(
     folder: str | Path, tensors: Mapping[str, Tensor], record: Mapping[str, Any], name: str = NAME
 ) -> None:
     """Write tensors and a record that JSON can hold, and replace the checkpoint of the same name."""
-    folder, packed = Path(folder), _safetensors()
-    data = packed.save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
-    digest = hashlib.sha256(data).hexdigest()
+    folder, pieces, hashed = Path(folder), _as_safetensors(tensors), hashlib.sha256()
+    for piece in pieces:
+        hashed.update(piece)
+    digest = hashed.hexdigest()
     file = f"{name}-{digest[:16]}.safetensors"
     body = {"format": FORMAT, "tensors": file, "tensors_sha256": digest, **record}
     text = json.dumps(body | {"sha256": _hash(body)}, indent=1, allow_nan=False)
     try:
-        write_atomically(folder / file, data)
+        with replacing(folder / file) as opened:
+            for piece in pieces:
+                opened.write(piece)
         write_atomically(folder / f"{name}.json", text.encode())
         for old in folder.glob(f"{name}-*.safetensors"):
             if old.name != file:
@@ -61,6 +67,25 @@ def save_checkpoint(
             f"a checkpoint must be written to {folder}, which failed: {reason}{previous}; "
             "make room or choose another folder"
         ) from error
+
+
+def _as_safetensors(tensors: Mapping[str, Tensor]) -> list[bytes | memoryview]:
+    """Return a safetensors file in pieces: its header, then the memory of each tensor itself.
+
+    The library's own function copies all tensors, three times, which a large graph has no memory for.
+    """
+    _safetensors()  # without it the file could not be read
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    names = sorted(plain, key=lambda name: (-plain[name].element_size(), name))  # so that all are aligned
+    header, pieces, end = dict[str, Any](), list[bytes | memoryview](), 0
+    for name in names:
+        memory = plain[name].reshape(-1).view(torch.uint8).numpy().data
+        offsets, end = [end, end + memory.nbytes], end + memory.nbytes
+        header[name] = {"dtype": _TYPES[plain[name].dtype], "shape": list(plain[name].shape), "data_offsets": offsets}
+        pieces.append(memory)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return [len(text).to_bytes(8, "little"), text, *pieces]
 
 
 def load_checkpoint(folder: str | Path, name: str = NAME) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -27,6 +27,7 @@ from rgat.training.sampled import SampledTask
 from rgat.training.sharded import ShardedNodeTask
 from rgat.training.task import GraphTask, NodeTask, Score, check_parts, device_of
 
+CHECKPOINT_PAUSE = 20  # the time between checkpoints is at least so many times that of writing one
 Data = NodeData | GraphData
 UncapturedTask = SampledTask | ShardedNodeTask
 Task = NodeTask | GraphTask | UncapturedTask
@@ -57,7 +58,8 @@ def fit(
         progress: show a progress bar.
         checkpoint: a folder for checkpoints. If it holds one of the same run (the same data, initial model, settings
             and seed), training resumes from there, on the CPU to the same numbers bit for bit; another is refused.
-        checkpoint_seconds: the time between checkpoints; the last epoch always writes one.
+        checkpoint_seconds: the time between checkpoints, longer where writing one takes more than a twentieth of it;
+            0 writes one after each epoch. The last epoch always writes one.
         on_step: called after every step with the number of epochs so far, the share of the current one included.
     """
     settings = settings or Settings()
@@ -388,3 +390,5 @@ class _Checkpoints:
             "curve": curve_to_json(run.curve),
         }
         save_checkpoint(self.folder, tensors, record)
+        if self.seconds > 0:
+            self.seconds = max(self.seconds, CHECKPOINT_PAUSE * (time.monotonic() - now))
