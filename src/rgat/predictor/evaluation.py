@@ -119,17 +119,22 @@ def bootstrap(statistic: Callable[[Tensor], float], count: int, seed: int = 0) -
 
 
 def compare(
-    data: NodeData | GraphData, config: Config, seed: int, train: Callable[[Config, str], Rival]
+    data: NodeData | GraphData,
+    config: Config,
+    seed: int,
+    train: Callable[[Config], Rival],
+    tell: Callable[[str], None],
 ) -> tuple[list[dict[str, Any]], Rival | None]:
     """Return a row for each system, with its name, its scores by part and a note, and the rival that was trained.
 
-    ``train`` trains one model of a configuration; a system that fails gets a row that says why.
+    ``train`` trains one model of a configuration, and ``tell`` is called with the name of each system before it runs; a
+    system that fails gets a row that says why.
     """
     rivals: list[Rival] = []
 
     def rgcn() -> tuple[dict[str, float], str]:
         shared = {name: value for name, value in config.items() if name not in OF_ATTENTION}
-        rivals.append(train(shared | {"model": "RGCN"}, "an RGCN to compare with"))
+        rivals.append(train(shared | {"model": "RGCN"}))
         return _score(rivals[0].ensemble.members[0], data), ""
 
     simple, baselines = ("FEAT", NODE_BASELINES) if isinstance(data, NodeData) else (LOGISTIC, GRAPH_BASELINES)
@@ -144,6 +149,7 @@ def compare(
     for name, run in systems.items():
         if name == config["model"]:
             continue
+        tell(name)
         try:
             scores, note = run()
         except Exception as error:  # the predictor does not depend on it
