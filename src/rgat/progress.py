@@ -136,7 +136,8 @@ class _Display:
         since, share, items = self.before
         seconds = now - since
         if step.unit and step.items > items and seconds > 0:
-            facts.append(f"{(step.items - items) / seconds:,.0f} {step.unit}/s")
+            rate = (step.items - items) / seconds
+            facts.append(f"{rate:,.{0 if rate >= 10 else 1}f} {step.unit}/s")
         facts.append(_clock(now - self.started))
         if step.share > share and step.share < 1:
             facts.append(f"{_clock((1 - step.share) / (step.share - share) * seconds)} left")

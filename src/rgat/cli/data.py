@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from rgat.cli.options import AsJson, GraphOptions, grouped
+from rgat.cli.options import AsJson, GraphOptions, GroupedCommand, grouped
 from rgat.cli.printing import print_line, print_table, show_stages
 from rgat.progress import Stages
 
@@ -23,7 +23,7 @@ app = typer.Typer(
 )
 
 
-@app.command("list")
+@app.command("list", cls=GroupedCommand)
 def list_names() -> None:
     """List the data sets and whether their files are on this machine.
 
@@ -45,7 +45,7 @@ def list_names() -> None:
     print_table(("name", "content", "files"), rows, text_columns=3)
 
 
-@app.command()
+@app.command(cls=GroupedCommand)
 def stats(
     name: Annotated[str, Argument(metavar="DATA", help="A data set that `rgat data list` shows, or a store.")],
     as_json: AsJson = False,
@@ -93,7 +93,7 @@ def _short(name: str) -> str:
     return name.rstrip("/").rpartition("/")[2] if name.startswith("http") else name
 
 
-@app.command()
+@app.command(cls=GroupedCommand)
 def fetch(
     name: Annotated[str, Argument(metavar="DATA", help="A benchmark that `rgat data list` shows.")],
 ) -> None:
@@ -128,7 +128,7 @@ class StoreOptions:
     self_loops: Annotated[bool, Option(help="Add a relation from every node to itself.")] = True
 
 
-@app.command("convert")
+@app.command("convert", cls=GroupedCommand)
 @grouped
 def convert_dumps(
     dumps: Annotated[list[Path], Argument(metavar="DUMP", help="RDF files, plain or compressed.")],
@@ -142,7 +142,7 @@ def convert_dumps(
     \b
     Examples:
       rgat data convert dump.nt.gz STORE
-      rgat data convert a.nt b.ttl STORE --labels labels.tsv --drop http://x.org/p
+      rgat data convert a.nt b.ttl STORE --labels labels.tsv
       rgat train --rdf STORE --labels labels.tsv --out model
     """
     from rgat.data import convert

@@ -85,7 +85,8 @@ class GroupedCommand(TyperCommand):
             record = parameter.get_help_record(ctx)
             own = "Arguments" if parameter.param_type_name == "argument" else "Options"
             if record is not None:
-                sections.setdefault(getattr(parameter, "rich_help_panel", None) or own, []).append(record)
+                name, sentence = record[0].partition(" <")[0], record[1]  # without the type of an argument
+                sections.setdefault(getattr(parameter, "rich_help_panel", None) or own, []).append((name, sentence))
         for title, records in sections.items():
             if records:
                 with formatter.section(title):

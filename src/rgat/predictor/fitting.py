@@ -225,6 +225,7 @@ class _Trainer:
             calibration = calibrate_nodes(torch.cat(logits), labels)
             epochs = statistics.median_high([point.epoch for point in best])
             settings = dataclasses.replace(settings, max_epochs=epochs, patience=None)
+        stages(TRAINING)
         show = stages.part(TRAINING, 0.0, 1.0)
         members, results = self.run([self.data] * ensemble, config, settings, seeds, show, checkpoint)
         return Ensemble(members, config, calibration or self._calibrate(members), {}), results
