@@ -210,13 +210,17 @@ class NeighborSampler:
         s = edges.structure
         if edges.source.shape[0] >= INT32_LIMIT:
             raise ValueError("a batch must have fewer than 2^31 edges; lower `fanouts` or the number of seed nodes")
-        edge_attr = None
-        if self.edge_attr is not None:
-            ids = edges.edge_id if self.incoming.edge_id is None else self.incoming.edge_id[edges.edge_id]
-            edge_attr = self.edge_attr.index_select(0, ids.long())
+        features = self.edge_features(edges.edge_id)
         return RelationalGraph.from_structure(
-            torch.stack([edges.source, s.target]).long(), edges.relation.long(), s, edge_attr, nodes
+            torch.stack([edges.source, s.target]).long(), edges.relation.long(), s, features, nodes
         )
+
+    def edge_features(self, edge_id: Tensor) -> Tensor | None:
+        """Return the features of edges, given by their position among the incoming edges."""
+        if self.edge_attr is None:
+            return None
+        ids = edge_id if self.incoming.edge_id is None else self.incoming.edge_id[edge_id]
+        return self.edge_attr.index_select(0, ids.long())
 
 
 def _fanout(fanout: FanoutOption, num_relations: int, device: torch.device) -> Fanout:

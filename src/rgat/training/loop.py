@@ -28,8 +28,7 @@ from rgat.training.sharded import ShardedNodeTask
 from rgat.training.task import GraphTask, NodeTask, Score, check_parts, device_of
 
 Data = NodeData | GraphData
-UncapturedTask = SampledTask | ShardedNodeTask
-Task = NodeTask | GraphTask | UncapturedTask
+Task = NodeTask | GraphTask | SampledTask | ShardedNodeTask
 
 
 def fit(
@@ -148,7 +147,8 @@ class Training:
         self.autocast = torch.autocast(
             self.device.type, torch.bfloat16, runs[0].settings.autocast, cache_enabled=self.device.type != "cuda"
         )
-        self.why_not_capture = why_not_capture(task.why_not_pad, self.device)
+        sparse = "its embeddings are updated row by row" if rows else None
+        self.why_not_capture = why_not_capture(task.why_not_pad or sparse, self.device)
         self._prepare()
 
     def _prepare(self) -> None:
@@ -164,7 +164,7 @@ class Training:
 
     def step(self, ids: Any) -> Tensor:
         """Take one step of Adam on a batch, captured where possible; return the loss of each member, ``[S]``."""
-        if self.why_not_capture is not None or isinstance(self.task, UncapturedTask):
+        if self.why_not_capture is not None or isinstance(self.task, ShardedNodeTask):
             return self._learn(lambda: self.task.losses(self.called, ids))
         if not self.task.pad(ids):  # the padded buffer has a new address
             self.captured_step.forget()
@@ -173,10 +173,10 @@ class Training:
 
     def validate(self) -> list[Score]:
         """Score each member on the validation part, with its logits captured where possible."""
-        if self.why_not_capture is not None or isinstance(self.task, UncapturedTask) or not self.task.keeps("valid"):
-            return self.task.evaluate(self.called, ["valid"])[0]
-        logits = self.task.logits
-        return self.task.scores(self.captured_logits(lambda: logits(self.called, "valid")), "valid")
+        task = self.task
+        if not isinstance(task, NodeTask | GraphTask) or self.why_not_capture is not None or not task.keeps("valid"):
+            return task.evaluate(self.called, ["valid"])[0]
+        return task.scores(self.captured_logits(lambda: task.logits(self.called, "valid")), "valid")
 
     def _learn(self, compute_losses: Callable[[], Tensor]) -> Tensor:
         with self.autocast:
