@@ -10,6 +10,7 @@ import argparse
 import json
 import statistics
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -53,7 +54,7 @@ def milliseconds(data, batch_size, fanouts, epochs):
 
     result = fit(model, data, settings, on_epoch=note)
     steps = -(-len(data.train) // batch_size)
-    return [1e3 * (b - a) / steps for a, b in zip(times, times[1:], strict=False)], result.how
+    return [1e3 * (b - a) / steps for a, b in pairwise(times)], result.how
 
 
 def main():
