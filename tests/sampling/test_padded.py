@@ -134,6 +134,7 @@ def test_the_loss_of_a_padded_batch_is_that_of_the_batch(name, together, weights
         for padded in (False, True):
             if padded:
                 task._padded = PaddedSampler(task.loader.sampler, task.loader.nodes, 24, at_once)
+                task._known = data.labels
             trained = copy.deepcopy(model).train()
             for batch in task.batches(torch.Generator(), epoch=1):
                 if padded:

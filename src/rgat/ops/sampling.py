@@ -51,7 +51,7 @@ class Numbering:
 
     def clear(self) -> None:
         """Forget all nodes."""
-        self.local[self.nodes] = -1
+        self.local.index_fill_(0, self.nodes, -1)  # as a captured graph must
 
 
 NEVER = 2**31 - 1

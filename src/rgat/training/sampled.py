@@ -57,7 +57,6 @@ class SampledTask:
         self.weight = None if settings.class_weights is None else node_weights(data, settings.class_weights)
         self.dtype = torch.bfloat16 if settings.autocast else None
         self._padded: PaddedSampler | None = None
-        self._known: Tensor | None = None  # the labels, on the device
         self._same_place = False
         self.why_not_pad = self._why_not_pad()
 
@@ -75,7 +74,8 @@ class SampledTask:
         padded = PaddedSampler(sampler, self.loader.nodes, self.loader.batch_size, Captured)
         if padded.mean_edges > PADDED_EDGES:
             return "its batches are large"
-        self._padded = padded
+        self._padded, self._known = padded, self.labels.to(self.device)
+        self.weight = None if self.weight is None else self.weight.to(self.device)
         return None
 
     def batches(self, generator: torch.Generator, epoch: int) -> Iterator[Any]:
@@ -109,12 +109,10 @@ class SampledTask:
         """Return the losses of the padded batch; every batch takes the same kernel launches."""
         assert self._padded is not None
         batch, number = self._padded.batch()
-        if self._known is None:
-            self._known = self.labels.to(self.device)
         labels = self._known[batch.nodes[: batch.num_seeds]].clamp(min=0)
         weight = (torch.arange(batch.num_seeds, device=self.device) < number).float()
         if self.weight is not None:
-            weight = weight * self.weight.to(self.device)[labels]
+            weight = weight * self.weight[labels]
         logits = model(self._features(model, batch), batch.graphs)
         members = wide(logits if isinstance(model, Stack) else logits.unsqueeze(0))
         nll = -torch.log_softmax(members, dim=-1).gather(-1, labels.expand(len(members), -1).unsqueeze(-1)).squeeze(-1)
