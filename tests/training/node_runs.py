@@ -15,7 +15,7 @@ from rgat.data import NodeData
 from rgat.graph import RelationalGraph
 from rgat.sampling import exact_logits
 from rgat.training import Settings, build_model, fit, sampled
-from rgat.training.distributed import joined_processes, processes
+from rgat.training.distributed import connection, joined_processes, processes
 from rgat.training.sampled import SampledTask
 
 NODES, RELATIONS = 70, 3
@@ -53,7 +53,7 @@ def made_up(with_features):
     return NodeData("made up", graph, x, draw(3, NODES), ("a", "b", "c"), order[:33], order[33:45], order[45:], *names)
 
 
-def run(case, **more):
+def run(case, device, **more):
     with_features, options, settings = CASES[case]
     data, seeds, states, losses = made_up(with_features), [], [], SampledTask.losses
     # Different numbers of blocks, so that processes look up embeddings differently often.
@@ -64,7 +64,7 @@ def run(case, **more):
         return losses(self, model, batch)
 
     SampledTask.losses = watched
-    model = build_model(data, 1, **options).double()
+    model = build_model(data, 1, **options).double().to(device)
 
     def keep(epoch):
         state = model.state_dict()
@@ -87,12 +87,13 @@ def run(case, **more):
 def main():
     torch.set_num_threads(1)
     folder, *cases = sys.argv[1:]
-    with joined_processes():
-        outcome = {case: run(case) for case in cases}
+    with joined_processes() as device:
+        outcome = {case: run(case, device) for case in cases}
         epochs = {1: 2, 2: 4, 4: 6}[processes().number]
-        outcome["relay"] = run("sampled shards", max_epochs=epochs, checkpoint=Path(folder, "checkpoint"))
+        outcome["relay"] = run("sampled shards", device, max_epochs=epochs, checkpoint=Path(folder, "checkpoint"))
         if epochs == 2:
-            outcome["undisturbed"] = run("sampled shards", max_epochs=6)
+            outcome["undisturbed"] = run("sampled shards", device, max_epochs=6)
+        outcome["connection"] = connection(device) if epochs > 2 else f"one process on {device}"
         Path(folder, f"{processes().number}-{processes().rank}.json").write_text(json.dumps(outcome))
 
 
