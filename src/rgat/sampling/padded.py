@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -45,12 +45,17 @@ class PaddedSampler:
         parts = torch.split(seeds, batch_size)[:TRIALS]
         sizes = [_sizes(sampler.sample(part, step)) for step, part in enumerate(parts)]
         self.mean_edges = sum(layer[1] for sample in sizes for layer in sample) / len(sizes)
-        self._grow([[max(each) for each in zip(*layer, strict=True)] for layer in zip(*sizes, strict=True)])
+        self._sizes = torch.zeros(len(sampler.fanouts), 4, dtype=torch.int64)
+        self._grow(torch.tensor(sizes).amax(0))
 
-    def _grow(self, sizes: Sequence[Sequence[int]]) -> None:
-        """Make room for samples of these sizes, given per layer from the first: groups, edges, new nodes and rows."""
+    def _grow(self, sizes: Tensor) -> None:
+        """Make room also for samples of these sizes, ``[layers, 4]``: groups, edges, new nodes and source rows.
+
+        Of a sample that does not fit, sizes are only those of the part that did, so memory never shrinks.
+        """
         before, self.capacities = self.num_seeds, list[Capacity]()
-        for groups, edges, nodes, rows in reversed(sizes):
+        self._sizes = torch.maximum(self._sizes, sizes)
+        for groups, edges, nodes, rows in reversed(self._sizes.tolist()):
             groups, edges, nodes, rows = (
                 -(-int(SPARE * size + ALIGN) // ALIGN) * ALIGN for size in (groups, edges, nodes, rows)
             )
@@ -58,7 +63,7 @@ class PaddedSampler:
             before += nodes
         self._run, self._taken = self._replay(), list[Tensor]()
         self._leaves: list[Tensor] = []
-        self._needed = torch.zeros(len(sizes), 4, dtype=torch.int64)
+        self._needed = torch.zeros_like(self._sizes)
         if self.device.type == "cuda":
             self._needed = self._needed.pin_memory()
 
@@ -83,7 +88,7 @@ class PaddedSampler:
         is_new = len(self._taken) == 0
         while not self._fits():
             assert self._drawn is not None
-            self._grow(self._needed.tolist())
+            self._grow(self._needed)
             self.draw(*self._drawn)
             is_new = True
         if is_new:
@@ -133,7 +138,8 @@ class PaddedSampler:
         """
         nodes, number, *leaves = (leaf.view_as(leaf) for leaf in self._taken)
         is_padding = nodes >= self.sampler.num_nodes
-        nodes = nodes.clamp(max=self.sampler.num_nodes - 1)
+        # Padding has ids of different nodes: their sums are computed side by side.
+        nodes = torch.where(is_padding, torch.arange(len(nodes), device=self.device) % self.sampler.num_nodes, nodes)
         graphs, each = list[RelationalGraph](), len(leaves) // len(self.capacities)
         for layer, capacity in enumerate(self.capacities):
             source, relation, *structure = leaves[layer * each : (layer + 1) * each]

@@ -149,6 +149,8 @@ class Training:
         )
         sparse = "its embeddings are updated row by row" if rows else None
         self.why_not_capture = why_not_capture(task.why_not_pad or sparse, self.device)
+        if isinstance(task, SampledTask):
+            task.pads = self.why_not_capture is None
         self._prepare()
 
     def _prepare(self) -> None:

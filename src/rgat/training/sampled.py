@@ -58,6 +58,7 @@ class SampledTask:
         self.dtype = torch.bfloat16 if settings.autocast else None
         self._padded: PaddedSampler | None = None
         self._same_place = False
+        self.pads = False  # whether `batches` are padded, for steps that are replayed
         self.why_not_pad = self._why_not_pad()
 
     def _why_not_pad(self) -> str | None:
@@ -83,15 +84,17 @@ class SampledTask:
 
         Padded batches are in the memory of `pad`; nothing is yielded.
         """
-        if self._padded is not None:
-            yield from self._padded_batches(self._padded, epoch)
+        if self.pads:
+            yield from self._padded_batches(epoch)
             return
         self.loader.epoch = epoch
         number, most = len(self.loader.nodes), self.loader.batch_size
         sizes = (min(most, number - start) for start in range(0, number, most))
         yield from zip(self.loader, sizes, strict=True)
 
-    def _padded_batches(self, padded: PaddedSampler, epoch: int) -> Iterator[None]:
+    def _padded_batches(self, epoch: int) -> Iterator[None]:
+        padded = self._padded
+        assert padded is not None
         parts = torch.split(self.loader.order(epoch), self.loader.batch_size)
         first = epoch * len(parts)
         padded.draw(parts[0], first)
