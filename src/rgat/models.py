@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -53,6 +53,19 @@ def _normalisation(channels: int, batch_norm: bool) -> nn.Module:
     return nn.BatchNorm1d(channels) if batch_norm else nn.Identity()
 
 
+def embedding_bound(channels: int) -> float:
+    """Return the bound of uniform numbers by which rows of embeddings have length one on average."""
+    return float((3 / channels) ** 0.5)
+
+
+def node_embedding(num_nodes: int, channels: int) -> nn.Embedding:
+    """Return a table of embeddings with sparse gradients."""
+    table = nn.Embedding(num_nodes, channels, sparse=True)
+    bound = embedding_bound(channels)
+    nn.init.uniform_(table.weight, -bound, bound)
+    return table
+
+
 class NodeClassifier(nn.Module):
     r"""Relational layers that classify nodes; by default two (figure 3a).
 
@@ -75,6 +88,7 @@ class NodeClassifier(nn.Module):
         num_layers: number of layers.
         embedding_channels: for featureless input, learn an embedding of this size for each node, and give it to the
             first layer instead of a one-hot vector. Its gradients are sparse: a step costs what its batch touches.
+        make_embedding: makes the table of these embeddings, given the numbers of nodes and channels.
         **options: further options of all layers, such as ``scope``, ``score`` or ``feature_dropout``.
     """
 
@@ -90,6 +104,7 @@ class NodeClassifier(nn.Module):
         graph: RelationalGraph | None = None,
         num_layers: int = 2,
         embedding_channels: int | None = None,
+        make_embedding: Callable[[int, int], nn.Embedding] = node_embedding,
         **options: Any,
     ) -> None:
         super().__init__()
@@ -98,9 +113,7 @@ class NodeClassifier(nn.Module):
         units = _units_per_head(hidden_channels, heads)
         if embedding_channels is not None:
             check_count("embedding_channels", embedding_channels)
-            self.embedding = nn.Embedding(in_channels, embedding_channels, sparse=True)
-            bound = (3 / embedding_channels) ** 0.5  # rows have length one on average
-            nn.init.uniform_(self.embedding.weight, -bound, bound)
+            self.embedding = make_embedding(in_channels, embedding_channels)
             in_channels = embedding_channels
         first = options if graph is None or embedding_channels is not None else options | {"graph": graph}
         for number in range(1, num_layers):

@@ -14,7 +14,7 @@ import torch
 from rgat.data import NodeData
 from rgat.graph import RelationalGraph
 from rgat.sampling import exact_logits
-from rgat.training import Settings, build_model, fit, sampled
+from rgat.training import Settings, build_model, fit, node_logits, task
 from rgat.training.distributed import connection, joined_processes, processes
 from rgat.training.sampled import SampledTask
 
@@ -34,6 +34,8 @@ CASES = {
         BOTH | {"num_layers": 3},
         {"max_epochs": 5, "kernel_l2": (1e-3, 0.0, 0.0), "attention_l2": (0.0,) * 3},
     ),
+    "sampled weights": (True, BOTH, SAMPLED | {"class_weights": "balanced"}),
+    "whole weights": (True, BOTH, {"max_epochs": 5, "class_weights": "balanced"}),
     "whole embeddings": (False, BOTH | {"embedding_channels": 4}, {"max_epochs": 5}),
 }
 
@@ -57,20 +59,24 @@ def run(case, device, **more):
     with_features, options, settings = CASES[case]
     data, seeds, states, losses = made_up(with_features), [], [], SampledTask.losses
     # Different numbers of blocks, so that processes look up embeddings differently often.
-    sampled.exact_logits = functools.partial(exact_logits, block_numbers=1000 * (1 + processes().rank))
+    task.exact_logits = functools.partial(exact_logits, block_numbers=1000 * (1 + processes().rank))
 
     def watched(self, model, batch):
         seeds.append(batch[0].nodes[: batch[0].num_seeds].tolist())
         return losses(self, model, batch)
 
     SampledTask.losses = watched
-    model = build_model(data, 1, **options).double().to(device)
+    model = build_model(data, 1, settings.get("shard_embeddings", False), **options).double().to(device)
+
+    def state():
+        """Return all parameters, of divided embeddings the whole table."""
+        tensors = model.state_dict()
+        if len(tensors.get("embedding.weight", range(NODES))) < NODES:
+            tensors["embedding.weight"] = processes().gather(tensors["embedding.weight"], NODES)
+        return {name: tensor.tolist() for name, tensor in tensors.items()}
 
     def keep(epoch):
-        state = model.state_dict()
-        if len(state.get("embedding.weight", range(NODES))) < NODES:
-            state["embedding.weight"] = processes().gather(state["embedding.weight"], NODES)
-        states.append({name: tensor.tolist() for name, tensor in state.items()})
+        states.append(state())
 
     epochs = more.pop("max_epochs", 2)
     result = fit(model, data, Settings(**({"max_epochs": epochs} | settings)), 4, keep, **more)
@@ -80,7 +86,8 @@ def run(case, device, **more):
         "curve": [dataclasses.astuple(epoch) for epoch in result.curve],
         "scores": [result.scores, result.constant_scores],
         "state": states[-1],
-        "best": {name: tensor.tolist() for name, tensor in model.state_dict().items()},
+        "best": state(),
+        "logits": node_logits(model, data).tolist(),
     }
 
 

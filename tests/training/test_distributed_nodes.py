@@ -50,6 +50,7 @@ def check_equal(together, alone):
         for name, values in alone[kind].items():
             ours, theirs = (torch.tensor(each, dtype=torch.float64) for each in (together[kind][name], values))
             assert (ours - theirs).abs().max() < 1e-9, name
+    assert (torch.tensor(together["logits"]) - torch.tensor(alone["logits"])).abs().max() < 1e-6, "single precision"
     for ours, theirs in zip(together["curve"], alone["curve"], strict=True):
         assert ours == pytest.approx(theirs, abs=1e-9)
     for ours, theirs in zip(together["scores"], alone["scores"], strict=True):

@@ -60,6 +60,12 @@ class Processes(NamedTuple):
         dist.broadcast(decided, 0)
         return bool(decided)
 
+    def word_of_first(self, word: str) -> str:
+        """Return the word of the first process."""
+        words = [word]
+        dist.broadcast_object_list(words, 0)
+        return words[0]
+
     def gather_parts(self, part: Tensor) -> list[Tensor]:
         """Return the rows of each process, which may differ in number, in the order of the ranks."""
         if self.number == 1:

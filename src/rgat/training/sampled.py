@@ -15,13 +15,12 @@ from rgat.graph import RelationalGraph
 from rgat.memory import free_memory
 from rgat.models import Stack
 from rgat.nn import FeatureRows
-from rgat.sampling import Batch, NeighborLoader, exact_logits, gather_features
+from rgat.sampling import Batch, NeighborLoader, gather_features
 from rgat.sampling.padded import PaddedSampler
 from rgat.training.capture import Captured
 from rgat.training.configuration import Settings
 from rgat.training.distributed import processes
-from rgat.training.embeddings import ShardedEmbedding
-from rgat.training.task import Score, node_weights, wide
+from rgat.training.task import Score, node_weights, shared_logits, wide
 
 ROWS = 2**16  # of the features, to check at once
 GRAPH_SHARE = 0.4  # of the free memory of a GPU, for the edges of the graph and their index; as much for its features
@@ -80,7 +79,7 @@ class SampledTask:
         return None
 
     def batches(self, generator: torch.Generator, epoch: int) -> Iterator[Any]:
-        """Yield this process's share of each batch of an epoch, counted from 0, and the size of the whole batch.
+        """Yield this process's share of each batch of an epoch, counted from 0, and the weight of the whole batch.
 
         Padded batches are in the memory of `pad`; nothing is yielded.
         """
@@ -88,9 +87,8 @@ class SampledTask:
             yield from self._padded_batches(epoch)
             return
         self.loader.epoch = epoch
-        number, most = len(self.loader.nodes), self.loader.batch_size
-        sizes = (min(most, number - start) for start in range(0, number, most))
-        yield from zip(self.loader, sizes, strict=True)
+        wholes = torch.split(self.loader.order(epoch), self.loader.batch_size)
+        yield from zip(self.loader, map(self._weight_of, wholes), strict=True)
 
     def _padded_batches(self, epoch: int) -> Iterator[None]:
         padded = self._padded
@@ -130,9 +128,13 @@ class SampledTask:
             return FeatureRows(self.x, batch.nodes.to(self.device))
         return gather_features(self.x, batch.nodes, self.device, dtype)
 
-    def losses(self, model: nn.Module, sampled: tuple[Batch, int]) -> Tensor:
+    def _weight_of(self, nodes: Tensor) -> float:
+        """Return the sum of the weights of nodes in the loss; without class weights, their number."""
+        return len(nodes) if self.weight is None else float(self.weight[self.labels[nodes]].double().sum())
+
+    def losses(self, model: nn.Module, sampled: tuple[Batch, float]) -> Tensor:
         """Return the loss of each member on a batch, ``[S]``."""
-        batch, size = sampled
+        batch, total = sampled
         x, seeds = self._features(model, batch), batch.nodes[: batch.num_seeds]
         labels = self.labels[seeds.cpu()].to(self.device)
         if self.processes.number > 1 and any(isinstance(module, nn.BatchNorm1d) for module in model.modules()):
@@ -142,10 +144,9 @@ class SampledTask:
         logits = model(x, batch.graphs if batch.nodes.device == self.device else batch.to(self.device).graphs)
         members = logits if isinstance(model, Stack) else logits.unsqueeze(0)
         wides = [wide(each[: len(labels)]) for each in members]
-        if self.weight is not None:
-            return torch.stack([cross_entropy(each, labels, self.weight.to(each)) for each in wides])
-        scale = self.processes.number / size  # gradients are averaged over the processes
-        return torch.stack([cross_entropy(each, labels, reduction="sum") for each in wides]) * scale
+        scale = self.processes.number / total  # gradients are averaged over the processes
+        weight = None if self.weight is None else self.weight.to(wides[0])
+        return torch.stack([cross_entropy(each, labels, weight, reduction="sum") for each in wides]) * scale
 
     def evaluate(self, model: nn.Module, parts: Sequence[str], constant_attention: bool = False) -> list[list[Score]]:
         """Return the loss and metric of each member, for each part."""
@@ -157,14 +158,8 @@ class SampledTask:
     def logits(self, model: nn.Module, nodes: Tensor, constant_attention: bool = False) -> Tensor:
         """Return exact logits of nodes, ``[S, n, classes]`` on the CPU."""
         distinct, place = torch.unique(nodes, return_inverse=True)
-        share, sampler = self.processes.share(distinct), self.loader.sampler
-        exact = exact_logits(model, self.x, sampler, share, constant_attention)  # type: ignore[arg-type]
-        embedding = getattr(model, "embedding", None)
-        if isinstance(embedding, ShardedEmbedding):
-            embedding.serve()  # others may have more blocks
-        exact = exact if isinstance(model, Stack) else exact.unsqueeze(0)
-        rows = self.processes.gather(wide(exact).transpose(0, 1).contiguous(), len(distinct))
-        return rows.transpose(0, 1).cpu()[:, place]
+        logits = shared_logits(model, self.x, self.loader.sampler, distinct, constant_attention)
+        return (logits if isinstance(model, Stack) else logits.unsqueeze(0)).cpu()[:, place]
 
     def _scores(self, logits: Tensor, nodes: Tensor) -> list[Score]:
         labels = self.labels[nodes]
