@@ -173,9 +173,13 @@ class NodeClassifier(nn.Module):
     ) -> Tensor:
         """Return the output of one layer, counted from 1, with its normalisation and ReLU."""
         out: Tensor = getattr(self, f"conv{number}")(x, graph, constant_attention=constant_attention)
+        return self.activate(number, out, graph.counted)
+
+    def activate(self, number: int, out: Tensor, counted: Tensor | None = None) -> Tensor:
+        """Return what the next layer takes of the output of a relational layer: normalisation and ReLU."""
         if number == self.num_layers:
             return out
-        return torch.relu(normalise(getattr(self, f"norm{number}"), out, graph.counted))
+        return torch.relu(normalise(getattr(self, f"norm{number}"), out, counted))
 
     @property
     def depends_on_edges_alone(self) -> bool:

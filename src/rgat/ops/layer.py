@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import leaky_relu
 
 from rgat.ops import reference
 from rgat.ops.attention import attend, convolve, dynamic_logits
 from rgat.ops.backend import Call, LayerCall, Scores
 from rgat.ops.dispatch import requested_backend
 from rgat.ops.projection import project, project_edges
-from rgat.ops.torch.backend import fold_heads
-from rgat.structure import Rows
+from rgat.structure import Rows, Structure
 
 
 def compute_layer(call: LayerCall) -> tuple[Tensor, Tensor]:
@@ -50,13 +50,8 @@ def _attend_to_values(
     if scores is None:
         (values,) = row_values(call, s.sources)
         return attend(values, None, None, None, shared)
-    values, targets = row_values(call, s.sources, s.targets)
-    # Logits go through an exponential and cost little: they stay in the parameters' precision under autocast.
-    dtype = scores.kernels.dtype
+    values, queries, keys = _rows_of_edges(call, s, scores)
     with torch.autocast(values.device.type, enabled=False):
-        query_kernel, key_kernel = scores.kernels.chunk(2, dim=2)
-        queries = project(targets.to(dtype), query_kernel, s.targets, one_to_one=True)
-        keys = project(values.to(dtype), key_kernel, s.sources, one_to_one=True)
         if scores.score_kernels is not None:
             assert scores.negative_slope is not None
             inputs = (queries, keys, scores.score_kernels, scores.negative_slope, edge_logits, shared)
@@ -66,14 +61,51 @@ def _attend_to_values(
     return attend(values, queries, keys, edge_logits, shared)
 
 
+def _rows_of_edges(call: LayerCall, s: Structure, scores: Scores) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the values ``[U, H, D]``, queries ``[V, H, A]`` and keys ``[U, H, A]`` of the rows at both ends."""
+    values, targets = row_values(call, s.sources, s.targets)
+    # Logits go through an exponential and cost little: they stay in the parameters' precision under autocast.
+    dtype = scores.kernels.dtype
+    with torch.autocast(values.device.type, enabled=False):
+        query_kernel, key_kernel = scores.kernels.chunk(2, dim=2)
+        queries = project(targets.to(dtype), query_kernel, s.targets, one_to_one=True)
+        keys = project(values.to(dtype), key_kernel, s.sources, one_to_one=True)
+    return values, queries, keys
+
+
+def logits_and_values(call: LayerCall) -> tuple[Tensor, Tensor]:
+    """Return the logits of the sorted edges ``[E, H]`` and the values of the source rows ``[U, H, D]``.
+
+    A caller that sums over parts of the edges needs them; all others leave the softmax to `compute_layer`.
+    """
+    s, scores = call.graph.structure, call.scores
+    if scores is None:
+        (values,) = row_values(call, s.sources)
+        return values.new_zeros(len(s.target), values.shape[1]), values
+    values, queries, keys = _rows_of_edges(call, s, scores)
+    added = project_edges(scores.edge_attr, scores.edge_kernels, s)
+    if scores.score_kernels is not None:
+        assert scores.negative_slope is not None
+        shared = Call(s, call.attention)
+        return dynamic_logits(queries, keys, scores.score_kernels, scores.negative_slope, added, shared), values
+    query = queries.index_select(0, s.targets.by_node).index_select(0, s.group)  # [E, H, A]
+    key = keys.index_select(0, s.source_row)
+    if scores.negative_slope is None:
+        logits = (query * key).sum(-1)
+        return logits if added is None else logits + added, values
+    logits = (query + key).squeeze(-1)
+    return leaky_relu(logits if added is None else logits + added, scores.negative_slope), values
+
+
 def row_values(call: LayerCall, *ends: Rows) -> tuple[Tensor, ...]:
     """Return the values ``g`` of the rows at each end, ``[U, H, D]``."""
     x, kernel = call.inputs.gathered(), call.kernel
     if x is None:
         return kernel.look_up(call.inputs.position, *ends)
-    x, kernels = as_autocast(x), kernel.compose()
-    folded = fold_heads(kernels).to(x.dtype)
-    return tuple(project(x.unsqueeze(1), folded, rows).view(-1, *kernels.shape[1::2]) for rows in ends)
+    x, kernels = as_autocast(x if x.dim() == 3 else x.unsqueeze(1)), kernel.compose()  # [N, P, F], [R, H, F, D]
+    relations, _, *sizes = kernels.shape
+    folded = kernels.reshape(relations, x.shape[1], -1, *sizes).transpose(2, 3).flatten(3)  # [R, P, F, H * D / P]
+    return tuple(project(x, folded.to(x.dtype), rows).view(-1, *kernels.shape[1::2]) for rows in ends)
 
 
 def as_autocast(x: Tensor) -> Tensor:
