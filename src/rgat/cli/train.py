@@ -141,7 +141,7 @@ def train(
     from rgat.predictor import files as own_data
     from rgat.predictor.fitting import stage_names
     from rgat.training.configuration import check_options
-    from rgat.training.distributed import joined_processes, processes
+    from rgat.training.distributed import connection, joined_processes, processes
 
     configuration = _configuration(options, config, option or ())
     check_options(configuration, "node" if files.rdf else "graph" if molecules.smiles else None)
@@ -149,9 +149,11 @@ def train(
         own_data.refuse_batch_size(configuration)  # before files are read
     thresholds = own_data.read_thresholds(molecules.thresholds or ())
     given = asdict(files) | graph.arguments() | asdict(molecules) | {"thresholds": thresholds, "seed": fitting.seed}
-    with own_data.held_folder(out, resume), joined_processes() as own_device, resumable(out):
+    asked_device = None if fitting.device is None else own_data.read_device(fitting.device)
+    with own_data.held_folder(out, resume), joined_processes(asked_device) as device, resumable(out):
         printing.console.quiet = processes().rank > 0  # all processes run the same fit, and one prints
-        device = own_device if fitting.device is None else own_data.read_device(fitting.device)
+        if processes().number > 1:
+            print_line(connection(device))
         if resume:
             configuration |= own_data.resumed_sampling(out, configuration)
         given["in_memory"] = own_data.loads(files.rdf, configuration, device)

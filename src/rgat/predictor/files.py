@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from operator import methodcaller
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ from rgat.progress import Progress, Stages
 from rgat.training.checkpoint import NAME as CHECKPOINT
 from rgat.training.checkpoint import has_checkpoint
 from rgat.training.configuration import read_config, read_option
-from rgat.training.distributed import processes, under_torchrun
+from rgat.training.distributed import under_torchrun
 
 Path_ = str | PathLike[str]
 LABELS = (
@@ -229,15 +230,11 @@ def train(data: NodeData | GraphData, out: Path, stages: Stages | None = None, *
 
     A training that was interrupted in this folder continues. The last of ``stages`` is the one that saves.
     """
-
-    def save(predictor: Predictor) -> None:
-        if processes().rank == 0:
-            predictor.save(out)
-
-    predictor = fit(data, checkpoint=out, keep=save, progress=stages or False, **asked)
+    keep = methodcaller("save", out)  # the first process writes
+    predictor = fit(data, checkpoint=out, keep=keep, progress=stages or False, **asked)
     if stages is not None:
         stages(stages.names[-1])
-    save(predictor)
+    keep(predictor)
     return predictor
 
 

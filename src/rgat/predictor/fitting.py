@@ -166,7 +166,8 @@ class _Trainer:
         """Train one model for each data set and seed."""
         options, _ = split_config(config)
         models: list[Any] = [
-            build_model(data, seed, **options).to(self.device) for data, seed in zip(datas, seeds, strict=True)
+            build_model(data, seed, settings.shard_embeddings, **options).to(self.device)
+            for data, seed in zip(datas, seeds, strict=True)
         ]
         # The seed decides the order of the batches, which members of a stack share.
         order = [self.seed] * len(models) if isinstance(self.data, GraphData) else list(seeds)
@@ -209,7 +210,8 @@ class _Trainer:
 
     def _job(self, data: Data, config: Config) -> Job:
         options, settings = split_config(config)
-        return Job(build_model(data, self.seed, **options).to(self.device), data, settings, self.seed)
+        model = build_model(data, self.seed, settings.shard_embeddings, **options)
+        return Job(model.to(self.device), data, settings, self.seed)
 
     def train(
         self, config: Config, ensemble: int, stages: Stages, checkpoint: Path | None = None
