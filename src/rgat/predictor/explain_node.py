@@ -239,8 +239,10 @@ def layer_attention(
     attentions = []
     with torch.no_grad():
         for model in ensemble.members:
-            first, hidden = _attend(model.convs[0], _first_input(model, x, graph), graph, constant)
-            second, _ = _attend(model.convs[1], torch.relu(model.get_submodule("norm1")(hidden)), graph, constant)
+            given = _first_input(model, x, graph)
+            first, hidden = _attend(model.convs[0], given, graph, constant)
+            _, second_input = _after_first(model, given, hidden, graph)
+            second, _ = _attend(model.convs[1], second_input, graph, constant)
             attentions.append((first.cpu(), second.cpu()))
     return attentions
 
@@ -250,6 +252,15 @@ def _first_input(model: Model, x: Tensor | None, graph: RelationalGraph) -> Tens
     if len(model.convs) != 2:
         raise ValueError(f"an explanation must be of a model of two layers, got one of {len(model.convs)}")
     return model.inputs(x, graph) if isinstance(model, NodeClassifier) else x  # type: ignore[return-value]
+
+
+def _after_first(model: Model, x: Tensor | None, out: Tensor, graph: RelationalGraph) -> tuple[Tensor, Tensor]:
+    """Return the output of a model's first layer, and what the convolution of its second reads of it."""
+    if isinstance(model, NodeClassifier):
+        hidden = model.activate(1, out, x=x)
+        return hidden, model.conv_input(2, hidden)  # type: ignore[return-value]
+    hidden = torch.relu(model.norm1(out))
+    return hidden, hidden
 
 
 def _attend(
@@ -273,12 +284,12 @@ def logits_at_equal_share(ensemble: Ensemble, x: Tensor | None, graph: Relationa
     logits = []
     with torch.no_grad():
         for model in ensemble.members:
-            hidden = torch.relu(
-                model.get_submodule("norm1")(
-                    _attend_equally(model.convs[0], _first_input(model, x, graph), graph, edge)
-                )
+            given = _first_input(model, x, graph)
+            hidden, second_input = _after_first(
+                model, given, _attend_equally(model.convs[0], given, graph, edge), graph
             )
-            logits.append(_attend_equally(model.convs[1], hidden, graph, edge).cpu())
+            out = _attend_equally(model.convs[1], second_input, graph, edge)
+            logits.append((model.activate(2, out, x=hidden) if isinstance(model, NodeClassifier) else out).cpu())
     return torch.stack(logits)
 
 
