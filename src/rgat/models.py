@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -67,6 +67,19 @@ def _normalisation(channels: int, batch_norm: bool) -> nn.Module:
     return nn.BatchNorm1d(channels) if batch_norm else nn.Identity()
 
 
+def embedding_bound(channels: int) -> float:
+    """Return the bound of uniform numbers by which rows of embeddings have length one on average."""
+    return float((3 / channels) ** 0.5)
+
+
+def node_embedding(num_nodes: int, channels: int) -> nn.Embedding:
+    """Return a table of embeddings with sparse gradients."""
+    table = nn.Embedding(num_nodes, channels, sparse=True)
+    bound = embedding_bound(channels)
+    nn.init.uniform_(table.weight, -bound, bound)
+    return table
+
+
 class NodeClassifier(nn.Module):
     r"""Relational layers that classify nodes; by default two (figure 3a).
 
@@ -94,6 +107,7 @@ class NodeClassifier(nn.Module):
         num_layers: number of layers.
         embedding_channels: for featureless input, learn an embedding of this size for each node, and give it to the
             first layer instead of a one-hot vector. Its gradients are sparse: a step costs what its batch touches.
+        make_embedding: makes the table of these embeddings, given the numbers of nodes and channels.
         identity: in the first layer, add to the projected features of each node a learned row of its own per relation,
             as a one-hot vector beside the features would; needs ``graph``.
         residual: add the input of each layer but the last to its output; that of the first through a learned matrix,
@@ -117,6 +131,7 @@ class NodeClassifier(nn.Module):
         graph: RelationalGraph | None = None,
         num_layers: int = 2,
         embedding_channels: int | None = None,
+        make_embedding: Callable[[int, int], nn.Embedding] = node_embedding,
         identity: bool = False,
         residual: bool = False,
         layer_norm: bool = False,
@@ -132,9 +147,7 @@ class NodeClassifier(nn.Module):
         first = options | _node_options(graph, identity, embedding_channels)
         if embedding_channels is not None:
             check_count("embedding_channels", embedding_channels)
-            self.embedding = nn.Embedding(in_channels, embedding_channels, sparse=True)
-            bound = (3 / embedding_channels) ** 0.5  # rows have length one on average
-            nn.init.uniform_(self.embedding.weight, -bound, bound)
+            self.embedding = make_embedding(in_channels, embedding_channels)
             in_channels = embedding_channels
         for number in range(1, num_layers):
             conv = _layer(layer, in_channels, units, num_relations, heads, "concat", first if number == 1 else options)

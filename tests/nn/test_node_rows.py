@@ -120,7 +120,7 @@ def test_users_mistakes_are_refused(graph):
         RGATConv(F, D, R, num_nodes=8, graph=graph)
     with pytest.raises(ValueError, match="`num_nodes` must be an integer of at least 0"):
         RGATConv(F, D, R, num_nodes=-1)
-    with pytest.raises(ValueError, match="is featureless and takes only `x=None`; pass `num_nodes=` too"):
+    with pytest.raises(ValueError, match="is featureless and takes only `x=None`; add `num_nodes=`"):
         RGATConv(N, D, R, graph=graph)(torch.randn(N, N), graph)
 
 

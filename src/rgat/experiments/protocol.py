@@ -329,6 +329,7 @@ def run_protocol(
     address: str | None = None,
     device: str = "cpu",
     on_progress: Callable[[int, int], None] | None = None,
+    processes_per_run: int = 1,
 ) -> list[Record]:
     """Run all remaining units, write each record when it is complete, and return all records.
 
@@ -340,6 +341,7 @@ def run_protocol(
         address: address of a Ray cluster; by default Ray is started on this machine.
         device: "cpu" or "cuda".
         on_progress: called with the number of existing records and of all records.
+        processes_per_run: number of workers of a Ray cluster that train each node classifier together.
     """
     records, request = protocol.records(), protocol.request
     num_runs = 0 if search_only else request.seeds * len(protocol.folded.splits)
@@ -350,7 +352,7 @@ def run_protocol(
             on_progress(sum(not search_only or record["kind"] == "trial" for record in records), total)
 
     report_progress()
-    with open_executor(executor, protocol.folded, workers, address, device) as execute:
+    with open_executor(executor, protocol.folded, workers, address, device, processes_per_run) as execute:
         while units := next_units(protocol, records, search_only):
             for record in execute(units):
                 path = write_record(protocol.folder, record)

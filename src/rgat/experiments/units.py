@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 from rgat.data import GraphData, NodeData
 from rgat.data.dataset import PARTS
-from rgat.experiments.folds import FoldedData
+from rgat.experiments.folds import FoldedData, decode
 from rgat.experiments.records import Record, environment, pack_array, rounded
 from rgat.experiments.variants import build_variant
 from rgat.training import Result, fit_many, graph_logits, roc_auc_per_task
@@ -63,6 +64,14 @@ def train_units(units: Iterable[Unit], data: FoldedData, device: str = "cpu") ->
         seconds = (time.perf_counter() - started) / len(group)
         for unit, result in zip(group, results, strict=True):
             yield complete_record(unit, result, seconds, device)
+
+
+_decode = lru_cache(maxsize=1)(decode)  # a worker gets the same data with each stack
+
+
+def run_encoded(group: Sequence[Unit], content: bytes, device: str) -> list[Record]:
+    """Run the units of one stack in a worker; the content is that of :func:`rgat.experiments.folds.encode`."""
+    return list(train_units(group, _decode(content), device))
 
 
 def failure(error: Exception) -> dict[str, Any]:
