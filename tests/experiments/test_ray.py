@@ -9,7 +9,8 @@ import time
 import pytest
 
 from rgat.experiments.executors import open_executor
-from rgat.experiments.protocol import open_protocol, run_protocol
+from rgat.experiments.protocol import open_protocol
+from rgat.experiments.running import run_protocol
 
 ASKED = {"data": "institute", "models": ["RGCN"], "trials": 6, "seeds": 6, "folds": 1, "max_epochs": 4, "patience": 2}
 

@@ -122,7 +122,9 @@ def run_plan(
     The requested keys override those of the plan file. With ``search_only``, no final runs on test data follow.
     """
     from rgat.experiments.prepared import write_prepared
-    from rgat.experiments.protocol import open_protocol, read_request, run_protocol
+    from rgat.experiments.protocol import open_protocol
+    from rgat.experiments.request import read_request
+    from rgat.experiments.running import run_protocol
 
     protocol = open_protocol((read_request(files.config) if files.config else {}) | requested, files.out)
     if files.propose:
