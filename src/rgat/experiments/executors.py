@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -29,7 +29,8 @@ ANSWER_SECONDS = 3.0  # time for an address to answer
 # answers with a SETTINGS frame.
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
-Execute = Callable[[Sequence[Unit]], Iterator[Record]]
+Records = Generator[Record, None, None]  # closing it leaves out the units that have not begun
+Execute = Callable[[Sequence[Unit]], Records]
 
 
 @contextmanager
@@ -81,7 +82,7 @@ def _process_executor(content: bytes, device: str, workers: int) -> Iterator[Exe
     start_pool = partial(WorkerPool, workers, _start_worker, content, device)
     pool = start_pool()
 
-    def execute(units: Sequence[Unit]) -> Iterator[Record]:
+    def execute(units: Sequence[Unit]) -> Records:
         nonlocal pool
         remaining = {record_name(group[0]): group for group in group_by_stack(units)}
         num_lost = 0
@@ -93,15 +94,19 @@ def _process_executor(content: bytes, device: str, workers: int) -> Iterator[Exe
                     futures[pool.submit(_run_stack_in_process, group)] = name
             except BrokenProcessPool:
                 is_broken = True
-            for future in as_completed(futures):
-                try:
-                    records = future.result()
-                except BrokenProcessPool:
-                    is_broken = True  # all unfinished futures raise this at once
-                    continue
-                del remaining[futures[future]]
-                num_lost = 0
-                yield from records
+            try:
+                for future in as_completed(futures):
+                    try:
+                        records = future.result()
+                    except BrokenProcessPool:
+                        is_broken = True  # all unfinished futures raise this at once
+                        continue
+                    del remaining[futures[future]]
+                    num_lost = 0
+                    yield from records
+            finally:
+                for future in futures:
+                    future.cancel()
             if is_broken:
                 pool.end()
                 pool = start_pool()
@@ -132,14 +137,17 @@ def _ray_executor(content: bytes, device: str, workers: int | None, address: str
         data = ray.put(content)
         task = ray.remote(num_cpus=1, num_gpus=int(device != "cpu"), max_retries=RETRIES)(_run_stack)
 
-        def execute(units: Sequence[Unit]) -> Iterator[Record]:
+        def execute(units: Sequence[Unit]) -> Records:
             waiting = [task.remote(group, data, device) for group in group_by_stack(units)]
-            while waiting:
-                finished, waiting = ray.wait(waiting, num_returns=1)
-                try:
+            try:
+                while waiting:
+                    finished, waiting = ray.wait(waiting, num_returns=1)
                     yield from ray.get(finished[0])
-                except ray.exceptions.RaySystemError as error:
-                    raise ValueError(f"Ray must run each unit, got one whose workers were lost: {error}") from error
+            except ray.exceptions.RaySystemError as error:
+                raise ValueError(f"Ray must run each unit, got one whose workers were lost: {error}") from error
+            finally:
+                for unfinished in waiting:
+                    ray.cancel(unfinished, force=True)
 
         yield execute
     finally:

@@ -55,7 +55,7 @@ class Protocol:
 def open_protocol(asked: dict[str, Any], out: Path) -> Protocol:
     """Check the values of a ``Request``, load its data, and open the folder of its records, new or begun earlier.
 
-    The folder has the name of the data set and lies in ``out``.
+    The folder has the name of the data set, and of the space unless it is the paper's, and lies in ``out``.
     """
     if not asked.get("data"):
         raise ValueError("`data` must name a data set, got nothing; `rgat data list` shows all of them")
@@ -64,7 +64,7 @@ def open_protocol(asked: dict[str, Any], out: Path) -> Protocol:
     request = make_request(description["task"], asked)
     _check_models(request, folded)
     hashes = folded.data.provenance.get("sha256") or {"prepared": hashlib.sha256(encode(folded)).hexdigest()}
-    folder = out / request.data
+    folder = out / (request.data if request.space == "paper" else f"{request.data}-{request.space}")
     open_experiment(folder, description | request.description() | {"data_hashes": hashes})
     return Protocol(request, folded, folder, hashes)
 

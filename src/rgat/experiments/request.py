@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -33,9 +34,20 @@ BATCH_SIZE = 64
 MAX_SEED = 4_000_000  # a thousand times as much must fit into 32 bits
 LIMITS = ("max_epochs", "patience", "batch_size")  # options of a configuration that have no prior
 NULLABLE = ("num_bases", "num_attention_bases", "patience")  # TOML has no null: a file leaves these out
+SPACES = ("paper", "extended")
+EXTENDED = "extended"  # the space, and the setting of its records
+# Rows of the extended space: one search over all models, the relations that are better left out, what it declares.
+PRUNING, SELECTED, ENSEMBLE, WITHOUT_LITERALS = EXTENDED_MODELS = (
+    "relation pruning",
+    "selected model",
+    "declared ensemble",
+    "selected model without literals",
+)
+EXTENDED_FOLDS = {"node": 15, "graph": 4}  # three draws of five; four of ten
+MANY_TRIALS = 100_000  # where minutes end the search
 # Keys of a TOML file that asks for an experiment, and of one that `rgat reproduce --configs` wrote.
 NUMBERS = ("trials", "seeds", "folds", "search_seed", "max_epochs", "patience")
-REQUEST_KEYS = ("data", "models", "budget", *NUMBERS, "setting", "fixed")
+REQUEST_KEYS = ("data", "models", "budget", *NUMBERS, "setting", "fixed", "space", "minutes")
 CONFIG_KEYS = ("data", "model", "setting", "seeds", "command", "selected_on", "config", "ours", "paper")
 
 
@@ -57,6 +69,8 @@ class Request:
     fixed: dict[str, Any] = field(default_factory=dict)  # options that are not searched; needs a setting
     selected: dict[str, Any] | None = None  # a configuration selected earlier, which replaces the search
     selected_on: str = ""  # a sentence that says how `selected` was selected
+    space: str = "paper"  # the priors of each model, or one "extended" space of all
+    minutes: float | None = None  # after which the search ends; with the extended space alone
 
     def priors(self, model: str) -> dict[str, Prior]:
         """Return the priors of the options that the search chooses."""
@@ -77,7 +91,8 @@ class Request:
 
     def description(self) -> dict[str, Any]:
         """Return the entries of ``experiment.json`` that make two experiments comparable."""
-        return {name: getattr(self, name) for name in ("data", "task", "budget", *NUMBERS)}
+        extended = ("space", "minutes") if self.space == EXTENDED else ()
+        return {name: getattr(self, name) for name in ("data", "task", "budget", *NUMBERS, *extended)}
 
 
 def read_request(path: Path) -> dict[str, Any]:
@@ -104,14 +119,38 @@ def make_request(task: str, asked: Mapping[str, Any]) -> Request:
     if "selected" in values:
         numbers |= {"trials": 0, "folds": 0}
     numbers |= {"search_seed": 0, "max_epochs": MAX_EPOCHS[task], "patience": PATIENCE}
+    if _check_space(values) == EXTENDED:
+        numbers["folds"] = numbers["folds"] if budget == "smoke" else EXTENDED_FOLDS[task]
+        numbers["trials"] = numbers["trials"] if "minutes" not in values else MANY_TRIALS
+        values |= {"models": EXTENDED_MODELS, "setting": EXTENDED}
     values = {"models": tuple(VARIANTS), "task": task} | numbers | values
     _check_types(values)
     values["models"] = tuple(dict.fromkeys(values["models"]))
     _check_numbers(task, values)
     _check_options(task, values)
-    if any(values[key] != value for key, value in numbers.items()) or "selected" in values:
+    if any(values[key] != value for key, value in numbers.items()) or {"selected", "minutes"} & values.keys():
         values["budget"] = "custom"
     return Request(**values)
+
+
+def _check_space(values: dict[str, Any]) -> str:
+    """Return the search space, after checking that the other keys suit it; minutes ask for the extended one."""
+    minutes: float | None = values.get("minutes")
+    if minutes is not None:
+        if isinstance(minutes, bool) or not isinstance(minutes, int | float) or not 0 < minutes < math.inf:
+            raise ValueError(f"`minutes` must be a number above 0, got {minutes!r}")
+        values.setdefault("space", EXTENDED)
+    space: str = values.setdefault("space", "paper")
+    check_word("space", space, SPACES)
+    if space == EXTENDED:
+        for key in ("models", "setting", "fixed", "selected"):
+            if key in values:
+                raise ValueError(f"`{key}` must be left out with the space extended, which searches all models")
+    elif minutes is not None:
+        raise ValueError("`minutes` must be left out with the space paper, whose searches end after their trials")
+    elif values.get("setting") == EXTENDED:
+        raise ValueError('`setting` must be another name than "extended", which is a space; give `space`')
+    return space
 
 
 def _check_types(values: dict[str, Any]) -> None:
@@ -121,7 +160,7 @@ def _check_types(values: dict[str, Any]) -> None:
             raise ValueError(f"`{name}` must be {words}, got {values[name]!r}")
     if not all(isinstance(name, str) for name in values["models"]):
         raise ValueError(f"`models` must be a list of names, got {values['models']!r}")
-    for model in values["models"]:
+    for model in values["models"] if values["space"] != EXTENDED else ():
         check_word("model", model, tuple(ALL_VARIANTS))
     if not values["models"]:
         raise ValueError("`models` must name at least one model, got none; leave it out for all five")
@@ -136,8 +175,9 @@ def _check_numbers(task: str, values: dict[str, Any]) -> None:
     check_count("search_seed", values["search_seed"], 0)
     if values["search_seed"] > MAX_SEED:
         raise ValueError(f"`search_seed` must be at most {MAX_SEED:,}, got {values['search_seed']:,}")
-    if values["folds"] > NUM_FOLDS[task]:
-        raise ValueError(f"`folds` must be at most {NUM_FOLDS[task]} for {task} tasks, got {values['folds']}")
+    most = EXTENDED_FOLDS[task] if values["space"] == EXTENDED else NUM_FOLDS[task]
+    if values["folds"] > most:
+        raise ValueError(f"`folds` must be at most {most} for {task} tasks, got {values['folds']}")
 
 
 def _check_options(task: str, values: dict[str, Any]) -> None:
