@@ -33,6 +33,13 @@ class PlanOptions:
         Option(metavar="N", help="Folds of the search, of 5 for nodes or 10 for graphs.  [default: by budget]"),
     ] = None
     search_seed: Annotated[int | None, Option(metavar="N", help="Random seed of the search.  [default: 0]")] = None
+    space: Annotated[
+        str | None,
+        Option(metavar="NAME", help="paper (its priors, per model), or extended: one search of all models."),
+    ] = None
+    minutes: Annotated[
+        float | None, Option(metavar="M", help="End the search after M minutes; implies --space extended.")
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -81,11 +88,14 @@ def reproduce(
       rgat reproduce aifb --models "GGNN, dynamic WIRGAT, WL" --trials 20
       rgat reproduce mutag --executor ray --address 10.0.0.1:6379
       rgat reproduce --config configs/aifb/rgcn.toml   a setting selected before
+      rgat reproduce aifb --space extended --minutes 30
     """
     from rgat.experiments.baseline_runs import is_baseline
     from rgat.experiments.variants import ALL_VARIANTS
 
     requested = plan_keys(plan, seeds)
+    if configs is not None and {"space", "minutes"} & requested.keys():
+        raise ValueError("`--configs` must be left out with the space extended, whose settings are in its records")
     names = requested.get("models", [])
     baselines = [name for name in names if not files.propose and name not in ALL_VARIANTS and is_baseline(name)]
     if baselines:
@@ -95,6 +105,7 @@ def reproduce(
     else:
         folder, records = run_plan(requested, files, execution, search_only=False)
         if records:
+            print_search(records)
             print_table(("model", "runs", "test", "constant", "paper"), _rows(records))
             print_line(f"Records are in {folder}.")
         if baselines:
@@ -112,6 +123,18 @@ def plan_keys(plan: PlanOptions, seeds: int | None = None) -> dict[str, Any]:
     if plan.models:
         given["models"] = [name.strip() for names in plan.models for name in names.split(",")]
     return given
+
+
+def print_search(records: list[dict[str, Any]]) -> bool:
+    """Print what an extended search tried and selected; return whether it is one."""
+    from rgat.experiments.extended import describe_search
+    from rgat.experiments.request import EXTENDED
+
+    if records[0]["setting"] != EXTENDED:
+        return False
+    for line in describe_search(records):
+        print_line(line)
+    return True
 
 
 def run_plan(

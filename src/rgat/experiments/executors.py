@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Generator, Iterator, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -29,8 +30,14 @@ ANSWER_SECONDS = 3.0  # time for an address to answer
 # answers with a SETTINGS frame.
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
-Records = Generator[Record, None, None]  # closing it leaves out the units that have not begun
-Execute = Callable[[Sequence[Unit]], Records]
+
+class Execute(Protocol):
+    """A function that runs units and yields their records.
+
+    At ``until``, a time of ``time.monotonic``, it stops; units without a record then may have begun.
+    """
+
+    def __call__(self, units: Sequence[Unit], until: float | None = None) -> Iterator[Record]: ...
 
 
 @contextmanager
@@ -48,13 +55,17 @@ def open_executor(
     if address is not None and executor != "ray":
         raise ValueError(f'`address` must be left out with the executor "{executor}"; or ask for "ray"')
     if executor == "local":
-        yield lambda units: train_units(units, data, device)
+        yield lambda units, until=None: train_units(units, data, device, until)
     elif executor == "processes":
         with _process_executor(encode(data), device, workers or os.cpu_count() or 1) as execute:
             yield execute
     else:
         with _ray_executor(encode(data), device, workers, address) as execute:
             yield execute
+
+
+def _seconds_left(until: float | None) -> float | None:
+    return None if until is None else max(0.0, until - time.monotonic())
 
 
 _decode = lru_cache(maxsize=1)(decode)  # a worker gets the same data with each stack
@@ -82,7 +93,7 @@ def _process_executor(content: bytes, device: str, workers: int) -> Iterator[Exe
     start_pool = partial(WorkerPool, workers, _start_worker, content, device)
     pool = start_pool()
 
-    def execute(units: Sequence[Unit]) -> Records:
+    def execute(units: Sequence[Unit], until: float | None = None) -> Iterator[Record]:
         nonlocal pool
         remaining = {record_name(group[0]): group for group in group_by_stack(units)}
         num_lost = 0
@@ -95,7 +106,7 @@ def _process_executor(content: bytes, device: str, workers: int) -> Iterator[Exe
             except BrokenProcessPool:
                 is_broken = True
             try:
-                for future in as_completed(futures):
+                for future in as_completed(futures, _seconds_left(until)):
                     try:
                         records = future.result()
                     except BrokenProcessPool:
@@ -104,9 +115,10 @@ def _process_executor(content: bytes, device: str, workers: int) -> Iterator[Exe
                     del remaining[futures[future]]
                     num_lost = 0
                     yield from records
-            finally:
-                for future in futures:
-                    future.cancel()
+            except TimeoutError:
+                pool.end()
+                pool = start_pool()
+                return
             if is_broken:
                 pool.end()
                 pool = start_pool()
@@ -137,17 +149,18 @@ def _ray_executor(content: bytes, device: str, workers: int | None, address: str
         data = ray.put(content)
         task = ray.remote(num_cpus=1, num_gpus=int(device != "cpu"), max_retries=RETRIES)(_run_stack)
 
-        def execute(units: Sequence[Unit]) -> Records:
+        def execute(units: Sequence[Unit], until: float | None = None) -> Iterator[Record]:
             waiting = [task.remote(group, data, device) for group in group_by_stack(units)]
-            try:
-                while waiting:
-                    finished, waiting = ray.wait(waiting, num_returns=1)
+            while waiting:
+                finished, waiting = ray.wait(waiting, num_returns=1, timeout=_seconds_left(until))
+                if not finished:
+                    for late in waiting:
+                        ray.cancel(late, force=True)
+                    return
+                try:
                     yield from ray.get(finished[0])
-            except ray.exceptions.RaySystemError as error:
-                raise ValueError(f"Ray must run each unit, got one whose workers were lost: {error}") from error
-            finally:
-                for unfinished in waiting:
-                    ray.cancel(unfinished, force=True)
+                except ray.exceptions.RaySystemError as error:
+                    raise ValueError(f"Ray must run each unit, got one whose workers were lost: {error}") from error
 
         yield execute
     finally:

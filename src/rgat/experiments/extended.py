@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from rgat.data import NodeData
+from rgat.data import GraphData, NodeData
 from rgat.experiments.declaration import declare, digest
 from rgat.experiments.inputs import base_relations, feature_groups
 from rgat.experiments.protocol import Protocol
@@ -21,7 +21,7 @@ from rgat.experiments.request import (
     Request,
 )
 from rgat.experiments.units import Unit
-from rgat.training.configuration import DEFAULTS, VARIANTS
+from rgat.training.configuration import DEFAULTS, VARIANTS, task_of
 from rgat.training.halving import STEP, finalists, merge, promotions, propose_step
 from rgat.training.search import select
 from rgat.training.space import (
@@ -69,7 +69,7 @@ def minutes_spent(records: Sequence[Record]) -> float:
 
 
 def minutes_of(request: Request, unit: Unit) -> float | None:
-    """Return after how many minutes units like this one must not begin; None: there is no limit."""
+    """Return the minutes after which units like this one are stopped; None: there is no limit."""
     if request.minutes is None or unit["kind"] != "trial":
         return None
     return request.minutes * (PRUNING_SHARE if unit["model"] == PRUNING else 1.0)
@@ -81,13 +81,11 @@ def rungs_of(request: Request) -> list[list[int]]:
     return [rung for rung in rungs if rung]
 
 
-def space_of(protocol: Protocol, relations: Sequence[str] = ()) -> Space:
-    """Return the options that are searched on these data; ``relations`` may be pruned."""
-    space = extended_space(protocol.request.task) | input_space(list(feature_groups(protocol.folded.data)))
-    if protocol.request.task == "node":
-        space["max_degree"] = MAX_DEGREE
-    if relations:
-        space["num_pruned"] = NUM_PRUNED
+def whole_space(data: NodeData | GraphData, relations: bool = True) -> Space:
+    """Return the options that are searched on these data, with ``relations`` to prune or without."""
+    space = extended_space(task_of(data)) | input_space(list(feature_groups(data)))
+    if isinstance(data, NodeData):
+        space |= {"max_degree": MAX_DEGREE} | ({"num_pruned": NUM_PRUNED} if relations else {})
     return space
 
 
@@ -140,8 +138,9 @@ def _search_units(protocol: Protocol, trials: Sequence[Record], pruning: Sequenc
         _trial_unit(protocol, trial["trial"], trial["options"], trial["config"], rung, step)
         for trial, rung in promotions(earlier, len(rungs))
     ]
+    space = whole_space(protocol.folded.data, bool(relations))
     count = min(STEP, request.trials - len(earlier))
-    proposed = propose_step(space_of(protocol, relations), request.search_seed, step, earlier, count) if count else []
+    proposed = propose_step(space, request.search_seed, step, earlier, count) if count else []
     for number, options in enumerate(proposed, len(earlier)):
         config = to_config(options, request.task) | _limits(request)
         if "num_pruned" in options:

@@ -91,7 +91,7 @@ class Request:
 
     def description(self) -> dict[str, Any]:
         """Return the entries of ``experiment.json`` that make two experiments comparable."""
-        extended = ("space", "minutes") if self.space == EXTENDED else ()
+        extended = ("space",) if self.space == EXTENDED else ()
         return {name: getattr(self, name) for name in ("data", "task", "budget", *NUMBERS, *extended)}
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
 
 from rgat.experiments.executors import open_executor
 from rgat.experiments.extended import extended_units, minutes_of, minutes_spent
@@ -43,7 +42,7 @@ def run_protocol(
 ) -> list[Record]:
     """Run all remaining units, write each record when it is complete, and return all records.
 
-    A search with minutes starts no unit after them; those of earlier calls count by their records.
+    A search with minutes ends after them; those of earlier calls count by their records.
 
     Args:
         protocol: the protocol, from ``open_protocol``.
@@ -67,13 +66,11 @@ def run_protocol(
     with open_executor(executor, protocol.folded, workers, address, device) as execute:
         while units := next_units(protocol, records, search_only, (time.monotonic() - started) / 60):
             limit = minutes_of(request, units[0])
-            with closing(execute(units)) as finished:
-                for number, record in enumerate(finished, 1):
-                    path = write_record(protocol.folder, record | shared)
-                    records.append(read_record(path))  # as a later call would read it
-                    report_progress(len(units) - number)
-                    if limit is not None and (time.monotonic() - started) / 60 >= limit:
-                        break
+            until = None if limit is None else started + 60 * limit
+            for number, record in enumerate(execute(units, until), 1):
+                path = write_record(protocol.folder, record | shared)
+                records.append(read_record(path))  # as a later call would read it
+                report_progress(len(units) - number)
     return sorted(records, key=lambda record: (request.models.index(record["model"]), record_name(record)))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,12 +23,13 @@ from rgat.experiments.folds import FoldedData
 from rgat.experiments.inputs import select_inputs, without_inputs
 from rgat.experiments.records import Record, environment, pack_array, rounded
 from rgat.experiments.variants import build_variant
-from rgat.training import Result, accuracy, fit_many, graph_logits, mean_roc_auc, roc_auc_per_task
+from rgat.training import Epoch, Result, accuracy, fit_many, graph_logits, mean_roc_auc, roc_auc_per_task
 from rgat.training.capture import training_on
 from rgat.training.configuration import split_config
 from rgat.training.task import node_logits
 
 Unit = dict[str, Any]
+OnEpoch = Callable[[int, Epoch], None]
 NO_RESULT: dict[str, dict[str, Any]] = {  # the results in a record of a unit that failed or diverged
     "trial": {"objective": None, "tie_breaker": None, "folds": []},
     "run": {"best_epoch": None, "curve": None, "scores": None, "constant_scores": None},
@@ -53,13 +54,29 @@ def group_by_stack(units: Iterable[Unit]) -> list[list[Unit]]:
     return list(groups.values())
 
 
-def train_units(units: Iterable[Unit], data: FoldedData, device: str = "cpu") -> Generator[Record, None, None]:
-    """Train the models of the units and yield each record when it is complete."""
+class OutOfTimeError(Exception):
+    """Raised in a training that goes on after its time; it leaves no record."""
+
+
+def train_units(
+    units: Iterable[Unit], data: FoldedData, device: str = "cpu", until: float | None = None
+) -> Iterator[Record]:
+    """Train the models of the units and yield each record when it is complete.
+
+    At ``until``, a time of ``time.monotonic``, it stops; the trial that is in training then has no record.
+    """
+
+    def on_epoch(number: int, epoch: Epoch) -> None:
+        if until is not None and time.monotonic() >= until:
+            raise OutOfTimeError
+
     for group in group_by_stack(units):
         started = time.perf_counter()
         try:
             with _one_thread(), training_on(torch.device(device)):
-                results = _run_group(group, data, device)
+                results = _run_group(group, data, device, on_epoch)
+        except OutOfTimeError:
+            return
         except Exception as error:  # of any kind: the record has it, and the other units go on
             results = [failure(error)] * len(group)
         if device != "cpu":
@@ -69,9 +86,9 @@ def train_units(units: Iterable[Unit], data: FoldedData, device: str = "cpu") ->
             yield complete_record(unit, result, seconds, device)
 
 
-def _run_group(group: Sequence[Unit], data: FoldedData, device: str) -> list[dict[str, Any]]:
+def _run_group(group: Sequence[Unit], data: FoldedData, device: str, on_epoch: OnEpoch) -> list[dict[str, Any]]:
     if group[0]["kind"] == "trial":
-        return [_run_trial(group[0], data, device)]
+        return [_run_trial(group[0], data, device, on_epoch)]
     if group[0]["kind"] == "declaration":  # it says what the final runs will be; there is nothing to train
         return [{"status": "done"}]
     return _run_ensembles(group, data, device) if group[0].get("members") else _run_stack(group, data, device)
@@ -99,14 +116,18 @@ def _one_thread() -> Iterator[None]:
 
 
 def _train(
-    config: dict[str, Any], datas: Sequence[NodeData | GraphData], seeds: Sequence[int], device: str
+    config: dict[str, Any],
+    datas: Sequence[NodeData | GraphData],
+    seeds: Sequence[int],
+    device: str,
+    on_epoch: OnEpoch | None = None,
 ) -> tuple[list[nn.Module], list[Result]]:
     """Train one model for each data set and seed, as one stack where possible."""
     options, settings = split_config(without_inputs(config))
     models: list[nn.Module] = [
         build_variant(data, seed, **options).to(device) for data, seed in zip(datas, seeds, strict=True)
     ]
-    return models, fit_many(models, datas, settings, seeds)
+    return models, fit_many(models, datas, settings, seeds, on_epoch)
 
 
 def fold_seed(trial: int, fold: int) -> int:
@@ -114,13 +135,13 @@ def fold_seed(trial: int, fold: int) -> int:
     return 1000 * (trial + 1) + fold
 
 
-def _run_trial(unit: Unit, data: FoldedData, device: str) -> dict[str, Any]:
+def _run_trial(unit: Unit, data: FoldedData, device: str, on_epoch: OnEpoch) -> dict[str, Any]:
     """Train on each fold; the objective is the mean validation metric at the best epochs."""
     folds: list[dict[str, Any]] = []
     data = _with_inputs(data, unit["config"])
     seeds = [fold_seed(unit["trial"], number) for number in unit["folds"]]
     datas = [data.fold(number) for number in unit["folds"]]
-    models, results = _train(unit["config"], datas, seeds, device)
+    models, results = _train(unit["config"], datas, seeds, device, on_epoch)
     for number, model, fold_data, result in zip(unit["folds"], models, datas, results, strict=True):
         if result.best_epoch == 0:
             return {"status": "diverged", "error": f"no finite validation loss in fold {number}", "folds": folds}

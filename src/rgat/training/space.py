@@ -87,7 +87,8 @@ def input_space(groups: Sequence[str]) -> Space:
         return {}
     sizes = range(len(groups), 0, -1)
     subsets = tuple(",".join(chosen) for size in sizes for chosen in combinations(groups, size))
-    return {"features": OneOf((*subsets, NO_FEATURES)), "identity": _YES_NO}
+    space: Space = {"features": OneOf((*subsets, NO_FEATURES)), "identity": _YES_NO}
+    return {name: prior for name, prior in space.items() if name in ("features", *known_options("node"))}
 
 
 def applies(name: str, chosen: Mapping[str, Any]) -> bool:
