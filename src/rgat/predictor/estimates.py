@@ -74,6 +74,7 @@ def forecast(
     *,
     ensemble: int = 1,
     search: int = 0,
+    minutes: float | None = None,
     comparison: bool = True,
     seed: int = 0,
     device: torch.device | str = "cpu",
@@ -81,6 +82,8 @@ def forecast(
 ) -> str:
     """Return a sentence that says how long :func:`rgat.fit` with these arguments can take, and for which steps."""
     check(data)
+    if minutes is not None:
+        return f"time: {minutes:g} minutes, most of them for a search on validation data"
     config = configure(task_of(data), options)
     data = with_validation(data, config, seed)
     folds = make_folds(data, seed)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from rgat.predictor.ensemble import Calibration, Ensemble, calibrate_graphs, cal
 from rgat.predictor.evaluation import Rival, compare, evaluate, keep_best, nan_to_none
 from rgat.predictor.inspection import check
 from rgat.predictor.predictor import Predictor, make_predictor
+from rgat.predictor.searching import OutOfTimeError, TimedSearch, check_minutes, search_trials
 from rgat.training import has_checkpoint, load_checkpoint, save_checkpoint
 from rgat.training.checkpoint import digest, digest_data, remove_checkpoint
 from rgat.training.configuration import (
@@ -38,7 +40,6 @@ from rgat.training.configuration import (
     Settings,
     build_model,
     configure,
-    priors_of,
     split_config,
     task_of,
 )
@@ -47,7 +48,6 @@ from rgat.training.loop import Data
 from rgat.training.loss import balanced_class_weights
 from rgat.training.many import Job, bytes_needed, fit_many, members_that_fit
 from rgat.training.run import Epoch, Progress, Result, curve_from_json, curve_to_json, no_progress
-from rgat.training.search import ROUND, propose, select
 from rgat.training.task import graph_logits, node_logits
 
 NUM_FOLDS = 5
@@ -62,6 +62,7 @@ def fit(
     *,
     ensemble: int = 1,
     search: int = 0,
+    minutes: float | None = None,
     seed: int = 0,
     comparison: bool = True,
     device: torch.device | str = "cpu",
@@ -76,6 +77,8 @@ def fit(
         data: what :func:`rgat.data.from_rdf` or :func:`rgat.data.from_smiles` returns, or the name of a data set.
         ensemble: number of models, with different seeds, whose outputs are averaged.
         search: number of configurations to try first, on validation data; 0 takes the given or default one.
+        minutes: for the whole fit, instead of ``search``: configurations of all models are tried on validation data
+            as long as time is left for the training that follows (:mod:`rgat.predictor.searching`).
         seed: the seed of everything random.
         comparison: also train simpler systems on the same split, for the predictor's ``report``; several processes
             leave this out. If one of these, an RGCN, has a higher validation score, it becomes the predictor, unless
@@ -94,16 +97,22 @@ def fit(
     check_count("ensemble", ensemble)
     check_seed(seed)
     check_count("search", search, least=0)
+    started = check_minutes(minutes, search)
     check(data)
     config = configure(task_of(data), options)
     data = with_validation(data, config, seed)
     trainer = _Trainer(data, torch.device(device), seed, progress, None if checkpoint is None else Path(checkpoint))
-    trainer.fold_results.check_same_fit(config | {"seed": seed, "ensemble": ensemble, "search": search})
+    asked = {"seed": seed, "ensemble": ensemble, "search": search} | ({} if minutes is None else {"minutes": minutes})
+    trainer.fold_results.check_same_fit(config | asked)
+    found: dict[str, Any] = {}
     if search:
-        config = _search(trainer, config, options, search)
+        config = search_trials(trainer.cross_validate, task_of(data), config, options, search, seed)
+    if minutes is not None:
+        models = ensemble if not comparison or processes().number > 1 else ensemble + trainer.num_folds + 1
+        config, found["searched"] = trainer.search(config, options, minutes, started, models)
     trained, results = trainer.train(config, ensemble, checkpoint=trainer.folder if ensemble == 1 else None)
     predictor = make_predictor(trained, data)
-    predictor.report.update(seed=seed, ensemble=ensemble, search=search, **evaluate(predictor, data))
+    predictor.report.update(seed=seed, ensemble=ensemble, search=search, **evaluate(predictor, data), **found)
     predictor.report["training"] = [_summary(result) for result in results]
     if keep is not None:
         keep(predictor)
@@ -130,6 +139,8 @@ class _Trainer:
         self.data, self.device, self.seed, self.progress, self.folder = data, device, seed, progress, folder
         self.folds = make_folds(data, seed)
         self.fold_results = _FoldResults(folder, data, seed)
+        self.until: float | None = None  # a time of `time.monotonic` at which training stops with an error
+        self.window: tuple[float, float] | None = None  # times whose share is shown as progress
 
     def run(
         self,
@@ -153,7 +164,9 @@ class _Trainer:
         total = count * settings.max_epochs
 
         def on_step(number: int, epochs: float) -> None:
-            self.progress(step, ((before + number) * settings.max_epochs + epochs) / total)
+            if self.until is not None and time.monotonic() >= self.until:
+                raise OutOfTimeError
+            self._show(step, ((before + number) * settings.max_epochs + epochs) / total)
 
         def on_epoch(number: int, epoch: Epoch) -> None:
             on_step(number, epoch.epoch)
@@ -161,7 +174,7 @@ class _Trainer:
         # The seed decides the order of the batches, which members of a stack share.
         order = [self.seed] * len(models) if isinstance(self.data, GraphData) else list(seeds)
         results = fit_many(models, list(datas), settings, order, on_epoch, checkpoint=checkpoint, on_step=on_step)
-        self.progress(step, (before + len(models)) / count)
+        self._show(step, (before + len(models)) / count)
         if any(result.best_epoch == 0 for result in results):
             if checkpoint is not None:
                 self.fold_results.forget_fit()
@@ -171,17 +184,51 @@ class _Trainer:
             )
         return models, results
 
-    def cross_validate(self, config: Config, step: str) -> tuple[list[Epoch], list[Tensor]]:
+    @property
+    def num_folds(self) -> int:
+        """The number of folds; data with a validation part are one."""
+        return len(self.folds) or 1
+
+    def _show(self, step: str, share: float) -> None:
+        if self.window is not None:
+            first, last = self.window
+            share = min(1.0, (time.monotonic() - first) / (last - first))
+        self.progress(step, share)
+
+    def search(
+        self, config: Config, given: Mapping[str, Any], minutes: float, started: float, models: int
+    ) -> tuple[Config, str]:
+        """Search a configuration in time to train so many models after it; return it and a sentence about it."""
+        timed = TimedSearch(task_of(self.data), config, given, self.num_folds, self.seed, models / self.num_folds)
+        self.window = (started, started + 60 * minutes)
+        try:
+            return timed.run(self.best_epochs, minutes, started)
+        finally:
+            self.window = None
+
+    def best_epochs(self, config: Config, step: str, folds: Sequence[int], until: float | None) -> list[Epoch]:
+        """Train one model for each of some folds and return their best epochs; raise ``OutOfTimeError`` in time."""
+        self.until = until
+        try:
+            return self.cross_validate(config, step, folds)[0]
+        finally:
+            self.until = None
+
+    def cross_validate(
+        self, config: Config, step: str, folds: Sequence[int] | None = None
+    ) -> tuple[list[Epoch], list[Tensor]]:
         """Train one model per fold; return the best epoch of each and the logits of its held-out nodes.
 
         Data with a validation part are one fold, and get no logits. No more models are held than are trained together.
+        By default all folds are trained.
         """
         datas: list[Data] = [*self.folds] or [self.data]
-        missing = [fold for fold in range(len(datas)) if self.fold_results.get(config, fold) is None]
+        chosen = range(len(datas)) if folds is None else folds
+        missing = [fold for fold in chosen if self.fold_results.get(config, fold) is None]
         size = max(1, members_that_fit(self._job(datas[0], config))) if len(missing) > 1 else 1
         for start in range(0, len(missing), size):
             self._train_folds(datas, missing[start : start + size], config, step)
-        pairs = [self.fold_results.get(config, fold) for fold in range(len(datas))]
+        pairs = [self.fold_results.get(config, fold) for fold in chosen]
         return [pair[0] for pair in pairs if pair], [pair[1] for pair in pairs if pair and pair[1] is not None]
 
     def _train_folds(self, datas: Sequence[Data], chosen: Sequence[int], config: Config, step: str) -> None:
@@ -337,26 +384,3 @@ def make_folds(data: Data, seed: int) -> list[NodeData]:
         is_learned = torch.ones(len(classes), dtype=torch.bool).index_fill_(0, held_out, False)
         folds.append(dataclasses.replace(data, train=data.train[is_learned], valid=data.train[held_out]))
     return folds
-
-
-def _search(trainer: _Trainer, config: Config, given: Mapping[str, Any], trials: int) -> Config:
-    """Return the best of several configurations on validation data; the first is ``config`` itself."""
-    priors = priors_of(task_of(trainer.data), config["model"])
-    priors = {name: prior for name, prior in priors.items() if name not in given}
-    finished: list[dict[str, Any]] = []
-    for trial in range(trials):
-        if trial % ROUND == 0:
-            proposals = propose(priors, trainer.seed, trial // ROUND, finished)
-        tried = config if trial == 0 else config | proposals[trial % ROUND]
-        record = {"trial": trial, "model": config["model"], "config": dict.fromkeys(priors) | tried, "error": None}
-        try:
-            best, _ = trainer.cross_validate(tried, f"search, configuration {trial + 1} of {trials}")
-        except ValueError as error:  # it diverged, which is no reason to stop the search
-            finished.append(record | {"status": "diverged", "error": str(error)})
-            continue
-        objective, tie_breaker = (
-            statistics.mean(getattr(point, name) for point in best) for name in ("valid_metric", "valid_loss")
-        )
-        finished.append(record | {"status": "done", "objective": objective, "tie_breaker": tie_breaker, "tried": tried})
-    chosen: Config = select(finished)["tried"]
-    return chosen
