@@ -35,6 +35,8 @@ def search(
         print_table(("model", "trials", "not done", "best", "trial"), _rows(records))
     if records:
         print_line(f"Records are in {folder}.")
+    elif not files.propose:
+        print_line("No trial has finished; give more --minutes.")
 
 
 def _print_priors(data: str, space: str | None) -> None:
