@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -66,6 +66,19 @@ def _normalisation(channels: int, batch_norm: bool) -> nn.Module:
     return nn.BatchNorm1d(channels) if batch_norm else nn.Identity()
 
 
+def embedding_bound(channels: int) -> float:
+    """Return the bound of uniform numbers by which rows of embeddings have length one on average."""
+    return float((3 / channels) ** 0.5)
+
+
+def node_embedding(num_nodes: int, channels: int) -> nn.Embedding:
+    """Return a table of embeddings with sparse gradients."""
+    table = nn.Embedding(num_nodes, channels, sparse=True)
+    bound = embedding_bound(channels)
+    nn.init.uniform_(table.weight, -bound, bound)
+    return table
+
+
 class NodeClassifier(nn.Module):
     r"""Relational layers that classify nodes; by default two (figure 3a).
 
@@ -89,6 +102,7 @@ class NodeClassifier(nn.Module):
         num_layers: number of layers.
         embedding_channels: for featureless input, learn an embedding of this size for each node, and give it to the
             first layer instead of a one-hot vector. Its gradients are sparse: a step costs what its batch touches.
+        make_embedding: makes the table of these embeddings, given the numbers of nodes and channels.
         identity: in the first layer, add to the projected features of each node a learned row of its own per relation,
             as a one-hot vector beside the features would; needs ``graph``.
         **options: further options of all layers, such as ``scope``, ``score`` or ``feature_dropout``.
@@ -106,6 +120,7 @@ class NodeClassifier(nn.Module):
         graph: RelationalGraph | None = None,
         num_layers: int = 2,
         embedding_channels: int | None = None,
+        make_embedding: Callable[[int, int], nn.Embedding] = node_embedding,
         identity: bool = False,
         **options: Any,
     ) -> None:
@@ -118,9 +133,7 @@ class NodeClassifier(nn.Module):
         first = options | _node_options(graph, identity, embedding_channels)
         if embedding_channels is not None:
             check_count("embedding_channels", embedding_channels)
-            self.embedding = nn.Embedding(in_channels, embedding_channels, sparse=True)
-            bound = (3 / embedding_channels) ** 0.5  # rows have length one on average
-            nn.init.uniform_(self.embedding.weight, -bound, bound)
+            self.embedding = make_embedding(in_channels, embedding_channels)
             in_channels = embedding_channels
         for number in range(1, num_layers):
             conv = _layer(layer, in_channels, units, num_relations, heads, "concat", first if number == 1 else options)
@@ -179,9 +192,13 @@ class NodeClassifier(nn.Module):
     ) -> Tensor:
         """Return the output of one layer, counted from 1, with its normalisation and ReLU."""
         out: Tensor = getattr(self, f"conv{number}")(x, graph, constant_attention=constant_attention)
+        return self.activate(number, out, graph.counted)
+
+    def activate(self, number: int, out: Tensor, counted: Tensor | None = None) -> Tensor:
+        """Return what the next layer takes of the output of a relational layer: normalisation and ReLU."""
         if number == self.num_layers:
             return out
-        return torch.relu(normalise(getattr(self, f"norm{number}"), out, graph.counted))
+        return torch.relu(normalise(getattr(self, f"norm{number}"), out, counted))
 
     @property
     def depends_on_edges_alone(self) -> bool:

@@ -32,7 +32,7 @@ RUN = """
         return losses
 
     loop.Training.step = watched
-    with joined_processes():
+    with joined_processes(torch.device("cpu")):
         model = build_model(data, 1, hidden_channels=8, dense_channels=8, heads=2, batch_norm=True).double()
         data = dataclasses.replace(data, graphs=dataclasses.replace(data.graphs, x=data.graphs.x.double()))
         settings["kernel_l2"] = tuple(settings["kernel_l2"])

@@ -52,6 +52,9 @@ class ExecutionOptions:
         str | None, Option(metavar="HOST:PORT", help="Address of a Ray cluster.  [default: start Ray on this machine]")
     ] = None
     device: Annotated[str, Option(metavar="NAME", help="cpu or cuda.")] = "cpu"
+    processes_per_run: Annotated[
+        int, Option(min=1, metavar="K", help="With ray, workers that train each node classifier together.")
+    ] = 1
 
 
 @dataclass(frozen=True)

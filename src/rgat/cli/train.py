@@ -168,7 +168,7 @@ def train(
     from rgat.predictor.inspection import describe
     from rgat.predictor.text import class_tables, comparison_rows, performance
     from rgat.training.configuration import check_options
-    from rgat.training.distributed import joined_processes, processes
+    from rgat.training.distributed import connection, joined_processes, processes
 
     flags = asdict(options) | {"fanouts": None if options.fanouts is None else own_data.read_fanouts(options.fanouts)}
     flags["kernel_l2_1"] = flags["kernel_l2_2"] = flags.pop("kernel_l2")
@@ -180,9 +180,11 @@ def train(
     check_options(configuration, "node" if graph.rdf else "graph" if molecules.smiles else None)
     if graph.rdf and not molecules.smiles:
         own_data.refuse_batch_size(configuration)  # before files are read
-    with own_data.held_folder(out, resume), joined_processes() as own_device, resumable(out):
+    asked_device = None if fitting.device is None else own_data.read_device(fitting.device)
+    with own_data.held_folder(out, resume), joined_processes(asked_device) as device, resumable(out):
         printing.console.quiet = processes().rank > 0  # all processes run the same fit, and one prints
-        device = own_device if fitting.device is None else own_data.read_device(fitting.device)
+        if processes().number > 1:
+            print_line(connection(device))
         if resume:
             configuration |= own_data.resumed_sampling(out, configuration)
         in_memory = own_data.loads(graph.rdf, configuration, device)

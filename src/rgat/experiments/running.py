@@ -39,6 +39,7 @@ def run_protocol(
     address: str | None = None,
     device: str = "cpu",
     on_progress: Callable[[int, int], None] | None = None,
+    processes_per_run: int = 1,
 ) -> list[Record]:
     """Run all remaining units, write each record when it is complete, and return all records.
 
@@ -52,6 +53,7 @@ def run_protocol(
         address: address of a Ray cluster; by default Ray is started on this machine.
         device: "cpu" or "cuda".
         on_progress: called with the number of existing records and of all records that are known to come.
+        processes_per_run: number of workers of a Ray cluster that train each node classifier together.
     """
     records, request = protocol.records(), protocol.request
     started = time.monotonic() - 60 * minutes_spent([record for record in records if record["kind"] == "trial"])
@@ -63,7 +65,7 @@ def run_protocol(
             on_progress(counted, _num_records(protocol, search_only) or counted + remaining)
 
     report_progress(0)
-    with open_executor(executor, protocol.folded, workers, address, device) as execute:
+    with open_executor(executor, protocol.folded, workers, address, device, processes_per_run) as execute:
         while units := next_units(protocol, records, search_only, (time.monotonic() - started) / 60):
             limit = minutes_of(request, units[0])
             until = None if limit is None else started + 60 * limit

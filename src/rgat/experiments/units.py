@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 
 from rgat.data import GraphData, NodeData
 from rgat.data.dataset import PARTS
-from rgat.experiments.folds import FoldedData
+from rgat.experiments.folds import FoldedData, decode
 from rgat.experiments.inputs import select_inputs, without_inputs
 from rgat.experiments.records import Record, environment, pack_array, rounded
 from rgat.experiments.variants import build_variant
@@ -92,6 +93,14 @@ def _run_group(group: Sequence[Unit], data: FoldedData, device: str, on_epoch: O
     if group[0]["kind"] == "declaration":  # it says what the final runs will be; there is nothing to train
         return [{"status": "done"}]
     return _run_ensembles(group, data, device) if group[0].get("members") else _run_stack(group, data, device)
+
+
+_decode = lru_cache(maxsize=1)(decode)  # a worker gets the same data with each stack
+
+
+def run_encoded(group: Sequence[Unit], content: bytes, device: str) -> list[Record]:
+    """Run the units of one stack in a worker; the content is that of :func:`rgat.experiments.folds.encode`."""
+    return list(train_units(group, _decode(content), device))
 
 
 def failure(error: Exception) -> dict[str, Any]:

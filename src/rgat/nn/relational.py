@@ -209,6 +209,25 @@ class RelationalConv(nn.Module):
         attention = ops.Attention(across, slope, *self._dropout_rates)
         return ops.LayerCall(inputs, kernels[0], scores, graph, attention, node_kernel=kernels[1])
 
+    def logits_and_values(
+        self, x: Tensor | FeatureRows | None, graph: RelationalGraph, constant_attention: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Return the logits of the sorted edges ``[E, S * H]`` and the values of the source rows ``[U, S * H, D]``.
+
+        The output is what `finish` makes of the sums of values that a softmax of these logits weights; no dropout.
+        """
+        scores = None if constant_attention else self._scores_of(graph)
+        return ops.logits_and_values(self._call(self._check_input(x, graph), scores, graph))
+
+    def _scores_of(self, graph: RelationalGraph) -> ops.Scores | None:
+        """Return what the logits of a graph's edges are made of; None: attention is constant."""
+        return None
+
+    def finish(self, out: Tensor) -> Tensor:
+        """Merge the heads of sums over the edges ``[N, S * H, D]``, and add the bias."""
+        merged = self._merge(out)
+        return merged if self.bias is None or self.head_merge != "concat" else merged + self.bias.to(merged.dtype)
+
     @property
     def _dropout_rates(self) -> tuple[float, float]:
         """Return the rates of features and edges; of a stack the largest, for each member has its own in the state."""

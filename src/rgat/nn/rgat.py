@@ -194,6 +194,9 @@ class RGATConv(RelationalConv):
         edge_kernels = None if self.edge_kernel is None else join_members(self.edge_kernel, 3)
         return ops.Scores(self.attention_kernel.compose(), self.score_kernel, slope, edge_attr, edge_kernels)
 
+    def _scores_of(self, graph: RelationalGraph) -> ops.Scores:
+        return self._scores(self._check_edge_attr(graph.edge_attr, graph))
+
     def combine(self, x: Tensor | FeatureRows | None, graph: RelationalGraph, attention: Tensor) -> Tensor:
         """Return the output with a given attention ``[E, H]``, in the caller's order of edges; without dropout."""
         s = graph.structure
@@ -201,8 +204,7 @@ class RGATConv(RelationalConv):
         messages = values.index_select(0, s.source_row)
         messages = messages * attention.index_select(0, s.order.long()).unsqueeze(-1)
         out = messages.new_zeros(graph.num_targets, *messages.shape[1:]).index_add_(0, s.target, messages)
-        merged = self._merge(out)
-        return merged if self.bias is None or self.head_merge != "concat" else merged + self.bias.to(merged.dtype)
+        return self.finish(out)
 
     def _check_edge_attr(self, edge_attr: Tensor | None, graph: RelationalGraph) -> Tensor | None:
         """Return the edge features in the layer's dtype, if it takes any."""

@@ -128,8 +128,7 @@ def compare(
     rivals: list[Rival] = []
 
     def rgcn() -> tuple[dict[str, float], str]:
-        shared = {name: value for name, value in config.items() if name not in OF_ATTENTION}
-        rivals.append(train(shared | {"model": "RGCN"}, "an RGCN to compare with"))
+        rivals.append(train(without_attention(config), "an RGCN to compare with"))
         return _score(rivals[0].ensemble.members[0], data), ""
 
     simple, baselines = ("FEAT", NODE_BASELINES) if isinstance(data, NodeData) else (LOGISTIC, GRAPH_BASELINES)
@@ -152,6 +151,11 @@ def compare(
             scores, note = {}, f"left out: {reason}"
         rows.append({"name": name, "scores": nan_to_none(scores), "note": note})
     return rows, rivals[0] if rivals else None
+
+
+def without_attention(config: Config) -> Config:
+    """Return the configuration of an RGCN to compare a model with."""
+    return {name: value for name, value in config.items() if name not in OF_ATTENTION} | {"model": "RGCN"}
 
 
 def _majority(data: NodeData | GraphData) -> dict[str, float]:

@@ -34,7 +34,7 @@ from rgat.predictor.words import counted
 from rgat.training.checkpoint import NAME as CHECKPOINT
 from rgat.training.checkpoint import has_checkpoint
 from rgat.training.configuration import read_config, read_option
-from rgat.training.distributed import processes, under_torchrun
+from rgat.training.distributed import under_torchrun
 from rgat.training.run import Progress, no_progress
 
 Path_ = str | PathLike[str]
@@ -227,13 +227,8 @@ def train(data: NodeData | GraphData, out: Path, **asked: Any) -> Predictor:
 
     A training that was interrupted in this folder continues.
     """
-
-    def save(predictor: Predictor) -> None:
-        if processes().rank == 0:
-            predictor.save(out)
-
-    predictor = fit(data, checkpoint=out, keep=save, **asked)
-    save(predictor)
+    predictor = fit(data, checkpoint=out, keep=lambda predictor: predictor.save(out), **asked)
+    predictor.save(out)  # the first process writes
     return predictor
 
 

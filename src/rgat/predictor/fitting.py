@@ -158,7 +158,8 @@ class _Trainer:
         """
         options, _ = split_config(config)
         models: list[Any] = [
-            build_model(data, seed, **options).to(self.device) for data, seed in zip(datas, seeds, strict=True)
+            build_model(data, seed, settings.shard_embeddings, **options).to(self.device)
+            for data, seed in zip(datas, seeds, strict=True)
         ]
         before, count = position or (0, len(models))
         total = count * settings.max_epochs
@@ -242,7 +243,8 @@ class _Trainer:
 
     def _job(self, data: Data, config: Config) -> Job:
         options, settings = split_config(config)
-        return Job(build_model(data, self.seed, **options).to(self.device), data, settings, self.seed)
+        model = build_model(data, self.seed, settings.shard_embeddings, **options)
+        return Job(model.to(self.device), data, settings, self.seed)
 
     def train(
         self, config: Config, ensemble: int, step: str = "the model", checkpoint: Path | None = None

@@ -24,6 +24,8 @@ from rgat.data import GraphData, NodeData
 from rgat.data.files import read_whole
 from rgat.models import RGCN_OPTIONS, GraphClassifier, Model, NodeClassifier
 from rgat.nn import RGATConv
+from rgat.training.distributed import processes
+from rgat.training.embeddings import ShardedEmbedding
 
 Config = dict[str, Any]
 
@@ -65,7 +67,7 @@ MAX_LAYERS = {"node": 4, "graph": 2}  # with L2 coefficients
 SEEDS_PER_STEP = 1024  # of sampled training, unless a batch size is given
 _FROM_DATA = (
     *("self", "in_channels", "out_channels", "num_classes", "num_tasks", "num_relations", "num_nodes"),
-    *("graph", "options"),
+    *("graph", "options", "make_embedding"),
 )
 _FROM_VARIANT = ("layer", "scope", "score", "head_merge")
 _TYPES = {bool: "true or false", int: "an integer", float: "a finite number", str: "a word"}
@@ -211,8 +213,11 @@ def task_of(data: NodeData | GraphData) -> str:
     return "node" if isinstance(data, NodeData) else "graph"
 
 
-def build_model(data: NodeData | GraphData, seed: int = 0, **options: Any) -> Model:
-    """Build a model that fits the data, its parameters drawn from ``seed``."""
+def build_model(data: NodeData | GraphData, seed: int = 0, shard_embeddings: bool = False, **options: Any) -> Model:
+    """Build a model that fits the data, its parameters drawn from ``seed``.
+
+    With ``shard_embeddings``, each of several processes draws its own rows of the embeddings, and holds no others.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if isinstance(data, GraphData):
@@ -221,6 +226,8 @@ def build_model(data: NodeData | GraphData, seed: int = 0, **options: Any) -> Mo
             options = options | {"identity": False}
         if options.get("identity") or (data.x is None and options.get("embedding_channels") is None):
             options = options | {"graph": data.graph}
+        if shard_embeddings and processes().number > 1:
+            options = options | {"make_embedding": ShardedEmbedding.draw}
         return NodeClassifier(data.in_channels, len(data.classes), data.graph.num_relations, **options)
 
 
