@@ -18,7 +18,7 @@ def search(
     execution: ExecutionOptions,
     priors: Annotated[bool, Option("--priors", help="Only print the priors.")] = False,
 ) -> None:
-    """Search hyper-parameters with the paper's priors, or in the extended space.
+    """Search hyper-parameters: the paper's priors, or a wider space.
 
     \b
     Examples:
