@@ -55,7 +55,7 @@ def test_a_lost_node_costs_nothing_but_time(ray, cluster, tmp_path):
     cluster, node = cluster
     alive = []
 
-    def watch(done, total):
+    def watch(done, total, new):
         if done == 2 and not alive:
             wait_until_both_work(ray)
             alive.append(sum(entry["Alive"] for entry in ray.nodes()))

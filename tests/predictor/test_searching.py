@@ -102,8 +102,8 @@ def test_fit_reports_the_search():
     data = load("institute")
     steps = set()
     predictor = rgat.fit(
-        data, minutes=0.01, comparison=False, max_epochs=2, progress=lambda step, share: steps.add(step)
+        data, minutes=0.01, comparison=False, max_epochs=2, progress=lambda step: steps.add(step.stage)
     )
     assert predictor.report["searched"].startswith("search: ")
-    assert {"search", "the model"} <= steps
+    assert {"search", "training"} <= steps
     assert "searched" not in rgat.fit(data, comparison=False, max_epochs=2).report

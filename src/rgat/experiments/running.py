@@ -38,7 +38,7 @@ def run_protocol(
     workers: int | None = None,
     address: str | None = None,
     device: str = "cpu",
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: Callable[[int, int, Record | None], None] | None = None,
     processes_per_run: int = 1,
 ) -> list[Record]:
     """Run all remaining units, write each record when it is complete, and return all records.
@@ -52,17 +52,18 @@ def run_protocol(
         workers: number of processes; by default one per core.
         address: address of a Ray cluster; by default Ray is started on this machine.
         device: "cpu" or "cuda".
-        on_progress: called with the number of existing records and of all records that are known to come.
+        on_progress: called with the number of existing records, that of all records that are known to come, and the
+            new one if there is one.
         processes_per_run: number of workers of a Ray cluster that train each node classifier together.
     """
     records, request = protocol.records(), protocol.request
     started = time.monotonic() - 60 * minutes_spent([record for record in records if record["kind"] == "trial"])
     shared = {} if request.space == "paper" else {"workers": _num_workers(executor, workers)}
 
-    def report_progress(remaining: int) -> None:
+    def report_progress(remaining: int, new: Record | None = None) -> None:
         if on_progress is not None:
             counted = sum(not search_only or record["kind"] == "trial" for record in records)
-            on_progress(counted, _num_records(protocol, search_only) or counted + remaining)
+            on_progress(counted, _num_records(protocol, search_only) or counted + remaining, new)
 
     report_progress(0)
     with open_executor(executor, protocol.folded, workers, address, device, processes_per_run) as execute:
@@ -72,7 +73,7 @@ def run_protocol(
             for number, record in enumerate(execute(units, until), 1):
                 path = write_record(protocol.folder, record | shared)
                 records.append(read_record(path))  # as a later call would read it
-                report_progress(len(units) - number)
+                report_progress(len(units) - number, record)
     return sorted(records, key=lambda record: (request.models.index(record["model"]), record_name(record)))
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rgat.data import GraphData, NodeData
+from rgat.data import MISSING, GraphData, NodeData
 from rgat.data.dataset import PARTS
 from rgat.experiments.folds import FoldedData, decode
 from rgat.experiments.inputs import select_inputs, without_inputs
@@ -27,6 +27,7 @@ from rgat.experiments.variants import build_variant
 from rgat.training import Epoch, Result, accuracy, fit_many, graph_logits, mean_roc_auc, roc_auc_per_task
 from rgat.training.capture import training_on
 from rgat.training.configuration import split_config
+from rgat.training.metric import confusion_matrix, score_classes
 from rgat.training.task import node_logits
 
 Unit = dict[str, Any]
@@ -244,12 +245,16 @@ def score_entries(
     scores: Mapping[str, float] | None,
     prefix: str = "",
 ) -> dict[str, Any]:
-    """Return scores, test outputs and the ROC-AUC of each task as a record has them; null without logits.
+    """Return scores, test outputs and the scores of each task or class as a record has them; null without logits.
 
     Logits and scores are given by part. The prefix is "constant_" for the evaluation with constant attention.
     """
     outputs = None if logits is None else {"test": pack_array(logits["test"].numpy())}
     entries: dict[str, Any] = {f"{prefix}scores": scores, f"{prefix}outputs": outputs}
+    if isinstance(data, NodeData) and logits is not None and not prefix:
+        known = data.labels[data.test] != MISSING
+        labels, predicted = data.labels[data.test][known], logits["test"].argmax(-1)[known]
+        entries["class_scores"] = {"test": score_classes(confusion_matrix(labels, predicted, len(data.classes)))}
     if isinstance(data, GraphData):
         entries[f"{prefix}task_scores"] = (
             None

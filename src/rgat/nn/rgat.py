@@ -53,7 +53,8 @@ class RGATConv(RelationalConv):
         out_channels: :math:`D`, per head.
         num_relations: :math:`R`.
         heads: number of heads :math:`H`.
-        scope: "within" or "across", or one of these words per head.
+        scope: "within" or "across", or one of these words per head; "mixed" is "within" for the first half of the heads
+            and "across" for the others.
         score: "additive", "multiplicative" or "dynamic".
         attention_channels: :math:`A`; by default 1 for the additive score (which allows nothing else) and
             ``out_channels`` for the others.
@@ -230,6 +231,10 @@ class RGATConv(RelationalConv):
 
 
 def _scope_per_head(scope: str | Sequence[str], heads: int) -> tuple[str, ...]:
+    if scope == "mixed":
+        if heads % 2:
+            raise ValueError(f'`scope="mixed"` needs an even number of heads, half of them of each scope, got {heads}')
+        scope = ["within"] * (heads // 2) + ["across"] * (heads // 2)
     words = tuple(scope) if isinstance(scope, Sequence) and not isinstance(scope, str) else (scope,) * heads
     for word in words:
         check_word("scope", word, SCOPES)

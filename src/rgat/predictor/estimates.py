@@ -15,8 +15,8 @@ from rgat.data import NodeData
 from rgat.data.dataset import PARTS
 from rgat.memory import free_memory, used_memory
 from rgat.predictor.evaluation import without_attention
-from rgat.predictor.fitting import make_folds, with_validation
 from rgat.predictor.inspection import check
+from rgat.predictor.validation import make_folds, with_validation
 from rgat.training.capture import training_on
 from rgat.training.configuration import DEFAULTS, Config, build_model, configure, split_config, task_of
 from rgat.training.distributed import processes

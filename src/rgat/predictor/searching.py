@@ -21,7 +21,7 @@ FINAL_MARGIN = 1.3  # what follows the search may take longer than its folds did
 # Options of attention, as a configuration has them.
 OF_ATTENTION = ("heads", "num_attention_bases", *(f"attention_l2_{layer}" for layer in range(1, 5)))
 
-# Takes a configuration, the name of the step, folds and a time; returns the best epoch of each fold.
+# Takes a configuration, what to show, folds and a time; returns the best epoch of each fold.
 CrossValidate = Callable[[Config, str, Sequence[int], float | None], Sequence[Epoch]]
 
 
@@ -41,7 +41,7 @@ def check_minutes(minutes: float | None, search: int) -> float:
 
 
 def search_trials(
-    cross_validate: Callable[[Config, str], tuple[Sequence[Epoch], Any]],
+    try_config: Callable[[Config, int, int], Sequence[Epoch]],
     task: str,
     config: Config,
     given: Mapping[str, Any],
@@ -58,7 +58,7 @@ def search_trials(
         tried = config if trial == 0 else config | proposals[trial % ROUND]
         record = {"trial": trial, "model": config["model"], "config": dict.fromkeys(priors) | tried, "error": None}
         try:
-            best, _ = cross_validate(tried, f"search, configuration {trial + 1} of {trials}")
+            best = try_config(tried, trial, trials)
         except ValueError as error:  # it diverged, which is no reason to stop the search
             finished.append(record | {"status": "diverged", "error": str(error)})
             continue
@@ -127,7 +127,8 @@ class TimedSearch:
         started = time.monotonic()
         record: Record = {**trial, "rung": rung, "status": "done", "error": None, "folds": []}
         try:
-            best = cross_validate(trial["config"], "search", self.rungs[rung], until)
+            text = f"configuration {trial['trial'] + 1}"
+            best = cross_validate(trial["config"], text, self.rungs[rung], until)
             record["folds"] = [{"valid_metric": each.valid_metric, "valid_loss": each.valid_loss} for each in best]
         except OutOfTimeError:
             return False

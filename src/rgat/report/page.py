@@ -178,6 +178,7 @@ def _study_blocks(study: Study) -> list[Block]:
             ],
         ),
         ("Tasks", [], [tables.tasks(study)]),
+        ("Classes", [], [tables.classes(study), tables.confusions(study)]),
         (
             "The search",
             [

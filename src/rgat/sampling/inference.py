@@ -112,7 +112,9 @@ def _layer(
         return layers.layer(number, *inputs.of(sampler.block(targets)), constant_attention)
     hub = int(targets)
     parts = (inputs.of(sampler.part(hub, *edges)) for edges in _edge_ranges(sampler, hub, max(1, most // PART)))
-    return layers.activate(number, hub_output(layers.convs[number - 1], parts, constant_attention))
+    read = ((layers.conv_input(number, x), graph) for x, graph in parts)
+    own, _ = inputs.of(sampler.part(hub, 0, 0))  # of the hub alone
+    return layers.activate(number, hub_output(layers.convs[number - 1], read, constant_attention), x=own)
 
 
 def _width(layers: NodeClassifier, number: int, is_featureless: bool) -> int:

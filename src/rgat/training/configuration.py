@@ -2,7 +2,7 @@
 
 A configuration is a flat dict: ``model`` (a name from the paper's tables), options of the model and settings of
 training; L2 coefficients are given per layer, as ``kernel_l2_1``, ``kernel_l2_2``, ``attention_l2_1``,
-``attention_l2_2``.
+``attention_l2_2``. The scope of the softmax follows from the model, except for ``scope = "mixed"``.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ _FROM_DATA = (
     *("graph", "options", "make_embedding"),
 )
 _FROM_VARIANT = ("layer", "scope", "score", "head_merge")
+_FLAGS = ("autocast", "shard_embeddings", "identity", "residual", "layer_norm", "jumping_knowledge")
 _TYPES = {bool: "true or false", int: "an integer", float: "a finite number", str: "a word"}
 
 
@@ -274,13 +275,15 @@ def check_options(given: Mapping[str, Any], task: str | None = None) -> None:
             check_count(name, value)
         if name == "fanouts":
             check_fanouts(value, given.get("num_layers", 2))
-        if name in ("autocast", "shard_embeddings", "identity") and not isinstance(value, bool):
+        if name in _FLAGS and not isinstance(value, bool):
             raise ValueError(f"`{name}` must be true or false, got {value!r}")
         if name == "class_weights" and value is not None:
             check_word(name, value, ("balanced",))
+        if name == "scope":
+            check_word(name, value, ("mixed",))
     if "model" in given:
         check_word("model", given["model"], tuple(VARIANTS))
-    of_attention = [name for name in ("heads", "attention_l2_1", "attention_l2_2") if name in given]
+    of_attention = [name for name in ("heads", "scope", "attention_l2_1", "attention_l2_2") if name in given]
     if given.get("model") == "RGCN" and of_attention:
         raise ValueError(f"`{of_attention[0]}` must not be given for RGCN, which has no attention; leave it out")
 
@@ -305,7 +308,7 @@ def known_options(task: str) -> tuple[str, ...]:
         settings = [name for name in settings if name not in ("fanouts", "shard_embeddings", "class_weights")]
     per_layer = [f"{name}_{layer}" for name in PER_LAYER for layer in range(1, MAX_LAYERS[task] + 1)]
     chosen = (name for name in options if name not in (*_FROM_DATA, *_FROM_VARIANT))
-    return tuple(dict.fromkeys(["model", *chosen, *settings, *per_layer]))
+    return tuple(dict.fromkeys(["model", "scope", *chosen, *settings, *per_layer]))
 
 
 def split_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], Settings]:
@@ -343,6 +346,8 @@ def read_config(path: str | PathLike[str]) -> Config:
     if not isinstance(content["config"], dict):
         raise ValueError(f"{path}: `config` must be a table, got {content['config']!r}")
     config = {name: value for name, value in content["config"].items() if name not in ("layer", "scope", "score")}
+    if content["config"].get("scope") == "mixed":
+        config["scope"] = "mixed"
     return ({"model": content["model"]} if "model" in content else {}) | config
 
 
