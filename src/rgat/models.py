@@ -1,4 +1,14 @@
-"""The two models of the paper (sections 2.2 and 2.3), with either family of layers, and stacks of them."""
+"""The two models of the paper (sections 2.2 and 2.3), with either family of layers, and stacks of them.
+
+Examples:
+    >>> import torch
+    >>> from rgat import RelationalGraph
+    >>> from rgat.models import NodeClassifier
+    >>> edges, types = torch.tensor([[0, 1, 2], [1, 2, 1]]), torch.tensor([0, 0, 1])
+    >>> graph = RelationalGraph(edges, types, num_nodes=3, num_relations=2)
+    >>> NodeClassifier(8, num_classes=4, num_relations=2)(torch.randn(3, 8), graph).shape
+    torch.Size([3, 4])
+"""
 
 from __future__ import annotations
 
@@ -14,6 +24,8 @@ from rgat.graph import RelationalGraph
 from rgat.nn import FeatureRows, GraphGather, RGATConv, RGCNConv
 from rgat.nn.normalisation import normalise
 from rgat.nn.stacked import SHARED, Stacked, member_tensors, stack_layers
+
+__all__ = ["GraphClassifier", "NodeClassifier", "Stack", "stack"]
 
 LAYERS = ("rgat", "rgcn")
 Graphs = RelationalGraph | Sequence[RelationalGraph]  # of all layers, or one for each
@@ -56,9 +68,10 @@ def _normalisation(channels: int, batch_norm: bool) -> nn.Module:
 class NodeClassifier(nn.Module):
     r"""Relational layers that classify nodes; by default two (figure 3a).
 
-    .. math::
-        H^{(1)} = \mathrm{ReLU}(\mathrm{RGAT}_{\text{concat}}(X)), \qquad
-        \text{logits} = \mathrm{RGAT}_{\text{mean}}(H^{(1)}) \in \mathbb{R}^{N \times \text{classes}}.
+    $$
+    H^{(1)} = \mathrm{ReLU}(\mathrm{RGAT}_{\text{concat}}(X)), \qquad
+    \text{logits} = \mathrm{RGAT}_{\text{mean}}(H^{(1)}) \in \mathbb{R}^{N \times \text{classes}}.
+    $$
 
     All layers have ``heads`` heads. All but the last have ``hidden_channels / heads`` units per head, so that the total
     stays what was asked; the last has one unit per class and head. Batch normalisation, if on, stands before each ReLU.
@@ -76,6 +89,16 @@ class NodeClassifier(nn.Module):
         embedding_channels: for featureless input, learn an embedding of this size for each node, and give it to the
             first layer instead of a one-hot vector. Its gradients are sparse: a step costs what its batch touches.
         **options: further options of all layers, such as ``scope``, ``score`` or ``feature_dropout``.
+
+    Examples:
+        >>> import torch
+        >>> from rgat import RelationalGraph
+        >>> from rgat.models import NodeClassifier
+        >>> edges, types = torch.tensor([[0, 1, 2], [1, 2, 1]]), torch.tensor([0, 0, 1])
+        >>> graph = RelationalGraph(edges, types, num_nodes=3, num_relations=2)
+        >>> model = NodeClassifier(3, num_classes=4, num_relations=2, heads=2, scope="across", graph=graph)
+        >>> model(None, graph).shape  # featureless nodes
+        torch.Size([3, 4])
     """
 
     def __init__(
@@ -181,10 +204,11 @@ def _dropout_rates(conv: nn.Module) -> list[tuple[float, float]]:
 class GraphClassifier(nn.Module):
     r"""Two relational layers, a gather and two dense layers that classify whole graphs for several tasks (figure 3b).
 
-    .. math::
-        H^{(l)} = \mathrm{ReLU}(\mathrm{RGAT}_{\text{concat}}(H^{(l-1)})), \quad l = 1, 2, \qquad
-        z = \tanh(\mathrm{GraphGather}(H^{(2)})), \qquad
-        \text{logits} = \mathrm{Dense}(\mathrm{ReLU}(\mathrm{Dense}(z))).
+    $$
+    H^{(l)} = \mathrm{ReLU}(\mathrm{RGAT}_{\text{concat}}(H^{(l-1)})), \quad l = 1, 2, \qquad
+    z = \tanh(\mathrm{GraphGather}(H^{(2)})), \qquad
+    \text{logits} = \mathrm{Dense}(\mathrm{ReLU}(\mathrm{Dense}(z))).
+    $$
 
     Both relational layers have ``heads`` heads of ``hidden_channels / heads`` units. Batch normalisation, if on, stands
     before the ReLU of each relational layer.
@@ -200,6 +224,16 @@ class GraphClassifier(nn.Module):
         heads: number of heads of both relational layers.
         batch_norm: normalise the output of both relational layers.
         **options: further options of both relational layers, such as ``scope``, ``score`` or ``edge_dim``.
+
+    Examples:
+        >>> import torch
+        >>> from rgat import RelationalGraph
+        >>> from rgat.models import GraphClassifier
+        >>> edges, types = torch.tensor([[0, 1, 2], [1, 2, 1]]), torch.tensor([0, 0, 1])
+        >>> graph = RelationalGraph(edges, types, num_nodes=3, num_relations=2)
+        >>> batch = RelationalGraph.collate([graph, graph])
+        >>> GraphClassifier(8, num_tasks=5, num_relations=2)(torch.randn(6, 8), batch).shape
+        torch.Size([2, 5, 2])
     """
 
     def __init__(
@@ -251,10 +285,23 @@ Model = NodeClassifier | GraphClassifier
 
 
 class Stack(nn.Module):
-    """Several models of one architecture, ``S`` members, as one computation over one graph; made by :func:`stack`.
+    """Several models of one architecture, ``S`` members, as one computation over one graph; made by `stack`.
 
     Each member is what it would be alone: parameters, dropout seed and rates, dropout masks and batch-norm statistics
     are its own. ``stack.model`` has the layers of a single model, with one more axis ``S`` in front of each tensor.
+
+    Examples:
+        >>> import torch
+        >>> from rgat import RelationalGraph
+        >>> from rgat.models import NodeClassifier, stack
+        >>> edges, types = torch.tensor([[0, 1, 2], [1, 2, 1]]), torch.tensor([0, 0, 1])
+        >>> graph = RelationalGraph(edges, types, num_nodes=3, num_relations=2)
+        >>> models = stack([NodeClassifier(8, num_classes=4, num_relations=2) for _ in range(10)])
+        >>> models(torch.randn(3, 8), graph).shape
+        torch.Size([10, 3, 4])
+        >>> models.select([0, 7])
+        >>> len(models)
+        2
     """
 
     def __init__(self, models: Sequence[Model]) -> None:
@@ -302,6 +349,18 @@ def stack(models: Sequence[Model]) -> Stack:
     """Put models of one architecture together: many seeds, folds or dropout rates as one computation.
 
     Members may differ in their parameters, dropout seeds and dropout rates, in nothing else. The stack has copies.
+
+    Examples:
+        >>> import torch
+        >>> from rgat import RelationalGraph
+        >>> from rgat.models import NodeClassifier, stack
+        >>> edges, types = torch.tensor([[0, 1, 2], [1, 2, 1]]), torch.tensor([0, 0, 1])
+        >>> graph = RelationalGraph(edges, types, num_nodes=3, num_relations=2)
+        >>> models = [NodeClassifier(8, num_classes=4, num_relations=2).eval() for _ in range(3)]
+        >>> x = torch.randn(3, 8)
+        >>> together = stack(models)(x, graph)
+        >>> all(torch.allclose(one(x, graph), out, atol=1e-5) for one, out in zip(models, together))
+        True
     """
     if len(models) == 0:
         raise ValueError("`stack` needs at least one model, got an empty list")

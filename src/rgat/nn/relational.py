@@ -25,6 +25,15 @@ class FeatureRows(NamedTuple):
     """The features of a batch as rows of a table, which a layer reads where they are instead of from a copy.
 
     A layer gathers them first if it must: if the table needs a gradient, is on another device or of another dtype.
+
+    Examples:
+        >>> import torch
+        >>> from rgat import RelationalGraph
+        >>> from rgat.nn import FeatureRows, RGCNConv
+        >>> features = torch.randn(1000, 8)
+        >>> graph = RelationalGraph(torch.tensor([[0], [1]]), torch.tensor([0]), num_nodes=2, num_relations=1)
+        >>> RGCNConv(8, 4, num_relations=1)(FeatureRows(features, torch.tensor([17, 900])), graph).shape
+        torch.Size([2, 4])
     """
 
     table: Tensor  # [N, F], of all nodes

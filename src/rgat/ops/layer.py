@@ -18,6 +18,17 @@ def compute_layer(call: LayerCall) -> tuple[Tensor, Tensor]:
     """Return the outputs ``[N, H, D]``, bias included, and the attention of the sorted edges ``[E, H]``.
 
     Take the absolute value of the attention: a backend may keep the sign of the score in the sign bit.
+
+    Examples:
+        >>> import torch
+        >>> from rgat import RelationalGraph, nn, ops
+        >>> edges, types = torch.tensor([[0, 1, 2], [1, 2, 1]]), torch.tensor([0, 0, 1])
+        >>> graph = RelationalGraph(edges, types, num_nodes=3, num_relations=2)
+        >>> kernel = nn.RGCNConv(8, 4, num_relations=2).kernel
+        >>> call = ops.LayerCall(ops.Inputs(torch.randn(3, 8)), kernel, None, graph, ops.Attention([True], None))
+        >>> out, attention = ops.compute_layer(call)
+        >>> out.shape, attention.abs().sum().item()
+        (torch.Size([3, 1, 4]), 2.0)
     """
     word = requested_backend()
     if word == "reference":
@@ -67,7 +78,19 @@ def _attend_to_values(
 
 
 def row_values(call: LayerCall, *ends: Rows) -> tuple[Tensor, ...]:
-    """Return the values ``g`` of the rows at each end, ``[U, H, D]``."""
+    """Return the values ``g`` of the rows at each end, ``[U, H, D]``.
+
+    Examples:
+        >>> import torch
+        >>> from rgat import RelationalGraph, nn, ops
+        >>> edges, types = torch.tensor([[0, 1, 2], [1, 2, 1]]), torch.tensor([0, 0, 1])
+        >>> graph = RelationalGraph(edges, types, num_nodes=3, num_relations=2)
+        >>> kernel = nn.RGCNConv(8, 4, num_relations=2).kernel
+        >>> call = ops.LayerCall(ops.Inputs(torch.randn(3, 8)), kernel, None, graph, ops.Attention([False], None))
+        >>> (values,) = ops.row_values(call, graph.structure.sources)
+        >>> values.shape  # three distinct pairs of relation and source
+        torch.Size([3, 1, 4])
+    """
     x, kernel = call.inputs.gathered(), call.kernel
     if x is None:
         return kernel.look_up(call.inputs.position, *ends)

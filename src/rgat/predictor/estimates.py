@@ -79,7 +79,7 @@ def forecast(
     device: torch.device | str = "cpu",
     **options: Any,
 ) -> str:
-    """Return a sentence that says how long :func:`rgat.fit` with these arguments can take, and for which steps."""
+    """Return a sentence that says how long `rgat.fit` with these arguments can take, and for which steps."""
     check(data)
     config = configure(task_of(data), options)
     data = with_validation(data, config, seed)

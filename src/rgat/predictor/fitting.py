@@ -73,7 +73,7 @@ def fit(
     """Fit a predictor to labelled nodes or graphs; the defaults are meant to work.
 
     Args:
-        data: what :func:`rgat.data.from_rdf` or :func:`rgat.data.from_smiles` returns, or the name of a data set.
+        data: what `rgat.data.from_rdf` or `rgat.data.from_smiles` returns, or the name of a data set.
         ensemble: number of models, with different seeds, whose outputs are averaged.
         search: number of configurations to try first, on validation data; 0 takes the given or default one.
         seed: the seed of everything random.
@@ -87,7 +87,13 @@ def fit(
             of other data or options is refused.
         keep: called with the predictor before the comparison, so that it can be saved whatever happens there.
         **options: ``model`` (a name in the paper's tables), options of the model, settings of training; see
-            :mod:`rgat.training.configuration`.
+            `rgat.training.configuration`.
+
+    Examples:
+        >>> import rgat
+        >>> model = rgat.fit("institute", model="RGCN", comparison=False, max_epochs=2)
+        >>> model.predict(["http://institute.example/person/99"]).columns
+        ('materials', 'vision', 'genetics', 'climate')
     """
     if isinstance(data, str):
         data = load_data(data)

@@ -41,7 +41,16 @@ LARGEST_RECORD = 2**30  # bytes; enough for the names of about ten million nodes
 def save_checkpoint(
     folder: str | Path, tensors: Mapping[str, Tensor], record: Mapping[str, Any], name: str = NAME
 ) -> None:
-    """Write tensors and a record that JSON can hold, and replace the checkpoint of the same name."""
+    """Write tensors and a record that JSON can hold, and replace the checkpoint of the same name.
+
+    Examples:
+        >>> import torch
+        >>> from rgat.training import load_checkpoint
+        >>> from rgat.training import save_checkpoint
+        >>> save_checkpoint("folder", {"weight": torch.ones(2)}, {"epoch": 3})
+        >>> load_checkpoint("folder")[0]["weight"]
+        tensor([1., 1.])
+    """
     folder, packed = Path(folder), _safetensors()
     data = packed.save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
     digest = hashlib.sha256(data).hexdigest()
@@ -67,6 +76,14 @@ def load_checkpoint(folder: str | Path, name: str = NAME) -> tuple[dict[str, Ten
     """Return the tensors and the record of a checkpoint; refuse one that is incomplete, changed or of another program.
 
     If another process replaces the checkpoint meanwhile, the new one is read.
+
+    Examples:
+        >>> import torch
+        >>> from rgat.training import load_checkpoint, save_checkpoint
+        >>> save_checkpoint("folder", {"weight": torch.ones(2)}, {"epoch": 3})
+        >>> tensors, record = load_checkpoint("folder")
+        >>> tensors["weight"], record["epoch"]
+        (tensor([1., 1.]), 3)
     """
     path = Path(folder) / f"{name}.json"
     while True:
@@ -117,7 +134,15 @@ def _load_once(folder: str | Path, name: str) -> tuple[dict[str, Tensor], dict[s
 
 
 def has_checkpoint(folder: str | Path, name: str = NAME) -> bool:
-    """Return whether a folder holds a checkpoint."""
+    """Return whether a folder holds a checkpoint.
+
+    Examples:
+        >>> import torch
+        >>> from rgat.training import has_checkpoint, save_checkpoint
+        >>> save_checkpoint("folder", {"weight": torch.ones(2)}, {"epoch": 3})
+        >>> has_checkpoint("folder"), has_checkpoint("elsewhere")
+        (True, False)
+    """
     return (Path(folder) / f"{name}.json").exists()
 
 

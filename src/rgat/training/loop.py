@@ -59,6 +59,13 @@ def fit(
             and seed), training resumes from there, on the CPU to the same numbers bit for bit; another is refused.
         checkpoint_seconds: the time between checkpoints; the last epoch always writes one.
         on_step: called after every step with the number of epochs so far, the share of the current one included.
+
+    Examples:
+        >>> from rgat import data, training
+        >>> institute = data.load("institute")
+        >>> model = training.build_model(institute)
+        >>> training.fit(model, institute, training.Settings(max_epochs=2)).metric
+        'accuracy'
     """
     settings = settings or Settings()
     _check_layers(settings, model)
