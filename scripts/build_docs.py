@@ -1,0 +1,63 @@
+"""Build the documentation site into build/site, and check its links.
+
+    python scripts/build_docs.py
+
+Pages are those of docs/, and the changelog and the guide for contributors from the root of the repository. Any warning,
+broken link, or file that would be loaded from another site ends the build with an error.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from check_links import broken_links
+
+ROOT = Path(__file__).resolve().parent.parent
+COPIED = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
+
+
+def collect_pages(folder: Path) -> None:
+    """Copy all pages into a folder; links between docs/ and the root of the repository become links in the folder."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(ROOT / "docs", folder)
+    for name, page in COPIED.items():
+        text = (ROOT / name).read_text(encoding="utf-8")
+        (folder / page).write_text(text.replace("](docs/", "]("), encoding="utf-8")
+    for page in folder.rglob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        changed = re.sub(r"\]\(((?:\.\./)+)README\.md\)", lambda m: f"]({m[1][3:]}index.md)", text)
+        for name, copied in COPIED.items():
+            changed = re.sub(rf"\]\(((?:\.\./)+){re.escape(name)}", lambda m, to=copied: f"]({m[1][3:]}{to}", changed)
+        page.write_text(changed, encoding="utf-8")
+
+
+def build(folder: Path) -> Path:
+    """Build the site below a folder of the repository and return where it is."""
+    collect_pages(folder / "docs")
+    shutil.rmtree(folder / "site", ignore_errors=True)
+    paths = [str(ROOT / "scripts"), os.environ.get("PYTHONPATH", "")]
+    command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean", "-f", str(ROOT / "mkdocs.yml")]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))})
+    if done.returncode:
+        raise SystemExit(done.returncode)
+    return folder / "site"
+
+
+def main() -> None:
+    """Build, check, and say where the start page is."""
+    site = build(ROOT / "build")
+    problems, links = broken_links(site)
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    if problems:
+        raise SystemExit(f"{len(problems)} broken links")
+    print(f"{len(list(site.rglob('*.html')))} pages, {links:,} links checked; open {site / 'index.html'}")
+
+
+if __name__ == "__main__":
+    main()
