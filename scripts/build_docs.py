@@ -1,9 +1,10 @@
-"""Build the documentation site into build/site, and check its links.
+"""Build the documentation site and check its links.
 
-    python scripts/build_docs.py
+    python scripts/build_docs.py [FOLDER]
 
-Pages are those of docs/, and the changelog and the guide for contributors from the root of the repository. Any warning,
-broken link, or file that would be loaded from another site ends the build with an error.
+The folder is build/ by default; the start page is site/index.html in it. Pages are those of docs/, and the changelog
+and the guide for contributors from the root of the repository. Any warning, broken link, or file that a browser would load
+from another site ends the build with an error.
 """
 
 from __future__ import annotations
@@ -37,12 +38,14 @@ def collect_pages(folder: Path) -> None:
 
 
 def build(folder: Path) -> Path:
-    """Build the site below a folder of the repository and return where it is."""
+    """Build the site in a folder and return where it is."""
     collect_pages(folder / "docs")
     shutil.rmtree(folder / "site", ignore_errors=True)
+    config = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").replace("paths: [src]", f"paths: [{ROOT / 'src'}]")
+    (folder / "mkdocs.yml").write_text(config, encoding="utf-8")
     paths = [str(ROOT / "scripts"), os.environ.get("PYTHONPATH", "")]
-    command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean", "-f", str(ROOT / "mkdocs.yml")]
-    done = subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))})
+    command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean", "-f", str(folder / "mkdocs.yml")]
+    done = subprocess.run(command, cwd=folder, env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))})
     if done.returncode:
         raise SystemExit(done.returncode)
     return folder / "site"
@@ -50,7 +53,7 @@ def build(folder: Path) -> Path:
 
 def main() -> None:
     """Build, check, and say where the start page is."""
-    site = build(ROOT / "build")
+    site = build(Path(sys.argv[1]).resolve() if sys.argv[1:] else ROOT / "build")
     problems, links = broken_links(site)
     for problem in problems:
         print(problem, file=sys.stderr)
