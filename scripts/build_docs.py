@@ -3,8 +3,8 @@
     python scripts/build_docs.py [FOLDER]
 
 The folder is build/ by default; the start page is site/index.html in it. Pages are those of docs/, and the changelog
-and the guide for contributors from the root of the repository. Any warning, broken link, or file that a browser would load
-from another site ends the build with an error.
+and the guide for contributors from the root of the repository. Any warning, broken link, or file that a browser would
+load from another site ends the build with an error.
 """
 
 from __future__ import annotations
