@@ -10,7 +10,6 @@ load from another site ends the build with an error.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -31,10 +30,9 @@ def collect_pages(folder: Path) -> None:
         (folder / page).write_text(text.replace("](docs/", "]("), encoding="utf-8")
     for page in folder.rglob("*.md"):
         text = page.read_text(encoding="utf-8")
-        changed = re.sub(r"\]\(((?:\.\./)+)README\.md\)", lambda m: f"]({m[1][3:]}index.md)", text)
         for name, copied in COPIED.items():
-            changed = re.sub(rf"\]\(((?:\.\./)+){re.escape(name)}", lambda m, to=copied: f"]({m[1][3:]}{to}", changed)
-        page.write_text(changed, encoding="utf-8")
+            text = text.replace(f"](../{name})", f"]({copied})").replace(f"](../../{name})", f"](../{copied})")
+        page.write_text(text, encoding="utf-8")
 
 
 def build(folder: Path) -> Path:

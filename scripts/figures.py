@@ -17,7 +17,8 @@ LOGITS = {"relation 1": (1.8, 0.0, 1.1), "relation 2": (0.2, 1.0)}
 
 def svg(width: int, height: int, label: str, *parts: str) -> str:
     """Return a picture on a white ground, so that it can be read in light and dark mode."""
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" aria-label="{label}"'
+    size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{label}"'
     ground = f'<rect width="{width}" height="{height}" rx="8" fill="#ffffff"/>'
     return "\n  ".join([f'{head} font-family="sans-serif" font-size="13">', ground, *parts]) + "\n</svg>\n"
 
