@@ -38,6 +38,7 @@ class RelationalGraph:
     Attributes:
         counted: in a padded batch, 1 for each of its nodes and 0 for padding, which batch statistics leave out.
         node_ids: in a sample of a larger graph, the id of each node there.
+        padding: in a padded sample, whether each node is padding and its id without meaning.
         plans: how layers of some sizes are best computed on this graph, as eager calls found out.
 
     Examples:
@@ -46,6 +47,8 @@ class RelationalGraph:
         >>> RelationalGraph(torch.tensor([[0, 1], [1, 2]]), torch.tensor([0, 1]), num_nodes=3, num_relations=2)
         RelationalGraph(num_nodes=3, num_edges=2, num_relations=2)
     """
+
+    padding: Tensor | None = None
 
     def __init__(
         self,

@@ -29,7 +29,8 @@ class RGATConv(RelationalConv):
     g_i = h_i W^{(r,k)} \in \mathbb{R}^D, \qquad q_i = g_i Q^{(r,k)}, \quad k_i = g_i K^{(r,k)} \in \mathbb{R}^A,
     $$
 
-    the logit of an edge from $j$ to $i$ is
+    where ``num_nodes`` adds a learned row of the node to $g_i$, and with it to its query and key:
+    $g_i = w_i^{(r,k)} + h_i W^{(r,k)}$. The logit of an edge from $j$ to $i$ is
 
     $$
     E_{ij} = \mathrm{LeakyReLU}(q_i + k_j) \ \text{(additive, } A = 1\text{)} \quad\text{or}\quad
@@ -55,7 +56,8 @@ class RGATConv(RelationalConv):
         out_channels: $D$, per head.
         num_relations: $R$.
         heads: number of heads $H$.
-        scope: "within" or "across", or one of these words per head.
+        scope: "within" or "across", or one of these words per head; "mixed" is "within" for the first half of the heads
+            and "across" for the others.
         score: "additive", "multiplicative" or "dynamic".
         attention_channels: $A$; by default 1 for the additive score (which allows nothing else) and
             ``out_channels`` for the others.
@@ -67,7 +69,10 @@ class RGATConv(RelationalConv):
         feature_dropout: rate at which elements of the values $g_j$ are dropped from the sum, in training.
         edge_dropout: rate at which edges are dropped after the softmax, in training.
         bias: add a learned bias.
-        graph: for featureless input, hold only the kernel rows that the edges of this graph use.
+        graph: for featureless input, hold only the kernel rows that the edges of this graph use; with ``num_nodes``,
+            only these rows of nodes.
+        num_nodes: add a learned row per node and relation to the projected features. With bases these rows have as many
+            bases and coefficients of their own.
 
     Examples:
         >>> import torch
@@ -101,9 +106,10 @@ class RGATConv(RelationalConv):
         edge_dropout: float = 0.0,
         bias: bool = True,
         graph: RelationalGraph | None = None,
+        num_nodes: int | None = None,
     ) -> None:
         channels, dropout = (in_channels, out_channels), (feature_dropout, edge_dropout)
-        super().__init__(channels, num_relations, heads, num_bases, dropout, graph)
+        super().__init__(channels, num_relations, heads, num_bases, dropout, graph, num_nodes)
         check_word("score", score, SCORES)
         check_word("head_merge", head_merge, HEAD_MERGES)
         self.scope = _scope_per_head(scope, heads)
@@ -203,6 +209,9 @@ class RGATConv(RelationalConv):
         edge_kernels = None if self.edge_kernel is None else join_members(self.edge_kernel, 3)
         return ops.Scores(self.attention_kernel.compose(), self.score_kernel, slope, edge_attr, edge_kernels)
 
+    def _scores_of(self, graph: RelationalGraph) -> ops.Scores:
+        return self._scores(self._check_edge_attr(graph.edge_attr, graph))
+
     def combine(self, x: Tensor | FeatureRows | None, graph: RelationalGraph, attention: Tensor) -> Tensor:
         """Return the output with a given attention ``[E, H]``, in the caller's order of edges; without dropout."""
         s = graph.structure
@@ -210,8 +219,7 @@ class RGATConv(RelationalConv):
         messages = values.index_select(0, s.source_row)
         messages = messages * attention.index_select(0, s.order.long()).unsqueeze(-1)
         out = messages.new_zeros(graph.num_targets, *messages.shape[1:]).index_add_(0, s.target, messages)
-        merged = self._merge(out)
-        return merged if self.bias is None or self.head_merge != "concat" else merged + self.bias.to(merged.dtype)
+        return self.finish(out)
 
     def _check_edge_attr(self, edge_attr: Tensor | None, graph: RelationalGraph) -> Tensor | None:
         """Return the edge features in the layer's dtype, if it takes any."""
@@ -233,10 +241,14 @@ class RGATConv(RelationalConv):
     def extra_repr(self) -> str:
         scope = self.scope[0] if len(set(self.scope)) == 1 else self.scope
         text = f"{self.in_channels}, {self.out_channels}, num_relations={self.num_relations}, heads={self.heads}"
-        return f"{text}, scope={scope!r}, score={self.score!r}, head_merge={self.head_merge!r}{self._shown_dropout}"
+        return f"{text}, scope={scope!r}, score={self.score!r}, head_merge={self.head_merge!r}{self._shown}"
 
 
 def _scope_per_head(scope: str | Sequence[str], heads: int) -> tuple[str, ...]:
+    if scope == "mixed":
+        if heads % 2:
+            raise ValueError(f'`scope="mixed"` needs an even number of heads, half of them of each scope, got {heads}')
+        scope = ["within"] * (heads // 2) + ["across"] * (heads // 2)
     words = tuple(scope) if isinstance(scope, Sequence) and not isinstance(scope, str) else (scope,) * heads
     for word in words:
         check_word("scope", word, SCOPES)
