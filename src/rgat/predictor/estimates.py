@@ -84,7 +84,7 @@ def forecast(
     device: torch.device | str = "cpu",
     **options: Any,
 ) -> str:
-    """Return a sentence that says how much time and memory :func:`rgat.fit` with these arguments takes, and for what.
+    """Return a sentence that says how much time and memory `rgat.fit` with these arguments takes, and for what.
 
     Two epochs of each model are trained for it, so both are measured on the data.
     """
