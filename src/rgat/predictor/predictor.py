@@ -32,7 +32,16 @@ BATCH_SIZE = 256  # molecules in one forward pass
 
 @dataclasses.dataclass(frozen=True)
 class NodePredictor(Ensemble):
-    """Predicts classes of the nodes of one graph."""
+    """Predicts classes of the nodes of one graph.
+
+    Examples:
+        >>> import rgat
+        >>> model = rgat.fit("institute", comparison=False, max_epochs=2)
+        >>> predictions = model.predict(["http://institute.example/person/99"])
+        >>> predictions.names, predictions.probabilities.shape
+        (('<http://institute.example/person/99>',), (1, 4))
+        >>> reasons = model.explain("http://institute.example/person/99").reasons
+    """
 
     data: NodeData  # the graph, the known labels and all names
 
@@ -85,7 +94,7 @@ class NodePredictor(Ensemble):
 
         Args:
             nodes: names of nodes; by default all unlabelled nodes of ``type``.
-            type: IRI of an RDF type; by default the kind of the labelled nodes (:mod:`rgat.predictor.selection`).
+            type: IRI of an RDF type; by default the kind of the labelled nodes (`rgat.predictor.selection`).
             rdf: files with triples added after training; the default nodes are then those that only these files name.
             format: format of these files, if their names do not tell it.
         """
@@ -113,7 +122,7 @@ class NodePredictor(Ensemble):
     def _predict_added(
         self, nodes: Sequence[str] | None, type_name: str | None, rdf: Any, rdf_format: str | None
     ) -> Predictions:
-        self._refuse_stored("predict nodes that were added later")
+        self.refuse_stored("predict nodes that were added later")
         data, candidates, notes = extend(self.data, rdf, rdf_format)
         is_extended = data is not self.data  # False for one-hot input
         extended = dataclasses.replace(self, data=data) if is_extended else self
@@ -141,27 +150,28 @@ class NodePredictor(Ensemble):
         A node's ``top`` edges come in the order of "strength" (attention and effect together), "attention" or "effect".
         """
         if node is None:
-            self._refuse_stored("explain all relations")
+            self.refuse_stored("explain all relations")
             ranked = explain_relations(self, self.data)
             return dataclasses.replace(ranked, titles=titles_among(list(ranked.attention), self.titles))
         data, start = self.data, self.find(node)
         if data.is_stored:
-            data, start = receptive_data(data, start), 0
+            data, start = receptive_data(data, start, self.num_layers), 0
         explanation = explain_node(self, data, start, top, by)
         return dataclasses.replace(explanation, titles=titles_among(explanation.names(), self.titles))
 
-    def _refuse_stored(self, purpose: str) -> None:
+    def refuse_stored(self, purpose: str, instead: str = "name a node (--node)") -> None:
+        """Raise if the graph is in a store."""
         if self.data.is_stored:
-            raise ValueError(f"to {purpose}, the graph must be in memory, but it is in a store; name a node (--node)")
+            raise ValueError(f"to {purpose}, the graph must be in memory, but it is in a store; {instead}")
 
     def save(self, folder: str | PathLike[str]) -> None:
-        """Write the predictor into a folder, which :func:`load` reads."""
+        """Write the predictor into a folder, which `load` reads."""
         write_folder(folder, self, self.data)
 
 
-def receptive_data(data: NodeData, node: int) -> NodeData:
+def receptive_data(data: NodeData, node: int, num_layers: int) -> NodeData:
     """Return the receptive field of a node of a graph in a store, as a data set in memory whose node 0 it is."""
-    batch = NeighborSampler(data.graph, [-1, -1]).sample(torch.tensor([node]))
+    batch = NeighborSampler(data.graph, [-1] * num_layers).sample(torch.tensor([node]))
     sampled, nodes = batch.graphs[0], batch.nodes
     graph = RelationalGraph(
         sampled.edge_index, sampled.edge_type, num_nodes=len(nodes), num_relations=data.graph.num_relations
@@ -194,7 +204,16 @@ def parse_molecules(smiles: Sequence[str], self_loops: bool) -> MoleculeBatch:
 
 @dataclasses.dataclass(frozen=True)
 class MoleculePredictor(Ensemble):
-    """Predicts the tasks of a molecule data set for any molecule."""
+    """Predicts the tasks of a molecule data set for any molecule.
+
+    Examples:
+        >>> import rgat
+        >>> model = rgat.fit("molecules", comparison=False, max_epochs=2)
+        >>> model.predict(["CCO", "c1ccccc1"]).probabilities.shape
+        (2, 6)
+        >>> model.explain("CC(=O)NC", "amide").task
+        'amide'
+    """
 
     vocabulary: MoleculeVocabulary
 
@@ -217,7 +236,7 @@ class MoleculePredictor(Ensemble):
         return Predictions(tuple(texts), self.tasks, probabilities, spread, exclusive=False)
 
     def predict_parsed(self, smiles: Sequence[str], batch: MoleculeBatch) -> Predictions:
-        """Predict all tasks for molecules that :func:`parse_molecules` has parsed, in one forward pass."""
+        """Predict all tasks for molecules that `parse_molecules` has parsed, in one forward pass."""
         probabilities, spread = np.full((2, len(smiles), len(self.tasks)), np.nan)
         if batch.valid:
             edges, sizes = torch.from_numpy(batch.edges).long(), torch.from_numpy(batch.sizes).long()
@@ -243,7 +262,7 @@ class MoleculePredictor(Ensemble):
         return explain_molecule(self, self.vocabulary, smiles, task)
 
     def save(self, folder: str | PathLike[str]) -> None:
-        """Write the predictor into a folder, which :func:`load` reads."""
+        """Write the predictor into a folder, which `load` reads."""
         write_folder(folder, self, self.vocabulary)
 
 
@@ -260,7 +279,15 @@ def make_predictor(ensemble: Ensemble, data: NodeData | GraphData | MoleculeVoca
 
 
 def load(folder: str | PathLike[str], device: torch.device | str = "cpu") -> Predictor:
-    """Read a predictor from a folder that its ``save`` wrote; incomplete, changed or foreign files are refused."""
+    """Read a predictor from a folder that its ``save`` wrote; incomplete, changed or foreign files are refused.
+
+    Examples:
+        >>> import rgat
+        >>> model = rgat.fit("institute", comparison=False, max_epochs=2)
+        >>> model.save("model")
+        >>> rgat.load("model").data.name
+        'institute'
+    """
     predictor = make_predictor(*read_folder(folder))
     predictor.to(device)
     return predictor
