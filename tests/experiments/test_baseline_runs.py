@@ -152,5 +152,5 @@ def test_the_command_prints_a_table_and_leaves_records(tmp_path):
     assert "WL" in done.stdout
     assert (tmp_path / "institute" / "records" / "wl" / "run-0000.json").is_file()
     wrong = rgat("baseline", "weave", "institute", "--out", str(tmp_path))
-    assert (wrong.returncode, wrong.stdout, wrong.stderr.count("\n")) == (2, "", 1)
+    assert (wrong.returncode, wrong.stdout, wrong.stderr.count("\n")) == (2, "baselines\n", 1)
     assert '"R-GCN" or "all", got "weave"' in wrong.stderr
