@@ -115,6 +115,16 @@ MODELS = {
         "score": "multiplicative",
         **DROPOUT,
     },
+    "residual": {"residual": True, "layer_norm": True, "num_layers": 3, **DROPOUT},
+    "residual one-hot": {
+        "in_channels": N,
+        "graph": random_graph(N, 60, R, seed=1),
+        "residual": True,
+        "num_layers": 3,
+        **DROPOUT,
+    },
+    "residual embedding": {"in_channels": N, "embedding_channels": 6, "residual": True, **DROPOUT},
+    "jumping knowledge": {"jumping_knowledge": True, "num_layers": 3, "residual": True, "heads": 2, **DROPOUT},
     "edges": {"edge_dim": 3, "score": "dynamic", **DROPOUT},
     "embedding": {"in_channels": N, "embedding_channels": 6, **DROPOUT},
     "deep": {"num_layers": 4, "heads": 2, **DROPOUT},
@@ -144,7 +154,9 @@ def test_a_sampled_model_equals_the_model_on_the_whole_graph(name, device, backe
 
 
 @pytest.mark.parametrize("backend", ["numba", "torch", "torch, padded"])
-@pytest.mark.parametrize("name", ["attention", "convolution", "compact", "features and nodes", "deep"])
+@pytest.mark.parametrize(
+    "name", ["attention", "convolution", "compact", "features and nodes", "jumping knowledge", "deep"]
+)
 def test_a_sampled_stack_equals_the_stack_on_the_whole_graph(name, backend):
     models = [make_model(name, seed)[0] for seed in range(3)]
     _, x, graph = make_model(name)

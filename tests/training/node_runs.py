@@ -31,6 +31,21 @@ CASES = {
     "whole features": (True, BOTH | {"batch_norm": True, "bias": False, "scope": "across"}, {"max_epochs": 5}),
     "sampled nodes": (True, BOTH | {"identity": True, "heads": 2}, SAMPLED | {"kernel_l2": (1e-3, 0.0)}),
     "whole nodes": (True, BOTH | {"identity": True}, {"max_epochs": 5, "kernel_l2": (1e-3, 0.0)}),
+    "whole jumping knowledge": (
+        True,
+        BOTH | {"jumping_knowledge": True, "residual": True, "layer_norm": True, "num_layers": 3},
+        {"max_epochs": 5, "kernel_l2": (0.0,) * 3, "attention_l2": (0.0,) * 3},
+    ),
+    "whole average": (
+        True,
+        BOTH | {"batch_norm": True, "bias": False},
+        {"max_epochs": 5, "weight_averaging": True, "label_smoothing": 0.2},
+    ),
+    "sampled average": (
+        False,
+        BOTH | {"embedding_channels": 4},
+        SAMPLED | {"weight_averaging": True, "label_smoothing": 0.2, "patience": None},
+    ),
     "whole one-hot": (
         False,
         BOTH | {"num_layers": 3},

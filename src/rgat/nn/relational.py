@@ -25,6 +25,12 @@ class FeatureRows(NamedTuple):
     """The features of a batch as rows of a table, which a layer reads where they are instead of from a copy.
 
     A layer gathers them first if it must: if the table needs a gradient, is on another device or of another dtype.
+
+    Examples:
+        >>> import torch
+        >>> from rgat.nn import FeatureRows
+        >>> FeatureRows(torch.randn(1000, 8), rows=torch.tensor([17, 900])).gathered().shape
+        torch.Size([2, 8])
     """
 
     table: Tensor  # [N, F], of all nodes
@@ -201,9 +207,7 @@ class RelationalConv(nn.Module):
         for number, kernel in enumerate(kernels):
             if isinstance(kernel, RowKernel):
                 assert self.rows is not None
-                kernels[number] = RowsOfGraph(
-                    kernel, self.rows, graph, self.row_ends, or_zero=kernel is not self.kernel
-                )
+                kernels[number] = RowsOfGraph(kernel, self.rows, graph, self.row_ends, or_zero=number == 1)
         across = [word == "across" for word in self.scope] * (self.members or 1)
         slope = None if scores is None or scores.score_kernels is not None else scores.negative_slope
         attention = ops.Attention(across, slope, *self._dropout_rates)
@@ -300,9 +304,7 @@ class RelationalConv(nn.Module):
                 return ops.Inputs(x.table, x.rows)
             x = x.gathered()
         if is_compact and x is not None:
-            raise ValueError(
-                "a layer built with `graph=` alone is featureless and takes only `x=None`; pass `num_nodes=` too"
-            )
+            raise ValueError("a layer with `graph=` alone is featureless and takes only `x=None`; add `num_nodes=`")
         if x is None:
             _check_nodes("without features, `in_channels`", "in_channels", self.in_channels, graph)
             return ops.Inputs(None, None if is_compact else graph.node_ids)

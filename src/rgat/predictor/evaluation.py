@@ -25,7 +25,7 @@ QUANTILE = 1.959964  # of the normal distribution, for 95 %
 LOGISTIC = "logistic regression"
 OF_ATTENTION = (  # options that an RGCN does not have
     *("heads", "num_attention_bases", "attention_l2_1", "attention_l2_2", "attention_channels"),
-    *("edge_dim", "negative_slope"),
+    *("edge_dim", "negative_slope", "scope"),
 )
 
 

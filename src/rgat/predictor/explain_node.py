@@ -243,8 +243,8 @@ def layer_attention(
         for model in ensemble.members:
             hidden, layers = _first_input(model, x, graph), []
             for number, conv in enumerate(model.convs, start=1):
-                attention, out = _attend(conv, hidden, graph, constant)
-                hidden = _next_input(model, number, out)
+                attention, out = _attend(conv, _conv_input(model, number, hidden), graph, constant)
+                hidden = _layer_output(model, number, hidden, out)
                 layers.append(attention.cpu())
             attentions.append(layers)
     return attentions
@@ -255,10 +255,15 @@ def _first_input(model: Model, x: Tensor | None, graph: RelationalGraph) -> Tens
     return model.inputs(x, graph) if isinstance(model, NodeClassifier) else x  # type: ignore[return-value]
 
 
-def _next_input(model: Model, number: int, out: Tensor) -> Tensor:
-    """Return what follows from the output of a relational layer: the input of the next one, or logits."""
+def _conv_input(model: Model, number: int, x: Tensor | None) -> Tensor | None:
+    """Return what the convolution of a layer reads of the layer's input."""
+    return model.conv_input(number, x) if isinstance(model, NodeClassifier) else x  # type: ignore[return-value]
+
+
+def _layer_output(model: Model, number: int, x: Tensor | None, out: Tensor) -> Tensor:
+    """Return what follows from the input of a layer and its convolution's output: the next input, or logits."""
     if isinstance(model, NodeClassifier):
-        return model.activate(number, out)
+        return model.activate(number, out, x=x)
     return torch.relu(model.get_submodule(f"norm{number}")(out))
 
 
@@ -285,7 +290,8 @@ def logits_at_equal_share(ensemble: Ensemble, x: Tensor | None, graph: Relationa
         for model in ensemble.members:
             hidden = _first_input(model, x, graph)
             for number, conv in enumerate(model.convs, start=1):
-                hidden = _next_input(model, number, _attend_equally(conv, hidden, graph, edge))
+                out = _attend_equally(conv, _conv_input(model, number, hidden), graph, edge)
+                hidden = _layer_output(model, number, hidden, out)
             assert hidden is not None
             logits.append(hidden.cpu())
     return torch.stack(logits)

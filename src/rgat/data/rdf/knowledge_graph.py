@@ -50,7 +50,7 @@ def from_rdf(
     progress: Progress = False,
     **labelling: Any,
 ) -> NodeData:
-    """Read a knowledge graph and the classes of some of its nodes.
+    r"""Read a knowledge graph and the classes of some of its nodes.
 
     Args:
         files: one or several RDF files, or a store with its relations, features and, unless others are given, labels.
@@ -66,10 +66,22 @@ def from_rdf(
         hops: keep only the receptive field of the labelled nodes in a model of so many layers.
         name: name of the data set.
         in_memory: load the graph of a store; False leaves it on the disk, for sampled training.
-        progress: show the progress, or a function to call with each :class:`rgat.progress.Step`.
+        progress: show the progress, or a function to call with each `rgat.progress.Step`.
         **labelling: ``label_predicate``, or ``train``, ``valid`` and ``test``, instead of ``labels``; ``node_column``,
             ``label_column`` and ``split_column``; ``shares`` and ``seed`` of a random split; ``skip_unknown``. See
-            :class:`rgat.data.rdf.labels.LabelSource`.
+            `rgat.data.rdf.labels.LabelSource`.
+
+    Examples:
+        >>> import rgat
+        >>> line = "<http://x.example/{}> <http://x.example/cites> <http://x.example/b> .\n"
+        >>> with open("dump.nt", "w") as file:
+        ...     _ = file.write("".join(line.format(number) for number in range(20)))
+        >>> with open("labels.tsv", "w") as file:
+        ...     _ = file.write("node\tclass\n")
+        ...     _ = file.write("".join(f"http://x.example/{number}\t{number % 2}\n" for number in range(20)))
+        >>> data = rgat.data.from_rdf("dump.nt", "labels.tsv", shares=(0.6, 0.2))
+        >>> data.classes, len(data.train), data.relation_names
+        (('0', '1'), 12, ('<http://x.example/cites>', 'inverse of <http://x.example/cites>', 'self'))
     """
     source = LabelSource(labels, **labelling)
     if hops is not None:
@@ -269,7 +281,15 @@ def assemble(
 
 
 def prune(data: NodeData, hops: int) -> NodeData:
-    """Keep the receptive field of the labelled nodes in a model of ``hops`` layers; outputs there stay the same."""
+    """Keep the receptive field of the labelled nodes in a model of ``hops`` layers; outputs there stay the same.
+
+    Examples:
+        >>> import rgat
+        >>> data = rgat.data.load("institute")
+        >>> small = rgat.data.prune(data, hops=1)
+        >>> small.graph.num_edges < data.graph.num_edges
+        True
+    """
     source, target = data.graph.edge_index
     needed = data.labels != MISSING  # nodes whose hidden representation affects an output
     for _ in range(hops - 1):
