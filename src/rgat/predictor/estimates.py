@@ -15,8 +15,8 @@ from rgat.data import NodeData
 from rgat.data.dataset import PARTS
 from rgat.memory import free_memory, used_memory
 from rgat.predictor.evaluation import without_attention
-from rgat.predictor.fitting import make_folds, with_validation
 from rgat.predictor.inspection import check
+from rgat.predictor.validation import make_folds, with_validation
 from rgat.training.capture import training_on
 from rgat.training.configuration import DEFAULTS, Config, build_model, configure, split_config, task_of
 from rgat.training.distributed import processes
@@ -78,16 +78,19 @@ def forecast(
     *,
     ensemble: int = 1,
     search: int = 0,
+    minutes: float | None = None,
     comparison: bool = True,
     seed: int = 0,
     device: torch.device | str = "cpu",
     **options: Any,
 ) -> str:
-    """Return a sentence that says how much time and memory :func:`rgat.fit` with these arguments takes, and for what.
+    """Return a sentence that says how much time and memory `rgat.fit` with these arguments takes, and for what.
 
     Two epochs of each model are trained for it, so both are measured on the data.
     """
     check(data)
+    if minutes is not None:
+        return f"time: {minutes:g} minutes, most of them for a search on validation data"
     config = configure(task_of(data), options)
     data = with_validation(data, config, seed)
     folds = make_folds(data, seed)

@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from operator import methodcaller
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -31,11 +32,11 @@ from rgat.predictor.predictions import PREDICTED, Predictions
 from rgat.predictor.predictor import MoleculePredictor, NodePredictor, Predictor
 from rgat.predictor.streaming import predict_file
 from rgat.predictor.words import counted
+from rgat.progress import Progress, Stages
 from rgat.training.checkpoint import NAME as CHECKPOINT
 from rgat.training.checkpoint import has_checkpoint
 from rgat.training.configuration import read_config, read_option
 from rgat.training.distributed import under_torchrun
-from rgat.training.run import Progress, no_progress
 
 Path_ = str | PathLike[str]
 LABELS = (
@@ -130,11 +131,12 @@ def read(
     smiles: Path_ | None = None,
     seed: int = 0,
     in_memory: bool = True,
+    progress: Progress = False,
     **options: Any,
 ) -> NodeData | GraphData:
     """Load a data set by name, or read RDF files and labels, or a table of SMILES; keep hashes of the files.
 
-    Options are those of `rgat train`, and arguments of :func:`rgat.data.from_rdf` or :func:`rgat.data.from_smiles`.
+    Options are those of `rgat train`, and arguments of `rgat.data.from_rdf` or `rgat.data.from_smiles`.
     """
     if (name is not None) + bool(rdf) + (smiles is not None) != 1:
         raise ValueError("one of a data set's name, --rdf and --smiles must be given; `rgat data list` shows the names")
@@ -160,7 +162,8 @@ def read(
         else:
             chosen |= {"train": labels, "valid": valid_labels, "test": test_labels}
         graph, shares = list(rdf or ()), (1 - TEST_SHARE, 0.0)
-        data = from_rdf(graph, shares=shares, seed=seed, name=Path(graph[0]).name, in_memory=in_memory, **chosen)
+        chosen |= {"shares": shares, "seed": seed, "in_memory": in_memory, "progress": progress}
+        data = from_rdf(graph, name=Path(graph[0]).name, **chosen)
         graph_files = graph if store is None else [store.path / MANIFEST]  # it has checksums of all others
         files = [*graph_files, *(path for path in (labels, valid_labels, test_labels) if path is not None)]
     data.provenance["sha256"] = {Path(path).name: sha256(Path(path)) for path in files}
@@ -222,13 +225,16 @@ def read_fanouts(text: str) -> list[int]:
         raise ValueError(f'--fanouts must be numbers separated by commas, such as 20,10, got "{text}"') from error
 
 
-def train(data: NodeData | GraphData, out: Path, **asked: Any) -> Predictor:
+def train(data: NodeData | GraphData, out: Path, stages: Stages | None = None, **asked: Any) -> Predictor:
     """Fit a predictor and save it in a folder, before and after the comparison; ``asked`` are arguments of `rgat.fit`.
 
-    A training that was interrupted in this folder continues.
+    A training that was interrupted in this folder continues. The last of ``stages`` is the one that saves.
     """
-    predictor = fit(data, checkpoint=out, keep=lambda predictor: predictor.save(out), **asked)
-    predictor.save(out)  # the first process writes
+    keep = methodcaller("save", out)  # the first process writes
+    predictor = fit(data, checkpoint=out, keep=keep, progress=stages or False, **asked)
+    if stages is not None:
+        stages(stages.names[-1])
+    keep(predictor)
     return predictor
 
 
@@ -246,7 +252,7 @@ def predict(
     smiles_column: str | None = None,
     workers: int | None = None,
     resume: bool = False,
-    progress: Progress = no_progress,
+    progress: Progress = False,
 ) -> tuple[Predictions | None, list[str]]:
     """Predict nodes or molecules; return the predictions (None if written to a file in parts), and lines to print."""
     names = read_nodes(node or (), nodes)

@@ -15,6 +15,7 @@ from rgat.data import GraphData, NodeData
 from rgat.data.dataset import PARTS
 from rgat.models import NodeClassifier, Stack
 from rgat.nn.stacked import SHARED
+from rgat.progress import Progress, shown
 from rgat.training.adam import make_adam, select_members
 from rgat.training.averaging import WeightAverage
 from rgat.training.capture import Captured, training_on, why_not_capture
@@ -23,7 +24,7 @@ from rgat.training.configuration import PER_LAYER, Settings, check_fanouts
 from rgat.training.distributed import parallel, processes, separate_masks
 from rgat.training.embeddings import SHARDED_TENSORS, DividedRows, ShardedEmbedding, divide_embedding
 from rgat.training.loss import l2_penalty, member_l2_penalties, relational_layers
-from rgat.training.run import Epoch, Result, Run, curve_from_json, curve_to_json, epoch_bar
+from rgat.training.run import Epoch, Meter, Result, Run, curve_from_json, curve_to_json
 from rgat.training.sampled import SampledTask
 from rgat.training.sharded import ShardedNodeTask
 from rgat.training.task import GraphTask, NodeTask, Score, check_parts, device_of
@@ -38,10 +39,9 @@ def fit(
     settings: Settings | None = None,
     seed: int = 0,
     on_epoch: Callable[[Epoch], None] | None = None,
-    progress: bool = False,
+    progress: Progress = False,
     checkpoint: str | Path | None = None,
     checkpoint_seconds: float = 30.0,
-    on_step: Callable[[float], None] | None = None,
 ) -> Result:
     """Train ``model`` in place and leave it at its best epoch by validation.
 
@@ -54,11 +54,17 @@ def fit(
         settings: how to train. With ``shard_embeddings``, the model's embeddings stay divided among the processes.
         seed: the seed of the order of the batches.
         on_epoch: called after every epoch.
-        progress: show a progress bar.
+        progress: show the progress, or a function to call with each `rgat.progress.Step`.
         checkpoint: a folder for checkpoints. If it holds one of the same run (the same data, initial model, settings
             and seed), training resumes from there, on the CPU to the same numbers bit for bit; another is refused.
         checkpoint_seconds: the time between checkpoints; the last epoch always writes one.
-        on_step: called after every step with the number of epochs so far, the share of the current one included.
+
+    Examples:
+        >>> from rgat import data, training
+        >>> institute = data.load("institute")
+        >>> model = training.build_model(institute)
+        >>> training.fit(model, institute, training.Settings(max_epochs=2)).metric
+        'accuracy'
     """
     settings = settings or Settings()
     _check_layers(settings, model)
@@ -70,19 +76,16 @@ def fit(
         of_graphs = isinstance(data, GraphData)
         with parallel(model, of_graphs) as called:
             training = Training(called, model, task, [Run(settings)], seed)
-            training.on_step = on_step
             writer = None
             if checkpoint is not None and identity is not None:
                 writer = _Checkpoints(Path(checkpoint), checkpoint_seconds, training, identity)
             if of_graphs:
                 separate_masks(model)
-            with epoch_bar(settings.max_epochs, progress and processes().rank == 0) as advance:
-                run = training.runs[0]
+            with shown(progress if processes().rank == 0 else False, ["training"]) as stages:
+                run, meter = training.runs[0], Meter.of([settings], data, task.metric, stages.show)
+                training.on_step = meter.on_step
                 for ((_, epoch),) in training.epochs():
-                    shown = f"validation {task.metric} {epoch.valid_metric:.3f}"
-                    if math.isnan(epoch.valid_metric):
-                        shown = f"training loss {epoch.train_loss:.3f}"
-                    advance(f"{shown}, best epoch {run.best_epoch}")
+                    meter.on_epoch([epoch])
                     if on_epoch is not None:
                         on_epoch(epoch)
                     if writer is not None:

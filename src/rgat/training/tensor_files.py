@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import types
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -49,7 +48,7 @@ def write_tensors(file: IO[bytes], tensors: Mapping[str, Tensor | DividedRows]) 
 
 
 def give_rows(tensors: Mapping[str, Tensor | DividedRows]) -> None:
-    """Give this process's rows of divided tensors to the first process, which calls :func:`write_tensors`."""
+    """Give this process's rows of divided tensors to the first process, which calls `write_tensors`."""
     for _, tensor in _in_order(tensors):
         for _ in tensor.blocks() if isinstance(tensor, DividedRows) else ():
             pass
@@ -74,26 +73,31 @@ def digest_file(path: Path) -> str:
 
 def read_tensors(path: Path, divided: Collection[str] = ()) -> dict[str, Tensor]:
     """Read the tensors of a file; of the ``divided`` ones, only this process's rows."""
-    packed = _safetensors()
-    with packed.safe_open(path, framework="pt") as file:
-        names = list(file.keys())
-        tensors = {name: file.get_tensor(name).clone() for name in names if name not in divided}
-        shapes = {name: file.get_slice(name).get_shape() for name in names if name in divided}
-    for name, shape in shapes.items():
-        tensors[name] = own_rows(_blocks(packed, path, name, shape), shape[0])
-    return tensors
+    with _opened(path) as file:
+        shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118  (no mapping)
+    return {
+        name: own_rows(_blocks(path, name, *shape), shape[0]) if name in divided else _whole(path, name)
+        for name, shape in shapes.items()
+    }
 
 
-def _blocks(packed: types.ModuleType, path: Path, name: str, shape: list[int]) -> Iterator[Tensor]:
-    for start, end in row_ranges(*shape):
-        with packed.safe_open(path, framework="pt") as file:  # closed, it lets go of the pages that were read
+def _whole(path: Path, name: str) -> Tensor:
+    with _opened(path) as file:
+        tensor: Tensor = file.get_tensor(name)
+        return tensor.clone()
+
+
+def _blocks(path: Path, name: str, num_rows: int, channels: int) -> Iterator[Tensor]:
+    for start, end in row_ranges(num_rows, channels):
+        with _opened(path) as file:
             yield file.get_slice(name)[start:end]
 
 
-def _safetensors() -> types.ModuleType:
+def _opened(path: Path) -> Any:
+    """Open a file of tensors; closed, it lets go of the pages that were read."""
     try:
         import safetensors
         import safetensors.torch
     except ImportError as error:
         raise ImportError("checkpoints need safetensors; install it with `pip install safetensors`") from error
-    return safetensors
+    return safetensors.safe_open(path, framework="pt")
