@@ -11,8 +11,9 @@ import torch
 
 from rgat.baselines.svm import original_triples
 from rgat.data import MISSING, NodeData
-from rgat.data.rdf.features import Vocabulary, count_degrees, encode
-from rgat.data.rdf.knowledge_graph import assemble, load_triples
+from rgat.data.rdf.features import count_degrees, encode, read_vocabulary
+from rgat.data.rdf.graph import assemble
+from rgat.data.rdf.knowledge_graph import load_triples
 from rgat.data.rdf.reader import Triples
 
 _UNUSED = (
@@ -28,12 +29,12 @@ def extend(data: NodeData, files: Any, rdf_format: str | None = None) -> tuple[N
         the extended data, the names of the new nodes, and notes on what was left out. Data with one-hot input cannot be
         extended: then the same data, and the names of all nodes in the files.
     """
-    vocabulary = data.provenance.get("vocabulary")
+    vocabulary = read_vocabulary(data.provenance)
     triples = load_triples(files, rdf_format)
     known = set(data.node_names)
     if data.x is None or vocabulary is None:
         return data, *_select_known(triples, known)
-    triples, x = encode(triples, Vocabulary(**vocabulary))
+    triples, x = encode(triples, vocabulary)
     added = [node for node, name in enumerate(triples.node_names) if name not in known]
     added_names = [triples.node_names[node] for node in added]
     names = [*data.node_names, *added_names]
@@ -43,7 +44,7 @@ def extend(data: NodeData, files: Any, rdf_format: str | None = None) -> tuple[N
         names, list(data.relation_names[:num_given]), np.unique(np.concatenate([original_triples(data), edges]), axis=0)
     )
     features = torch.cat([data.x, x[added]])
-    count_degrees(features, union, Vocabulary(**vocabulary))  # new triples also change the degrees of known nodes
+    count_degrees(features, union, vocabulary)  # new triples also change the degrees of known nodes
     extended = assemble(
         union,
         features,
