@@ -17,7 +17,7 @@ from rgat.nn.stacked import SHARED, Stacked, member_tensors, stack_layers
 
 LAYERS = ("rgat", "rgcn")
 Graphs = RelationalGraph | Sequence[RelationalGraph]  # of all layers, or one for each
-RGCN_OPTIONS = ("num_bases", "feature_dropout", "edge_dropout", "bias", "graph")
+RGCN_OPTIONS = ("num_bases", "feature_dropout", "edge_dropout", "bias", "graph", "num_nodes")
 
 
 def _layer(
@@ -49,6 +49,19 @@ def _units_per_head(hidden_channels: int, heads: int) -> int:
     return hidden_channels // heads
 
 
+def _node_options(graph: RelationalGraph | None, identity: bool, embedding_channels: int | None) -> dict[str, Any]:
+    """Return what the first layer of a node classifier is to know about nodes."""
+    if identity and embedding_channels is not None:
+        raise ValueError("`identity` must not be given with `embedding_channels`, which is featureless; leave one out")
+    if identity and graph is None:
+        raise ValueError("`identity` needs the graph whose nodes get rows of their own; pass `graph=`")
+    if identity and not isinstance(graph, RelationalGraph):
+        raise ValueError("`identity` needs a graph in memory, got one in a store; leave `identity` out")
+    if graph is None or embedding_channels is not None:
+        return {}
+    return {"graph": graph, "num_nodes": graph.num_nodes} if identity else {"graph": graph}
+
+
 def _normalisation(channels: int, batch_norm: bool) -> nn.Module:
     return nn.BatchNorm1d(channels) if batch_norm else nn.Identity()
 
@@ -72,9 +85,12 @@ class NodeClassifier(nn.Module):
         heads: number of heads of all layers.
         batch_norm: normalise the output of each layer but the last.
         graph: for featureless input, let the first layer hold only the kernel rows that the edges of this graph use.
+            With ``identity``, only these rows of its nodes.
         num_layers: number of layers.
         embedding_channels: for featureless input, learn an embedding of this size for each node, and give it to the
             first layer instead of a one-hot vector. Its gradients are sparse: a step costs what its batch touches.
+        identity: in the first layer, add to the projected features of each node a learned row of its own per relation,
+            as a one-hot vector beside the features would; needs ``graph``.
         **options: further options of all layers, such as ``scope``, ``score`` or ``feature_dropout``.
     """
 
@@ -90,19 +106,22 @@ class NodeClassifier(nn.Module):
         graph: RelationalGraph | None = None,
         num_layers: int = 2,
         embedding_channels: int | None = None,
+        identity: bool = False,
         **options: Any,
     ) -> None:
         super().__init__()
         check_count("num_classes", num_classes)
         check_count("num_layers", num_layers)
         units = _units_per_head(hidden_channels, heads)
+        if "num_nodes" in options:
+            raise ValueError("`num_nodes` must not be given: it follows from `graph` where `identity` is true")
+        first = options | _node_options(graph, identity, embedding_channels)
         if embedding_channels is not None:
             check_count("embedding_channels", embedding_channels)
             self.embedding = nn.Embedding(in_channels, embedding_channels, sparse=True)
             bound = (3 / embedding_channels) ** 0.5  # rows have length one on average
             nn.init.uniform_(self.embedding.weight, -bound, bound)
             in_channels = embedding_channels
-        first = options if graph is None or embedding_channels is not None else options | {"graph": graph}
         for number in range(1, num_layers):
             conv = _layer(layer, in_channels, units, num_relations, heads, "concat", first if number == 1 else options)
             setattr(self, f"conv{number}", conv)
@@ -218,8 +237,11 @@ class GraphClassifier(nn.Module):
         super().__init__()
         for name, value in (("num_tasks", num_tasks), ("num_classes", num_classes), ("dense_channels", dense_channels)):
             check_count(name, value)
-        if "graph" in options:
-            raise ValueError("`graph` must not be given: a graph classifier is for many graphs, with node features")
+        for name in ("graph", "num_nodes"):
+            if name in options:
+                raise ValueError(
+                    f"`{name}` must not be given: a graph classifier is for many graphs, with node features"
+                )
         units = _units_per_head(hidden_channels, heads)
         self.num_tasks = num_tasks
         self.num_classes = num_classes

@@ -77,9 +77,9 @@ def test_a_sampled_attention_layer_equals_the_reference_on_the_whole_graph(row, 
 @pytest.mark.parametrize(("device", "backend"), BACKENDS)
 @pytest.mark.parametrize("row", RGCN_ROWS, ids=label)
 def test_a_sampled_convolution_equals_the_reference_on_the_whole_graph(row, device, backend):
-    x, width, compact = make_input(row["input"])
+    x, width, nodes = make_input(row["input"])
     options = {name: row[name] for name in ("num_bases", "feature_dropout", "edge_dropout", "bias")}
-    conv = RGCNConv(width, D, R, graph=compact, **options)
+    conv = RGCNConv(width, D, R, **nodes, **options)
     assert_layer_agrees(conv, x, random_graph(N, 60, R, seed=1), device, backend)
 
 
@@ -89,6 +89,14 @@ MODELS = {
     "convolution": {"layer": "rgcn", **DROPOUT},
     "one-hot": {"in_channels": N, **DROPOUT},
     "compact": {"in_channels": N, "graph": random_graph(N, 60, R, seed=1), **DROPOUT},
+    "features and nodes": {"identity": True, "graph": random_graph(N, 60, R, seed=1), "heads": 2, **DROPOUT},
+    "features and bases of nodes": {
+        "identity": True,
+        "graph": random_graph(N, 60, R, seed=1),
+        "num_bases": 2,
+        "score": "multiplicative",
+        **DROPOUT,
+    },
     "edges": {"edge_dim": 3, "score": "dynamic", **DROPOUT},
     "embedding": {"in_channels": N, "embedding_channels": 6, **DROPOUT},
     "deep": {"num_layers": 4, "heads": 2, **DROPOUT},
@@ -117,7 +125,7 @@ def test_a_sampled_model_equals_the_model_on_the_whole_graph(name, device, backe
 
 
 @pytest.mark.parametrize("backend", ["numba", "torch"])
-@pytest.mark.parametrize("name", ["attention", "convolution", "compact", "deep"])
+@pytest.mark.parametrize("name", ["attention", "convolution", "compact", "features and nodes", "deep"])
 def test_a_sampled_stack_equals_the_stack_on_the_whole_graph(name, backend):
     models = [make_model(name, seed)[0] for seed in range(3)]
     _, x, graph = make_model(name)

@@ -29,6 +29,8 @@ CASES = {
     "sampled shards": (False, BOTH | {"embedding_channels": 4, "heads": 2}, SAMPLED | {"shard_embeddings": True}),
     "whole shards": (False, BOTH | {"embedding_channels": 4}, {"max_epochs": 5, "shard_embeddings": True}),
     "whole features": (True, BOTH | {"batch_norm": True, "bias": False, "scope": "across"}, {"max_epochs": 5}),
+    "sampled nodes": (True, BOTH | {"identity": True, "heads": 2}, SAMPLED | {"kernel_l2": (1e-3, 0.0)}),
+    "whole nodes": (True, BOTH | {"identity": True}, {"max_epochs": 5, "kernel_l2": (1e-3, 0.0)}),
     "whole one-hot": (
         False,
         BOTH | {"num_layers": 3},

@@ -28,7 +28,8 @@ class RGATConv(RelationalConv):
     .. math::
         g_i = h_i W^{(r,k)} \in \mathbb{R}^D, \qquad q_i = g_i Q^{(r,k)}, \quad k_i = g_i K^{(r,k)} \in \mathbb{R}^A,
 
-    the logit of an edge from :math:`j` to :math:`i` is
+    where ``num_nodes`` adds a learned row of the node to :math:`g_i`, and with it to its query and key:
+    :math:`g_i = w_i^{(r,k)} + h_i W^{(r,k)}`. The logit of an edge from :math:`j` to :math:`i` is
 
     .. math::
         E_{ij} = \mathrm{LeakyReLU}(q_i + k_j) \ \text{(additive, } A = 1\text{)} \quad\text{or}\quad
@@ -64,7 +65,10 @@ class RGATConv(RelationalConv):
         feature_dropout: rate at which elements of the values :math:`g_j` are dropped from the sum, in training.
         edge_dropout: rate at which edges are dropped after the softmax, in training.
         bias: add a learned bias.
-        graph: for featureless input, hold only the kernel rows that the edges of this graph use.
+        graph: for featureless input, hold only the kernel rows that the edges of this graph use; with ``num_nodes``,
+            only these rows of nodes.
+        num_nodes: add a learned row per node and relation to the projected features. With bases these rows have as many
+            bases and coefficients of their own.
     """
 
     row_ends = ("sources", "targets")
@@ -87,9 +91,10 @@ class RGATConv(RelationalConv):
         edge_dropout: float = 0.0,
         bias: bool = True,
         graph: RelationalGraph | None = None,
+        num_nodes: int | None = None,
     ) -> None:
         channels, dropout = (in_channels, out_channels), (feature_dropout, edge_dropout)
-        super().__init__(channels, num_relations, heads, num_bases, dropout, graph)
+        super().__init__(channels, num_relations, heads, num_bases, dropout, graph, num_nodes)
         check_word("score", score, SCORES)
         check_word("head_merge", head_merge, HEAD_MERGES)
         self.scope = _scope_per_head(scope, heads)
@@ -219,7 +224,7 @@ class RGATConv(RelationalConv):
     def extra_repr(self) -> str:
         scope = self.scope[0] if len(set(self.scope)) == 1 else self.scope
         text = f"{self.in_channels}, {self.out_channels}, num_relations={self.num_relations}, heads={self.heads}"
-        return f"{text}, scope={scope!r}, score={self.score!r}, head_merge={self.head_merge!r}{self._shown_dropout}"
+        return f"{text}, scope={scope!r}, score={self.score!r}, head_merge={self.head_merge!r}{self._shown}"
 
 
 def _scope_per_head(scope: str | Sequence[str], heads: int) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ class RGCNConv(RelationalConv):
         h'_i = \sum_r \sum_{j \in \mathcal{N}_i^{(r)}} \frac{1}{|\mathcal{N}_i^{(r)}|}\, h_j W^{(r)} + b,
         \qquad W^{(r)} \in \mathbb{R}^{F \times D}.
 
+    With ``num_nodes`` a learned row of the node is added to :math:`h_j W^{(r)}`.
     There is no kernel of its own for a node's own features: add a self-loop relation to the graph. Edge features of the
     graph are ignored, as by every constant attention.
 
@@ -28,7 +29,10 @@ class RGCNConv(RelationalConv):
         feature_dropout: rate at which elements of the values :math:`h_j W` are dropped from the sum, in training.
         edge_dropout: rate at which edges are dropped, in training.
         bias: add a learned bias.
-        graph: for featureless input, hold only the kernel rows that the edges of this graph use.
+        graph: for featureless input, hold only the kernel rows that the edges of this graph use; with ``num_nodes``,
+            only these rows of nodes.
+        num_nodes: add a learned row per node and relation to the projected features. With bases these rows have as many
+            bases and coefficients of their own.
     """
 
     row_ends = ("sources",)
@@ -44,9 +48,10 @@ class RGCNConv(RelationalConv):
         edge_dropout: float = 0.0,
         bias: bool = True,
         graph: RelationalGraph | None = None,
+        num_nodes: int | None = None,
     ) -> None:
         channels, dropout = (in_channels, out_channels), (feature_dropout, edge_dropout)
-        super().__init__(channels, num_relations, 1, num_bases, dropout, graph)
+        super().__init__(channels, num_relations, 1, num_bases, dropout, graph, num_nodes)
         self.bias = nn.Parameter(torch.empty(out_channels)) if bias else None
         self.reset_parameters()
 
@@ -68,4 +73,4 @@ class RGCNConv(RelationalConv):
         return self._merge(out)
 
     def extra_repr(self) -> str:
-        return f"{self.in_channels}, {self.out_channels}, num_relations={self.num_relations}{self._shown_dropout}"
+        return f"{self.in_channels}, {self.out_channels}, num_relations={self.num_relations}{self._shown}"

@@ -119,6 +119,7 @@ class LayerCall(NamedTuple):
     state: Tensor | None = None  # see `Call`
     bias: Tensor | None = None  # [H * D]
     aggregated: tuple[bool, ...] = ()  # see `Call`; empty: none
+    node_kernel: Kernel | None = None  # of one-hot vectors of the nodes, whose values are added to those of the inputs
 
 
 class Backend(Protocol):

@@ -7,11 +7,10 @@ from torch import Tensor
 
 from rgat.ops import reference
 from rgat.ops.attention import attend, convolve, dynamic_logits
-from rgat.ops.backend import Call, LayerCall, Scores
+from rgat.ops.backend import Call, Inputs, LayerCall, Scores
 from rgat.ops.dispatch import requested_backend
-from rgat.ops.projection import project, project_edges
-from rgat.ops.torch.backend import fold_heads
-from rgat.structure import Rows
+from rgat.ops.projection import fold_values, project, project_edges
+from rgat.structure import Rows, Structure
 
 
 def compute_layer(call: LayerCall) -> tuple[Tensor, Tensor]:
@@ -26,13 +25,14 @@ def compute_layer(call: LayerCall) -> tuple[Tensor, Tensor]:
     shared = Call(s, call.attention._replace(backend=word), call.state, list(call.aggregated) or [False])
     edge_logits = None if scores is None else project_edges(scores.edge_attr, scores.edge_kernels, s)
     is_dynamic = scores is not None and scores.score_kernels is not None  # not linear in queries and keys
-    if x is not None and not is_dynamic:
+    if x is not None and not is_dynamic and call.node_kernel is None:
         if call.inputs.position is not None:
             shared = shared._replace(structure=s.reading_at(call.inputs.position))
         x, kernels = as_autocast(x), None if scores is None else scores.kernels
         bias = None if call.bias is None else call.bias.to(x.dtype)
         return convolve(x, call.kernel.compose(), kernels, edge_logits, shared, bias)
-    held = None if is_dynamic else call.kernel.held_rows(scores is not None)
+    is_read_in_place = not is_dynamic and call.node_kernel is None
+    held = call.kernel.held_rows(scores is not None) if is_read_in_place else None
     if held is not None:
         table, places = held
         query_kernel, key_kernel = (None, None) if scores is None else scores.kernels.chunk(2, dim=2)
@@ -50,12 +50,15 @@ def _attend_to_values(
     if scores is None:
         (values,) = row_values(call, s.sources)
         return attend(values, None, None, None, shared)
-    values, targets = row_values(call, s.sources, s.targets)
+    query_kernel, key_kernel = scores.kernels.chunk(2, dim=2)
     # Logits go through an exponential and cost little: they stay in the parameters' precision under autocast.
     dtype = scores.kernels.dtype
-    with torch.autocast(values.device.type, enabled=False):
-        query_kernel, key_kernel = scores.kernels.chunk(2, dim=2)
+    if call.node_kernel is not None and call.inputs.x is not None:
+        values, queries = _values_and_queries(call, query_kernel, s)
+    else:
+        values, targets = row_values(call, s.sources, s.targets)
         queries = project(targets.to(dtype), query_kernel, s.targets, one_to_one=True)
+    with torch.autocast(values.device.type, enabled=False):
         keys = project(values.to(dtype), key_kernel, s.sources, one_to_one=True)
         if scores.score_kernels is not None:
             assert scores.negative_slope is not None
@@ -68,12 +71,41 @@ def _attend_to_values(
 
 def row_values(call: LayerCall, *ends: Rows) -> tuple[Tensor, ...]:
     """Return the values ``g`` of the rows at each end, ``[U, H, D]``."""
-    x, kernel = call.inputs.gathered(), call.kernel
-    if x is None:
-        return kernel.look_up(call.inputs.position, *ends)
-    x, kernels = as_autocast(x), kernel.compose()
-    folded = fold_heads(kernels).to(x.dtype)
-    return tuple(project(x.unsqueeze(1), folded, rows).view(-1, *kernels.shape[1::2]) for rows in ends)
+    if call.inputs.x is None:
+        values = call.kernel.look_up(call.inputs.position, *ends)
+    else:
+        kernels = call.kernel.compose()
+        values = tuple(_project_inputs(call.inputs, kernels, rows) for rows in ends)
+    if call.node_kernel is None:
+        return values
+    nodes = call.node_kernel.look_up(call.graph.node_ids, *ends)
+    return tuple(value + node for value, node in zip(values, nodes, strict=True))
+
+
+def _values_and_queries(call: LayerCall, query_kernel: Tensor, s: Structure) -> tuple[Tensor, Tensor]:
+    """Return the values of source rows and the queries of target rows, both sums of rows of nodes and projected inputs.
+
+    The queries ``(row + h W) Q`` are ``row Q + h (W Q)``, so inputs are projected to ``A`` columns and not to ``D``.
+    """
+    assert call.node_kernel is not None
+    nodes, target_nodes = call.node_kernel.look_up(call.graph.node_ids, s.sources, s.targets)
+    kernels = call.kernel.compose()
+    values = _project_inputs(call.inputs, kernels, s.sources)
+    queries = project(target_nodes, query_kernel, s.targets, one_to_one=True)
+    with torch.autocast(values.device.type, enabled=False):
+        folded = kernels @ query_kernel.to(kernels.dtype)
+    queries = queries + _project_inputs(call.inputs, folded, s.targets)
+    return values + nodes, queries
+
+
+def _project_inputs(inputs: Inputs, kernels: Tensor, rows: Rows) -> Tensor:
+    """Multiply the inputs of rows by kernels ``[R, H, F, C]``, ``[U, H, C]``."""
+    assert inputs.x is not None
+    x = as_autocast(inputs.x)
+    weight = fold_values(kernels, x)
+    index = None if inputs.position is None else inputs.position.index_select(0, rows.node).int()
+    projected = project(x if x.dim() == 3 else x.unsqueeze(1), weight, rows, index)
+    return projected.view(-1, *kernels.shape[1::2])
 
 
 def as_autocast(x: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ class Sizes(NamedTuple):
     channels: int  # per head
     heads: int
     attention_channels: int  # 0: constant attention
-    can_aggregate: bool  # not with feature dropout or the dynamic score
+    can_aggregate: bool  # not with feature dropout, rows of nodes or the dynamic score
     backward: bool
 
 
@@ -116,7 +116,7 @@ def _make_plan(graph: RelationalGraph, sizes: Sizes, backend: str, alternative: 
         if alternative not in costs:
             raise ValueError(
                 f'the plan "{alternative}" is not possible here (possible: {", ".join(costs)}); aggregation needs the '
-                "numba backend, no feature dropout, and a score that is not dynamic"
+                "numba backend, no feature dropout, no rows of nodes, and a score that is not dynamic"
             )
         chosen, reason = alternative, ", as asked for"
     aggregated = {"aggregate": (True,) * graph.num_relations, "per relation": sides}.get(chosen, ())

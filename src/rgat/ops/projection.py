@@ -140,6 +140,12 @@ def _join_batch(matrices: Tensor, batch: int) -> Tensor:
     return matrices.contiguous().view(-1, batch, *matrices.shape[2:])
 
 
+def fold_values(kernels: Tensor, x: Tensor) -> Tensor:
+    """Return the matrices ``[R, P, F, H / P * D]`` of kernels ``[R, H, F, D]``, in the dtype of the inputs ``x``."""
+    batch = x.shape[1] if x.dim() == 3 else 1
+    return _join_batch(fold_heads(_split_batch(kernels, batch)).to(x.dtype), batch)
+
+
 def fold_kernels(
     backend: Backend, kernels: Tensor, attention: Tensor | None, x: Tensor
 ) -> tuple[Tensor, Tensor | None]:
@@ -147,10 +153,10 @@ def fold_kernels(
 
     Without attention there are only those of values. The heads of each entry of a batch follow one another.
     """
+    if attention is None:
+        return fold_values(kernels, x), None
     dtype, batch = x.dtype, x.shape[1] if x.dim() == 3 else 1
     kernels = _split_batch(kernels, batch)
-    if attention is None:
-        return _join_batch(fold_heads(kernels).to(dtype), batch), None
     attention = _swap_halves(_split_batch(attention, batch), kernels.shape[3])
     weight, query = backend.fold(*widen((kernels, attention)))
     return _join_batch(weight.to(dtype), batch), _join_batch(query.to(dtype), batch)

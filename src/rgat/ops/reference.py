@@ -94,6 +94,12 @@ def compute(call: LayerCall) -> tuple[Tensor, Tensor]:
             x = torch.eye(kernels.shape[2], dtype=kernels.dtype, device=kernels.device)
             position = graph.node_ids if call.inputs.position is None else call.inputs.position
             x = x if position is None else x[position]
+        if call.node_kernel is not None:  # one-hot vectors of the nodes beside the inputs
+            rows = call.node_kernel.compose()
+            ids = torch.arange(graph.num_nodes, device=graph.device) if graph.node_ids is None else graph.node_ids
+            nodes = (ids.unsqueeze(1) == torch.arange(rows.shape[2], device=graph.device)).to(kernels.dtype)
+            nodes = nodes if x.dim() == 2 else nodes.unsqueeze(1).expand(-1, x.shape[1], -1)
+            x, kernels = torch.cat([x.to(kernels.dtype), nodes], -1), torch.cat([kernels, rows], 2)
         attention_kernels, options = None, {}
         if scores is not None:
             query, key = scores.kernels.to(kernels.dtype).chunk(2, dim=2)

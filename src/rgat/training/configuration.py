@@ -63,7 +63,10 @@ DEFAULTS: dict[str, Config] = {
 PER_LAYER = ("kernel_l2", "attention_l2")
 MAX_LAYERS = {"node": 4, "graph": 2}  # with L2 coefficients
 SEEDS_PER_STEP = 1024  # of sampled training, unless a batch size is given
-_FROM_DATA = ("self", "in_channels", "out_channels", "num_classes", "num_tasks", "num_relations", "graph", "options")
+_FROM_DATA = (
+    *("self", "in_channels", "out_channels", "num_classes", "num_tasks", "num_relations", "num_nodes"),
+    *("graph", "options"),
+)
 _FROM_VARIANT = ("layer", "scope", "score", "head_merge")
 _TYPES = {bool: "true or false", int: "an integer", float: "a finite number", str: "a word"}
 
@@ -214,7 +217,9 @@ def build_model(data: NodeData | GraphData, seed: int = 0, **options: Any) -> Mo
         torch.manual_seed(seed)
         if isinstance(data, GraphData):
             return GraphClassifier(data.in_channels, len(data.tasks), data.graphs.num_relations, **options)
-        if data.x is None and options.get("embedding_channels") is None:
+        if data.x is None:  # then identity is the input itself
+            options = options | {"identity": False}
+        if options.get("identity") or (data.x is None and options.get("embedding_channels") is None):
             options = options | {"graph": data.graph}
         return NodeClassifier(data.in_channels, len(data.classes), data.graph.num_relations, **options)
 
@@ -262,7 +267,7 @@ def check_options(given: Mapping[str, Any], task: str | None = None) -> None:
             check_count(name, value)
         if name == "fanouts":
             check_fanouts(value, given.get("num_layers", 2))
-        if name in ("autocast", "shard_embeddings") and not isinstance(value, bool):
+        if name in ("autocast", "shard_embeddings", "identity") and not isinstance(value, bool):
             raise ValueError(f"`{name}` must be true or false, got {value!r}")
         if name == "class_weights" and value is not None:
             check_word(name, value, ("balanced",))

@@ -108,6 +108,7 @@ def relational_layers(model: Any) -> list[Any]:
 
 
 def _kernel_parameters(layer: Any) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Return the parameters of ``W``, and those of the attention kernels."""
-    attention = getattr(layer, "attention_kernel", None)
-    return list(layer.kernel.parameters()), [] if attention is None else list(attention.parameters())
+    """Return the parameters of ``W`` and of the rows of nodes, and those of the attention kernels."""
+    parts = [getattr(layer, name, None) for name in ("kernel", "node_kernel", "attention_kernel")]
+    kernel, nodes, attention = ([] if part is None else list(part.parameters()) for part in parts)
+    return kernel + nodes, attention
