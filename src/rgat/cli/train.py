@@ -43,7 +43,11 @@ class GraphFiles:
     ] = None
     features: Annotated[
         str | None,
-        Option(metavar="LIST", help="Node features: types, degrees, literals, or several of them with commas."),
+        Option(
+            metavar="LIST",
+            help="Input: auto (the best by validation), identity, types, degrees, literals, or several with commas.  "
+            "[default: auto]",
+        ),
     ] = None
     skip_unknown: Annotated[bool, Option("--skip-unknown", help="Drop labels of unknown nodes.")] = False
     format: RdfFormat = None
@@ -161,8 +165,8 @@ def train(
     from rgat.data import NodeData
     from rgat.predictor import files as own_data
     from rgat.predictor.estimates import GraphSize, forecast, sampling_for
-    from rgat.predictor.inspection import describe
-    from rgat.predictor.text import class_tables, comparison_rows, performance
+    from rgat.predictor.inspection import LITERAL_COLUMNS, describe, literal_rows
+    from rgat.predictor.text import choice_table, class_tables, comparison_rows, contribution_table, performance
     from rgat.training.configuration import check_options
     from rgat.training.distributed import joined_processes, processes
 
@@ -171,7 +175,8 @@ def train(
     configuration = own_data.given_options(config, option or (), **flags)
     files = asdict(graph) | asdict(molecules)
     files["drop_predicates"] = graph.drop_predicates or ()
-    files["features"] = tuple(graph.features.split(",")) if graph.features else ()
+    files["features"], with_identity = own_data.read_features(graph.features, bool(graph.rdf))
+    configuration |= {"identity": True} if with_identity else {}
     files["thresholds"] = own_data.read_thresholds(molecules.thresholds or ())
     check_options(configuration, "node" if graph.rdf else "graph" if molecules.smiles else None)
     if graph.rdf and not molecules.smiles:
@@ -192,10 +197,16 @@ def train(
                 print_line(reason)
         for line in describe(read):
             print_line(line)
+        if rows := literal_rows(read):
+            print_line("literals:")
+            print_table(LITERAL_COLUMNS, rows, text_columns=2)
         asked = asdict(fitting) | {"device": device} | configuration
         print_line(forecast(read, **asked))
         with step_bars() as progress:
             predictor = own_data.train(read, out, progress=progress, **asked)
+    for title, columns, rows, texts in (*choice_table(predictor), *contribution_table(predictor)):
+        print_line(title)
+        print_table(columns, rows, texts)
     rows, notes = comparison_rows(predictor)
     print_table((f"{predictor.report['metric']}, %", "train", "test"), rows)
     print_class_tables(class_tables(predictor))

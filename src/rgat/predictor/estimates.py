@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 import torch
 
 from rgat.data import NodeData
+from rgat.data.rdf.featurised import is_open
 from rgat.memory import free_memory
+from rgat.predictor.choice import OF_FEATURES, candidates, configure_for, number_of
 from rgat.predictor.fitting import make_folds, with_validation
 from rgat.predictor.inspection import check
 from rgat.training.capture import training_on
-from rgat.training.configuration import DEFAULTS, Config, build_model, configure, split_config, task_of
+from rgat.training.configuration import DEFAULTS, Config, build_model, split_config
 from rgat.training.distributed import processes
 from rgat.training.loop import Data, Training, make_task
 from rgat.training.run import Run
@@ -81,17 +83,23 @@ def forecast(
 ) -> str:
     """Return a sentence that says how long :func:`rgat.fit` with these arguments can take, and for which steps."""
     check(data)
-    config = configure(task_of(data), options)
+    config = configure_for(data, options)
     data = with_validation(data, config, seed)
     folds = make_folds(data, seed)
     is_compared = comparison and processes().number == 1 and config["model"] != "RGCN"
-    models = search * (len(folds) or 1) + len(folds) + ensemble + (is_compared * (len(folds) + 1))
+    inputs, variants = candidates(data, options, len(folds))
+    chosen = number_of(inputs, variants)
+    trained = chosen * (len(folds) or 1) if chosen else len(folds) * (1 + is_compared)
+    models = search * (len(folds) or 1) + trained + ensemble + is_compared
     steps = [
+        f"{chosen} candidates of input and model{f' in {len(folds)} folds' if folds else ''}" if chosen else "",
         f"{search} configuration{'s' * (search > 1)} to try (larger ones take longer)" if search else "",
-        f"cross-validation in {len(folds)} folds" if folds else "",
+        f"cross-validation in {len(folds)} folds" if folds and not chosen else "",
         "the model" if ensemble == 1 else f"{ensemble} models",
         "an RGCN to compare with" if is_compared else "",
     ]
+    if isinstance(data, NodeData) and is_open(data) and inputs != ["identity"]:
+        config = OF_FEATURES | config | {"max_epochs": options.get("max_epochs", OF_FEATURES["max_epochs"])}
     epochs = split_config(config)[1].max_epochs
     seconds = models * epochs * _seconds_per_epoch(folds[0] if folds else data, config, seed, device)
     duration = timedelta(seconds=max(1, round(seconds)))

@@ -10,8 +10,8 @@ same predictor.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,21 +23,21 @@ from torch import Tensor
 from rgat.checks import check_count, check_seed
 from rgat.data import GraphData, NodeData
 from rgat.data import load as load_data
-from rgat.data.files import read_whole, write_atomically
 from rgat.data.splits import stratified_folds, stratified_parts
 from rgat.memory import free_memory
 from rgat.models import Model
+from rgat.predictor.choice import candidates, choose, config_of, configure_for, number_of, with_input
+from rgat.predictor.contributions import contributions
 from rgat.predictor.ensemble import Calibration, Ensemble, calibrate_graphs, calibrate_nodes
-from rgat.predictor.evaluation import Rival, compare, evaluate, keep_best, nan_to_none
+from rgat.predictor.evaluation import Rival, compare, evaluate, keep_best, nan_to_none, where_validated
+from rgat.predictor.fold_results import FoldResults
 from rgat.predictor.inspection import check
-from rgat.predictor.predictor import Predictor, make_predictor
-from rgat.training import has_checkpoint, load_checkpoint, save_checkpoint
-from rgat.training.checkpoint import digest, digest_data, remove_checkpoint
+from rgat.predictor.predictor import NodePredictor, Predictor, make_predictor
+from rgat.training.checkpoint import digest
 from rgat.training.configuration import (
     Config,
     Settings,
     build_model,
-    configure,
     priors_of,
     split_config,
     task_of,
@@ -46,15 +46,13 @@ from rgat.training.distributed import processes
 from rgat.training.loop import Data
 from rgat.training.loss import balanced_class_weights
 from rgat.training.many import Job, bytes_needed, fit_many, members_that_fit
-from rgat.training.run import Epoch, Progress, Result, curve_from_json, curve_to_json, no_progress
+from rgat.training.run import Epoch, Progress, Result, no_progress
 from rgat.training.search import ROUND, propose, select
 from rgat.training.task import graph_logits, node_logits
 
 NUM_FOLDS = 5
 MANY_NODES = 5_000  # training nodes: from here on a tenth of them is held out instead of cross-validation
 VALID_SHARE = 0.1
-FOLDS, FIT = "folds", "fit.json"  # files of a fit in its folder
-_LARGEST = 1 << 20  # bytes of the latter
 
 
 def fit(
@@ -72,14 +70,17 @@ def fit(
 ) -> Predictor:
     """Fit a predictor to labelled nodes or graphs; the defaults are meant to work.
 
+    For nodes, validation inside the training part chooses what is not given: the input of a graph that
+    :func:`rgat.data.from_rdf` read with features "auto" (:mod:`rgat.predictor.choice`), and the model.
+
     Args:
         data: what :func:`rgat.data.from_rdf` or :func:`rgat.data.from_smiles` returns, or the name of a data set.
         ensemble: number of models, with different seeds, whose outputs are averaged.
         search: number of configurations to try first, on validation data; 0 takes the given or default one.
         seed: the seed of everything random.
         comparison: also train simpler systems on the same split, for the predictor's ``report``; several processes
-            leave this out. If one of these, an RGCN, has a higher validation score, it becomes the predictor, unless
-            ``model`` is given or ``ensemble`` is above 1.
+            leave this out. For graphs: if one of these, an RGCN, has a higher validation score, it becomes the
+            predictor, unless ``model`` is given or ``ensemble`` is above 1.
         device: where to train.
         progress: called with the current step and its finished share, from 0 to 1.
         checkpoint: a folder where an interrupted fit resumes. It keeps what the fit was asked for, the results of
@@ -95,25 +96,50 @@ def fit(
     check_seed(seed)
     check_count("search", search, least=0)
     check(data)
-    config = configure(task_of(data), options)
+    config = configure_for(data, options)
     data = with_validation(data, config, seed)
     trainer = _Trainer(data, torch.device(device), seed, progress, None if checkpoint is None else Path(checkpoint))
     trainer.fold_results.check_same_fit(config | {"seed": seed, "ensemble": ensemble, "search": search})
+    trainer, config, choice = _choose(trainer, config, options)
+    data = trainer.data
     if search:
         config = _search(trainer, config, options, search)
     trained, results = trainer.train(config, ensemble, checkpoint=trainer.folder if ensemble == 1 else None)
     predictor = make_predictor(trained, data)
-    predictor.report.update(seed=seed, ensemble=ensemble, search=search, **evaluate(predictor, data))
+    predictor.report.update(seed=seed, ensemble=ensemble, search=search, **evaluate(predictor, data), **choice)
     predictor.report["training"] = [_summary(result) for result in results]
     if keep is not None:
         keep(predictor)
+    if isinstance(data, NodeData) and isinstance(predictor, NodePredictor) and processes().number == 1:
+        predictor.report.update(contributions(predictor, data, seed, progress))
     if comparison and processes().number == 1:
         predictor.report["comparison"], rival = compare(data, config, seed, trainer.train_rival)
-        if rival is not None:
+        if rival is not None and not choice:
             is_free = ensemble == 1 and "model" not in options
             predictor = keep_best(predictor, rival, data, trainer.valid_score(config, results), is_free)
     trainer.fold_results.remove()
     return predictor
+
+
+def _choose(trainer: _Trainer, config: Config, options: Mapping[str, Any]) -> tuple[_Trainer, Config, dict[str, Any]]:
+    """Return the trainer of the chosen input, the chosen configuration, and what the report says of the choice."""
+    data = trainer.data
+    inputs, models = candidates(data, options, len(trainer.folds))
+    if isinstance(data, GraphData):
+        return trainer, config, {}
+    described = with_input(data, inputs[-1])
+    datas = {kind: data if kind == "identity" else described for kind in inputs}
+    trainers = {kind: trainer.with_data(datas[kind], kind) for kind in inputs}
+    if not number_of(inputs, models):
+        return trainers[inputs[0]], config_of(inputs[0], models[0], datas[inputs[0]], options), {}
+
+    def score_of(kind: str, config: Config, step: str) -> tuple[float, float]:
+        best, _ = trainers[kind].cross_validate(config, step)
+        return mean_of(best, "valid_metric"), mean_of(best, "valid_loss")
+
+    choice = choose(datas, options, models, score_of)
+    record = {"on": where_validated(data), "input": choice.input, "model": choice.config["model"]}
+    return trainers[choice.input], choice.config, {"choice": record | {"candidates": choice.rows}}
 
 
 def _summary(result: Result) -> dict[str, Any]:
@@ -129,7 +155,17 @@ class _Trainer:
     def __init__(self, data: Data, device: torch.device, seed: int, progress: Progress, folder: Path | None) -> None:
         self.data, self.device, self.seed, self.progress, self.folder = data, device, seed, progress, folder
         self.folds = make_folds(data, seed)
-        self.fold_results = _FoldResults(folder, data, seed)
+        self.fold_results = FoldResults(folder, data, seed)
+        self.trained: dict[str, tuple[Model, Result]] = {}  # by configuration, on the validation part
+
+    def with_data(self, data: NodeData, kind: str) -> _Trainer:
+        """Return a trainer of the same graph with another kind of input, whose results are kept with the others."""
+        if data is self.data:
+            return self
+        other = copy.copy(self)
+        other.data, other.folds, other.trained = data, make_folds(data, self.seed), {}
+        other.fold_results = self.fold_results.of(data, kind)
+        return other
 
     def run(
         self,
@@ -186,10 +222,12 @@ class _Trainer:
 
     def _train_folds(self, datas: Sequence[Data], chosen: Sequence[int], config: Config, step: str) -> None:
         _, settings = split_config(config)
-        seeds = [self.seed + 1000 + fold for fold in chosen]
+        seeds = [self.seed + 1000 + fold for fold in chosen] if self.folds else [self.seed * 1000]
         position = (chosen[0], len(datas))
         models, results = self.run(step, [datas[fold] for fold in chosen], config, settings, seeds, position)
         for fold, model, result in zip(chosen, models, results, strict=True):
+            if not self.folds:
+                self.trained[digest(sorted(config.items()))] = model, result
             logits = node_logits(model, self.folds[fold], nodes=self.folds[fold].valid) if self.folds else None
             self.fold_results.add(config, fold, result.curve[result.best_epoch - 1], logits)
 
@@ -211,6 +249,8 @@ class _Trainer:
             calibration = calibrate_nodes(torch.cat(logits), labels)
             epochs = statistics.median_high([point.epoch for point in best])
             settings = dataclasses.replace(settings, max_epochs=epochs, patience=None)
+        if ensemble == 1 and (known := self.trained.get(digest(sorted(config.items())))):  # as a candidate
+            return Ensemble([known[0]], config, self._calibrate([known[0]]), {}), [known[1]]
         datas = [self.data] * ensemble
         members, results = self.run(step, datas, config, settings, seeds, checkpoint=checkpoint)
         return Ensemble(members, config, calibration or self._calibrate(members), {}), results
@@ -239,78 +279,6 @@ class _Trainer:
         return calibrate_nodes(logits, data.labels[valid])
 
 
-class _FoldResults:
-    """The best epoch of each fold's model and its held-out logits, by configuration and fold.
-
-    They are stored under a digest of everything that they depend on, so those of another data set, seed or
-    configuration are never returned. Without a folder they live in memory alone.
-    """
-
-    def __init__(self, folder: Path | None, data: Data, seed: int) -> None:
-        self.folder, self.seed = folder, seed
-        self.data = {} if folder is None else digest_data(data)
-        self.points: dict[str, Any] = {}
-        self.logits: dict[str, Tensor] = {}
-        if folder is not None and has_checkpoint(folder, FOLDS):
-            self.logits, record = load_checkpoint(folder, FOLDS)
-            self.points = record["points"]
-
-    def check_same_fit(self, options: Mapping[str, Any]) -> None:
-        """Note the data and options of the fit in the folder; raise if the folder has those of another one.
-
-        Only ``max_epochs`` may differ.
-        """
-        if self.folder is None:
-            return
-        path = self.folder / FIT
-        ours: dict[str, Any] = json.loads(json.dumps({**options, "data": digest(self.data)}))
-        if path.exists():
-            try:
-                theirs: dict[str, Any] = json.loads(read_whole(path, _LARGEST))
-                other = [name for name in {**theirs, **ours} if theirs.get(name) != ours.get(name)]
-            except (OSError, ValueError, AttributeError, TypeError) as error:
-                raise ValueError(f"{path} must describe a fit, but is damaged; choose another folder") from error
-            for name in (name for name in other if name != "max_epochs"):
-                difference = f"its `{name}` is {theirs.get(name)!r}, not {ours.get(name)!r}"
-                raise ValueError(
-                    f"the fit in {self.folder} must be resumed with the same data and options, but "
-                    f"{'it has other data' if name == 'data' else difference}; "
-                    "use those of the first call, or choose another folder"
-                )
-        if processes().rank == 0:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, json.dumps(ours, indent=1).encode())
-
-    def forget_fit(self) -> None:
-        """Remove what a fit that failed has left, so that it can be started again with other options."""
-        if self.folder is not None and processes().rank == 0:
-            (self.folder / FIT).unlink(missing_ok=True)
-            remove_checkpoint(self.folder)
-        self.remove()
-
-    def _key(self, config: Mapping[str, Any], fold: int) -> str:
-        return digest([self.data, self.seed, sorted(config.items()), fold])
-
-    def get(self, config: Mapping[str, Any], fold: int) -> tuple[Epoch, Tensor | None] | None:
-        """Return the best epoch of a fold's model and its held-out logits; None if the fold is not finished."""
-        key = self._key(config, fold)
-        return (curve_from_json([self.points[key]])[0], self.logits.get(key)) if key in self.points else None
-
-    def add(self, config: Mapping[str, Any], fold: int, best: Epoch, logits: Tensor | None) -> None:
-        """Add a finished fold, and write it to the folder."""
-        key = self._key(config, fold)
-        (self.points[key],) = curve_to_json([best])
-        if logits is not None:
-            self.logits[key] = logits
-        if self.folder is not None and processes().rank == 0:
-            save_checkpoint(self.folder, self.logits, {"points": self.points}, FOLDS)
-
-    def remove(self) -> None:
-        """Remove the file of a fit that is complete."""
-        if self.folder is not None and processes().rank == 0:
-            remove_checkpoint(self.folder, FOLDS)
-
-
 def with_validation(data: Data, config: Config, seed: int) -> Data:
     """Take a tenth of the training nodes for validation where there are none and cross-validation is not worth it.
 
@@ -325,6 +293,11 @@ def with_validation(data: Data, config: Config, seed: int) -> Data:
     if not len(valid):
         return data
     return dataclasses.replace(data, train=data.train[train], valid=data.train[valid])
+
+
+def mean_of(points: Sequence[Epoch], name: str) -> float:
+    """Return the mean of a score over the folds."""
+    return float(statistics.mean(getattr(point, name) for point in points))
 
 
 def make_folds(data: Data, seed: int) -> list[NodeData]:
@@ -354,9 +327,7 @@ def _search(trainer: _Trainer, config: Config, given: Mapping[str, Any], trials:
         except ValueError as error:  # it diverged, which is no reason to stop the search
             finished.append(record | {"status": "diverged", "error": str(error)})
             continue
-        objective, tie_breaker = (
-            statistics.mean(getattr(point, name) for point in best) for name in ("valid_metric", "valid_loss")
-        )
+        objective, tie_breaker = (mean_of(best, name) for name in ("valid_metric", "valid_loss"))
         finished.append(record | {"status": "done", "objective": objective, "tie_breaker": tie_breaker, "tried": tried})
     chosen: Config = select(finished)["tried"]
     return chosen
