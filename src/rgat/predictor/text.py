@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from rgat.predictor.explain_literals import LiteralReason
 from rgat.predictor.explain_molecule import MoleculeExplanation
 from rgat.predictor.explain_node import NO_CHOICE, NodeExplanation, RelationImportance
 from rgat.predictor.predictions import Predictions
@@ -208,7 +209,7 @@ def prediction_rows(predictions: Predictions) -> tuple[Row, list[Row]]:
 
 
 def node_rows(explanation: NodeExplanation, wide: bool = True) -> tuple[Row, list[Row]]:
-    """Return columns and rows of the reasons.
+    """Return columns and rows of the reasons: literals, the largest effect first, then edges.
 
     Narrow tables have attention and one effect: in points or, where the probability is saturated, in log-odds.
     """
@@ -227,10 +228,25 @@ def node_rows(explanation: NodeExplanation, wide: bool = True) -> tuple[Row, lis
         )
         for reason in explanation.reasons
     ]
+    of_literals: list[Row] = [
+        (
+            titled(reason.predicate, titles),
+            shown(reason),
+            "itself" if reason.node == explanation.node else titled(reason.node, titles),
+            *("-", f"{100 * reason.effect:+.1f}", f"{reason.log_odds:+.2f}", "-", "-"),
+        )
+        for reason in explanation.literals
+    ]
+    rows = of_literals + rows
     if wide:
         return columns, rows
     effect = columns.index("log-odds" if explanation.probability >= SATURATED else "effect, points")
     return (*columns[:4], columns[effect]), [(*row[:4], row[effect]) for row in rows]
+
+
+def shown(reason: LiteralReason) -> str:
+    """Return the value of a literal or, where it is not known, what it is used as."""
+    return f'"{reason.value}"' if reason.value else f"its {reason.used_as}"
 
 
 def node_sentences(explanation: NodeExplanation) -> list[str]:
@@ -244,6 +260,13 @@ def node_sentences(explanation: NodeExplanation) -> list[str]:
     ]
     if explanation.probability >= SATURATED:
         lines.append("So near to 1, a probability hardly changes: read the effects as changes of its log-odds.")
+    if explanation.literals:
+        literal = explanation.literals[0]
+        whose = "" if literal.node == explanation.node else f" of {titled(literal.node, titles)}"
+        lines.append(
+            f"The literal with the largest effect is {titled(literal.predicate, titles)} {shown(literal)}{whose}: if "
+            f"it were missing, the log-odds would change by {literal.log_odds:+.2f}."
+        )
     if explanation.choice < NO_CHOICE:
         lines.append(
             f"Attention differs from equal shares by only {explanation.choice:.1%}: the model does not choose among "
@@ -264,12 +287,12 @@ def explanation_table(
         return node_sentences(explanation), *node_rows(explanation, wide), 3
     if isinstance(explanation, RelationImportance):
         nodes = counted(explanation.nodes, "labelled node")
-        sentence = f"Relations by attention, over {nodes}; effect: mean change without them."
+        sentence = f"Literals by effect, then relations by attention, over {nodes}; effect: mean change without them."
         columns: Row = ("relation", "attention", "effect, points", "log-odds", "class changes")
         rows: list[Row] = [
             (
                 titled(name, explanation.titles),
-                f"{attention:.1%}",
+                f"{attention:.1%}" if attention else "-",
                 f"{100 * explanation.effect[name]:+.2f}",
                 f"{explanation.log_odds[name]:+.3f}",
                 f"{explanation.changed[name]:.1%}",
