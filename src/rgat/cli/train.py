@@ -79,7 +79,7 @@ class FitOptions:
 
     search: Annotated[int, Option(min=0, metavar="N", help="Trials of a search on validation data.")] = 0
     ensemble: Annotated[int, Option(min=1, metavar="N", help="Models to train and average.")] = 1
-    comparison: Annotated[bool, Option(help="Also train simpler systems on the same split.")] = True
+    comparison: Annotated[bool, Option(help="Compare inputs, models and simpler systems.")] = True
     seed: Annotated[int, Option(metavar="N", help="Random seed of parameters, dropout, batches and splits.")] = 0
     device: Annotated[
         str | None,

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from rgat.data import GraphData, NodeData
 from rgat.data.rdf.features import FEATURES
 from rgat.data.rdf.featurised import featurise, is_open
+from rgat.data.rdf.literals import is_literal
 from rgat.predictor.evaluation import OF_ATTENTION
 from rgat.training.configuration import VARIANTS, Config, configure, task_of
 from rgat.training.distributed import processes
@@ -50,16 +51,20 @@ def inputs_of(data: NodeData, options: Mapping[str, Any]) -> list[str]:
     return list(INPUTS)
 
 
-def candidates(data: Data, options: Mapping[str, Any], num_folds: int) -> tuple[list[str], list[str]]:
-    """Return the inputs and models to compare; one of each where there is nothing to choose, or no time to."""
+def candidates(data: Data, options: Mapping[str, Any], num_folds: int, comparison: bool) -> tuple[list[str], list[str]]:
+    """Return the inputs and models to compare; one of each where there is nothing to choose, or no time to.
+
+    Without a comparison, literals are read beside one-hot nodes, unless the graph is large.
+    """
+    model = configure_for(data, options)["model"]
     if isinstance(data, GraphData):
-        return ["features"], [configure_for(data, options)["model"]]
-    inputs, models = inputs_of(data, options), list(VARIANTS)
-    if "model" in options:
-        models = [options["model"]]
-    is_free = options.get("fanouts") is None and not data.is_stored and processes().number == 1
-    if not is_free or data.graph.num_edges * max(num_folds, 1) > MOST_EDGES:
-        return inputs[:1], [configure_for(data, options)["model"]]
+        return ["features"], [model]
+    inputs, models = inputs_of(data, options), [model] if "model" in options else list(VARIANTS)
+    is_whole = options.get("fanouts") is None and not data.is_stored and processes().number == 1
+    if not is_whole or data.graph.num_edges * max(num_folds, 1) > MOST_EDGES:
+        return inputs[:1], [model]
+    if not comparison:
+        return inputs[-1:] if is_literal(data.node_names).any() else inputs[:1], [model]
     return inputs, models
 
 

@@ -87,7 +87,7 @@ def forecast(
     data = with_validation(data, config, seed)
     folds = make_folds(data, seed)
     is_compared = comparison and processes().number == 1 and config["model"] != "RGCN"
-    inputs, variants = candidates(data, options, len(folds))
+    inputs, variants = candidates(data, options, len(folds), comparison)
     chosen = number_of(inputs, variants)
     trained = chosen * (len(folds) or 1) if chosen else len(folds) * (1 + is_compared)
     models = search * (len(folds) or 1) + trained + ensemble + is_compared

@@ -78,9 +78,9 @@ def fit(
         ensemble: number of models, with different seeds, whose outputs are averaged.
         search: number of configurations to try first, on validation data; 0 takes the given or default one.
         seed: the seed of everything random.
-        comparison: also train simpler systems on the same split, for the predictor's ``report``; several processes
-            leave this out. For graphs: if one of these, an RGCN, has a higher validation score, it becomes the
-            predictor, unless ``model`` is given or ``ensemble`` is above 1.
+        comparison: compare inputs and models, and train simpler systems on the same split, for the predictor's
+            ``report``; several processes leave this out. For graphs: if one of these, an RGCN, has a higher validation
+            score, it becomes the predictor, unless ``model`` is given or ``ensemble`` is above 1.
         device: where to train.
         progress: called with the current step and its finished share, from 0 to 1.
         checkpoint: a folder where an interrupted fit resumes. It keeps what the fit was asked for, the results of
@@ -100,7 +100,7 @@ def fit(
     data = with_validation(data, config, seed)
     trainer = _Trainer(data, torch.device(device), seed, progress, None if checkpoint is None else Path(checkpoint))
     trainer.fold_results.check_same_fit(config | {"seed": seed, "ensemble": ensemble, "search": search})
-    trainer, config, choice = _choose(trainer, config, options)
+    trainer, config, choice = _choose(trainer, config, options, comparison)
     data = trainer.data
     if search:
         config = _search(trainer, config, options, search)
@@ -121,10 +121,12 @@ def fit(
     return predictor
 
 
-def _choose(trainer: _Trainer, config: Config, options: Mapping[str, Any]) -> tuple[_Trainer, Config, dict[str, Any]]:
+def _choose(
+    trainer: _Trainer, config: Config, options: Mapping[str, Any], comparison: bool
+) -> tuple[_Trainer, Config, dict[str, Any]]:
     """Return the trainer of the chosen input, the chosen configuration, and what the report says of the choice."""
     data = trainer.data
-    inputs, models = candidates(data, options, len(trainer.folds))
+    inputs, models = candidates(data, options, len(trainer.folds), comparison)
     if isinstance(data, GraphData):
         return trainer, config, {}
     described = with_input(data, inputs[-1])
