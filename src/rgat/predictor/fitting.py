@@ -26,6 +26,7 @@ from rgat.data import load as load_data
 from rgat.data.splits import stratified_folds, stratified_parts
 from rgat.memory import free_memory
 from rgat.models import Model
+from rgat.nn import RGCNConv
 from rgat.predictor.choice import candidates, choose, config_of, configure_for, number_of, with_input
 from rgat.predictor.contributions import contributions
 from rgat.predictor.ensemble import Calibration, Ensemble, calibrate_graphs, calibrate_nodes
@@ -229,9 +230,19 @@ class _Trainer:
         models, results = self.run(step, [datas[fold] for fold in chosen], config, settings, seeds, position)
         for fold, model, result in zip(chosen, models, results, strict=True):
             if not self.folds:
-                self.trained[digest(sorted(config.items()))] = model, result
+                self._keep_trained(config, model, result)
             logits = node_logits(model, self.folds[fold], nodes=self.folds[fold].valid) if self.folds else None
             self.fold_results.add(config, fold, result.curve[result.best_epoch - 1], logits)
+
+    def _keep_trained(self, config: Config, model: Model, result: Result) -> None:
+        """Keep a model of the validation part, of several the best and the RGCN, so that none is trained twice."""
+        self.trained[digest(sorted(config.items()))] = model, result
+        best = max(result.scores["valid"] for _, result in self.trained.values())
+        self.trained = {
+            key: (model, result)
+            for key, (model, result) in self.trained.items()
+            if result.scores["valid"] == best or isinstance(model.convs[0], RGCNConv)
+        }
 
     def _job(self, data: Data, config: Config) -> Job:
         options, settings = split_config(config)

@@ -63,6 +63,7 @@ def describe(data: NodeData | GraphData) -> list[str]:
     provenance = data.provenance
     if isinstance(data, NodeData):
         one_hot = "without node features" if data.is_stored else "one-hot"
+        one_hot = "one-hot nodes or features" if is_open(data) else one_hot
         features = one_hot if data.x is None else counted(data.x.shape[1], "node feature")
         counts = data.labels[data.labels != MISSING].bincount(minlength=len(data.classes)).tolist()
         sizes = ", ".join(f"{name} ({count})" for name, count in zip(data.classes, counts, strict=True))
