@@ -235,6 +235,10 @@ STACKS = pairwise(
         "num_bases": [None, 2],
         "x": [None, "compact", "shared", "index", "own"],
         "identity": [False, True],
+        "residual": [False, True],
+        "layer_norm": [False, True],
+        "jumping_knowledge": [False, True],
+        "num_layers": [2, 3],
         "edge_dim": [None, 2],
         "heads": [1, 2],
         "backend": ["numba", "torch", "reference"],
@@ -282,7 +286,9 @@ def assert_stack_equals_members(models, x, graph, own=False, **call):
 @pytest.mark.parametrize("row", STACKS, ids=lambda row: "-".join(str(value) for value in row.values()))
 def test_a_stack_equals_its_members_one_by_one(row):
     graph = random_graph(N, 60, R, edge_dim=row["edge_dim"])
-    options = {name: row[name] for name in ("layer", "batch_norm", "bias", "num_bases")}
+    names = ("layer", "batch_norm", "bias", "num_bases", "layer_norm", "jumping_knowledge", "num_layers")
+    options = {name: row[name] for name in names}
+    options["residual"] = row["residual"] and row["x"] in ("compact", "shared", "own")
     if row["layer"] == "rgat":
         options |= {name: row[name] for name in ("scope", "score", "heads", "edge_dim")}
         options["num_attention_bases"] = row["num_bases"]

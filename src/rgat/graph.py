@@ -38,8 +38,11 @@ class RelationalGraph:
     Attributes:
         counted: in a padded batch, 1 for each of its nodes and 0 for padding, which batch statistics leave out.
         node_ids: in a sample of a larger graph, the id of each node there.
+        padding: in a padded sample, whether each node is padding and its id without meaning.
         plans: how layers of some sizes are best computed on this graph, as eager calls found out.
     """
+
+    padding: Tensor | None = None
 
     def __init__(
         self,

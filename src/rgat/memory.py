@@ -9,13 +9,22 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
 # Assumed where the system does not tell: enough for small graphs, and small machines have as much.
 UNKNOWN = 2**30
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # options of glibc's `mallopt`
+NEVER = 2**31 - 1
+USUAL = {M_MMAP_THRESHOLD: 32 << 20, M_TRIM_THRESHOLD: 64 << 20}  # what glibc raises them to, by itself
+
+_keepers = 0  # blocks that keep freed memory
+_lock = threading.Lock()
 
 
 def free_memory(device: torch.device | str = "cpu", root: Path | str = "/") -> int:
@@ -35,11 +44,56 @@ def free_memory(device: torch.device | str = "cpu", root: Path | str = "/") -> i
     return max(min(limits), 0)
 
 
+def used_memory(device: torch.device | str = "cpu") -> tuple[int, int] | None:
+    """Return how many bytes this process uses on a device, now and at most so far; None if the system does not tell."""
+    device = torch.device(device)
+    if device.type == "cuda":
+        return torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device)
+    sizes = _fields(Path("/proc/self/status"))
+    return (sizes["VmRSS"] * 1024, sizes["VmHWM"] * 1024) if sizes.keys() >= {"VmRSS", "VmHWM"} else None
+
+
 def require(needed: int, device: torch.device | str = "cpu") -> None:
     """Raise unless so many bytes can still be allocated: a process that takes more than there is may be killed."""
     free = free_memory(device)
     if needed > free:
         raise ValueError(f"it may take {needed / 2**30:.1f} GiB of memory, and {free / 2**30:.1f} GiB are free")
+
+
+@contextmanager
+def kept_freed_memory() -> Iterator[None]:
+    """Let this process keep the memory that it frees while the block runs, to use it again.
+
+    By default glibc returns every large tensor to the system when it is freed. A training step on a large graph then
+    gets all its memory anew, page by page, which takes as long as the step itself. At the end of the block free memory
+    is returned. With another C library nothing happens.
+    """
+    global _keepers
+    library = _glibc()
+    if library is None:
+        yield
+        return
+    with _lock:
+        _keepers += 1
+        library.mallopt(M_MMAP_THRESHOLD, NEVER)
+        library.mallopt(M_TRIM_THRESHOLD, -1)
+    try:
+        yield
+    finally:
+        with _lock:
+            _keepers -= 1
+            if not _keepers:
+                for option, value in USUAL.items():
+                    library.mallopt(option, value)
+                library.malloc_trim(0)
+
+
+def _glibc() -> Any:
+    """Return the C library of this process if it is glibc."""
+    if sys.platform != "linux":
+        return None
+    library = ctypes.CDLL(None)
+    return library if hasattr(library, "gnu_get_libc_version") else None
 
 
 def _available(root: Path) -> int | None:

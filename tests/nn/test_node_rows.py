@@ -5,6 +5,8 @@ import copy
 import pytest
 import torch
 from helpers import assert_matches_reference, random_graph
+from torch.export import Dim
+from torch.utils import _pytree as pytree
 
 from rgat import RelationalGraph, ops
 from rgat.models import NodeClassifier
@@ -118,7 +120,7 @@ def test_users_mistakes_are_refused(graph):
         RGATConv(F, D, R, num_nodes=8, graph=graph)
     with pytest.raises(ValueError, match="`num_nodes` must be an integer of at least 0"):
         RGATConv(F, D, R, num_nodes=-1)
-    with pytest.raises(ValueError, match="is featureless and takes only `x=None`; pass `num_nodes=` too"):
+    with pytest.raises(ValueError, match="is featureless and takes only `x=None`; add `num_nodes=`"):
         RGATConv(N, D, R, graph=graph)(torch.randn(N, N), graph)
 
 
@@ -165,3 +167,12 @@ def test_a_layer_compiles_without_a_graph_break(graph, compact):
         (layer(x, prepared) * cotangent).sum().backward()
     for ours, theirs in zip(conv.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+def test_a_layer_is_exported_for_any_edges_among_its_nodes(graph):
+    conv = RGATConv(F, D, R, heads=2, num_nodes=N).eval()
+    x, prepared = features(torch.float32), graph.prepare()
+    shapes = [[Dim.AUTO] * leaf.dim() for leaf in (x, *pytree.tree_leaves(prepared))]
+    program = torch.export.export(conv, (x, prepared), dynamic_shapes=(shapes[0], shapes[1:]))
+    other = random_graph(N, 30, R, seed=5).prepare()
+    torch.testing.assert_close(program.module()(x, other), conv(x, other))

@@ -28,9 +28,9 @@ def chosen(open_data):
     """A fit whose candidates have these scores, whatever they learn."""
     scores = {("both", "RGCN"): 0.9, ("both", "additive ARGAT"): 0.95}
 
-    def cross_validate(self, config, step):
+    def cross_validate(self, config, stages):
         kind = "both" if config.get("identity") else "identity" if self.data.x is None else "features"
-        points, logits = original(self, config, step)
+        points, logits = original(self, config, stages)
         score = scores.get((kind, config["model"]), 0.8)
         return [dataclasses.replace(point, valid_metric=score) for point in points], logits
 
@@ -87,7 +87,7 @@ def test_options_and_large_graphs_leave_no_choice(open_data, monkeypatch):
 
 
 def test_a_candidate_that_diverges_is_left_out(open_data):
-    def score_of(kind, config, step):
+    def score_of(kind, config, number):
         if config["model"] == "RGCN":
             raise ValueError("diverged")
         return 0.5, 1.0
@@ -102,7 +102,9 @@ def test_a_candidate_that_diverges_is_left_out(open_data):
 
 def test_equal_scores_are_decided_by_the_loss(open_data):
     losses = {"RGCN": 0.5, "additive ARGAT": 0.4}
-    found = choose({"identity": open_data}, {}, list(losses), lambda kind, config, step: (0.9, losses[config["model"]]))
+    found = choose(
+        {"identity": open_data}, {}, list(losses), lambda kind, config, number: (0.9, losses[config["model"]])
+    )
     assert found.config["model"] == "additive ARGAT"
 
 
@@ -118,8 +120,8 @@ def test_words_of_the_features_option():
 
 
 def test_a_fit_that_was_interrupted_between_candidates_repeats_none(open_data, tmp_path):
-    def crash(step, share):
-        if step.startswith("candidate 3"):
+    def crash(step):
+        if step.text.startswith("3 of 3"):
             raise KeyboardInterrupt
 
     options = {"model": "RGCN", **QUICK}
@@ -127,8 +129,10 @@ def test_a_fit_that_was_interrupted_between_candidates_repeats_none(open_data, t
     with pytest.raises(KeyboardInterrupt):
         rgat.fit(open_data, checkpoint=tmp_path, progress=crash, **options)
     steps = []
-    resumed = rgat.fit(open_data, checkpoint=tmp_path, progress=lambda step, share: steps.append(step), **options)
-    assert not any(step.startswith(("candidate 1", "candidate 2")) for step in steps)
+    resumed = rgat.fit(open_data, checkpoint=tmp_path, progress=steps.append, **options)
+    told = [step.text for step in steps if step.stage == "choice"]
+    assert [text for text in told if "epoch" in text]
+    assert all(text.startswith("3 of 3") for text in told if "epoch" in text)
     assert resumed.report == whole.report
     assert torch.equal(resumed.logits, whole.logits)
 

@@ -1,5 +1,7 @@
 import dataclasses
+import itertools
 import json
+import math
 
 import pytest
 import torch
@@ -116,16 +118,19 @@ def test_an_edge_that_the_model_ignores_comes_first():
     assert all(abs(first.log_odds) < abs(first.choice) for first in ignored)
 
 
-def test_an_equal_share_for_each_edge_is_constant_attention():
+@pytest.mark.parametrize(
+    "more", [{}, {"residual": True, "layer_norm": True}, {"jumping_knowledge": True, "residual": True}]
+)
+def test_an_equal_share_for_each_edge_is_constant_attention(more):
     graph = random_graph(9, 30, 3)
     for options in ({}, {"heads": 2, "scope": ["within", "across"]}, {"score": "multiplicative", "head_merge": "mean"}):
         conv, x = RGATConv(5, 4, 3, **options), torch.randn(9, 5)
         out, (_, attention) = conv(x, graph, return_attention_weights=True)
         assert torch.allclose(conv.combine(x, graph, attention), out, atol=1e-6)
     calibration = Calibration(torch.ones(()), torch.zeros(3))
-    model = NodeClassifier(5, 3, 3, layer="rgcn")
+    model = NodeClassifier(5, 3, 3, layer="rgcn", **more)
     assert torch.equal(logits_at_equal_share(Ensemble([model], {}, calibration, {}), x, graph, 0)[0], model(x, graph))
-    model = NodeClassifier(5, 3, 3).eval()
+    model = NodeClassifier(5, 3, 3, **more).eval()
     pair = RelationalGraph(torch.tensor([[0, 1], [2, 2]]), torch.tensor([0, 0]), num_nodes=9, num_relations=3)
     expected = model(x, pair, constant_attention=True)
     logits = logits_at_equal_share(Ensemble([model], {}, calibration, {}), x, pair, 1)
@@ -148,14 +153,62 @@ def test_effects_of_relations_are_given_in_log_odds_too(node_model):
     assert max(map(abs, ranked.log_odds.values())) > 10 * max(map(abs, ranked.effect.values())) > 0
 
 
-def test_models_of_another_depth_are_not_explained(node_data):
-    predictor = rgat.fit(node_data, max_epochs=1, patience=1, comparison=False, num_layers=3)
-    with pytest.raises(ValueError, match="an explanation must be of a model of two layers, got one of 3"):
-        predictor.explain(PERSON)
+@pytest.mark.parametrize("num_layers", [1, 2, 3])
+def test_the_flow_of_attention_is_the_sum_over_all_walks(num_layers):
+    torch.manual_seed(0)
+    graph = random_graph(5, 12, 2).with_self_loops()
+    edges, end = list(zip(*graph.edge_index.tolist(), strict=True)), 3
+    layers = [torch.rand(graph.num_edges).double() for _ in range(num_layers)]
+    credit, own = torch.zeros(graph.num_edges).double(), torch.zeros(graph.num_nodes).double()
+    count = 0
+    for walk in itertools.product(range(len(edges)), repeat=num_layers):
+        steps = itertools.pairwise(walk)
+        if edges[walk[-1]][1] != end or any(edges[one][1] != edges[two][0] for one, two in steps):
+            continue
+        count += 1
+        weight = math.prod(float(layer[edge]) for layer, edge in zip(layers, walk, strict=True))
+        first = next((edge for edge in walk if edges[edge][0] != edges[edge][1]), None)
+        if first is None:
+            own[end] += weight
+        else:
+            credit[first] += weight
+    shares, total = flow([layers], graph, torch.tensor([end])), credit.sum() + own.sum()
+    assert count > num_layers
+    torch.testing.assert_close(shares.edges, credit / total)
+    torch.testing.assert_close(shares.own, own / total)
 
 
-def test_a_model_with_embeddings_is_explained(node_data):
-    predictor = rgat.fit(node_data, max_epochs=1, patience=1, comparison=False, embedding_channels=8)
+@pytest.mark.parametrize("options", [{"num_layers": 1}, {"num_layers": 3, "heads": 2}, {"num_layers": 4}])
+def test_models_of_any_depth_are_explained(node_data, options):
+    predictor = rgat.fit(node_data, max_epochs=2, patience=2, comparison=False, **options)
+    node, layers = predictor.find(PERSON), options["num_layers"]
+    explanation = predictor.explain(PERSON, top=4)
+    field = node_data.graph.receptive_fields(torch.tensor([node]), layers)[0]
+    assert explanation.num_edges == field.num_edges
+    assert sum(explanation.relations.values()) + explanation.own == pytest.approx(1)
+    (attentions,) = layer_attention(predictor, None, field.prepare())
+    assert len(attentions) == layers
+    reason = next(each for each in explanation.reasons if abs(each.effect) > 1e-6)
+    removed = (predictor.find(reason.source), predictor.find(reason.target))
+    base = [node_data.relation_names[relation] for relation in node_data.base_relation]
+    name = base[node_data.relation_names.index(reason.relation)]
+    kept = [
+        base[relation] != name or (source, target) not in (removed, removed[::-1])
+        for (source, target), relation in zip(
+            node_data.graph.edge_index.t().tolist(), node_data.graph.edge_type.tolist(), strict=True
+        )
+    ]
+    logits = predictor.member_logits(None, node_data.graph.with_edges(torch.tensor(kept)))
+    after = predictor.probabilities(logits[:, node])[list(node_data.classes).index(explanation.predicted)]
+    assert float(after) - explanation.probability == pytest.approx(reason.effect, abs=1e-5)
+    assert set(predictor.explain().attention) <= set(base)
+
+
+@pytest.mark.parametrize(
+    "options", [{"embedding_channels": 8}, {"residual": True, "jumping_knowledge": True, "layer_norm": True}]
+)
+def test_a_model_with_other_options_is_explained(node_data, options):
+    predictor = rgat.fit(node_data, max_epochs=1, patience=1, comparison=False, **options)
     explanation = predictor.explain(PERSON)
     assert explanation.predicted in node_data.classes
     assert sum(explanation.relations.values()) + explanation.own == pytest.approx(1, abs=1e-4)

@@ -9,6 +9,7 @@ from rgat.data import load as load_data
 from rgat.predictor import files as own_data
 from rgat.predictor import fitting, load
 from rgat.predictor.text import comparison_rows, verdicts
+from rgat.progress import Stages
 from rgat.training.configuration import configure
 
 QUICK = {"max_epochs": 3, "patience": 3, "hidden_channels": 8}
@@ -68,8 +69,10 @@ def test_what_was_asked_for_is_kept_and_the_better_one_named(node_data, valid, o
 def test_validation_scores_are_those_of_cross_validation_or_of_the_validation_part(node_data):
     report = rgat.fit(node_data, model=WIRGAT, **QUICK).report["selection"]
     for model in (WIRGAT, "RGCN"):
-        trainer = fitting._Trainer(node_data, fitting.torch.device("cpu"), 0, lambda *_: None, None)
-        best, _ = trainer.cross_validate(configure("node", QUICK | {"model": model}), "step")
+        stages = Stages(lambda step: None, [fitting.CROSS_VALIDATION])
+        folds = fitting.make_folds(node_data, 0)
+        trainer = fitting._Trainer(node_data, folds, fitting.torch.device("cpu"), 0, stages, None)
+        best, _ = trainer.cross_validate(configure("node", QUICK | {"model": model}), stages)
         mean = sum(point.valid_metric for point in best) / 5
         assert report["scores"][model] == pytest.approx(mean)
     molecules = rgat.fit(load_data("molecules"), max_epochs=2, hidden_channels=8)

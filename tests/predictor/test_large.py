@@ -93,20 +93,48 @@ def test_a_model_is_kept_before_it_is_compared(node_data, monkeypatch, tmp_path)
 
 
 def test_what_a_fit_can_take_is_counted_before_it_begins(node_data, monkeypatch):
-    monkeypatch.setattr(estimates, "_seconds_per_epoch", lambda data, config, seed, device: 2.0)
+    seconds = {"RGCN": 1.0}
+
+    def measured(data, config, seed, device):
+        return estimates.Cost(seconds.get(config["model"], 2.0), 5.0, (2**30, 2**31), 3)
+
+    monkeypatch.setattr(estimates, "measure", measured)
+    monkeypatch.setattr(estimates, "_seconds_of_feat", lambda nodes, classes: 100.0)
+    # 6 times 150 epochs and 4 evaluations of each model, and FEAT
     assert estimates.forecast(node_data, max_epochs=150) == (
-        "time: about 1:00:00 (h:mm:ss) for cross-validation in 5 folds, the model, an RGCN to compare with; "
-        "up to 150 epochs each"
+        "time: about 0:50:40 (h:mm:ss) for cross-validation in 5 folds, the model, an RGCN to compare with; "
+        "up to 150 epochs each; memory: about 4.0 GiB"
     )
     assert estimates.forecast(node_data, comparison=False, max_epochs=1) == (
-        "time: about 0:00:12 (h:mm:ss) for cross-validation in 5 folds, the model; up to 1 epoch each"
+        "time: about 0:02:12 (h:mm:ss) for cross-validation in 5 folds, the model; up to 1 epoch each; "
+        "memory: about 4.0 GiB"
     )
-    found = estimates.forecast(load("molecules"), ensemble=3, search=4, max_epochs=1000)
+    found = estimates.forecast(load("molecules"), ensemble=2, search=4, max_epochs=1000)
     assert found.startswith(
-        "time: about 4:26:40 (h:mm:ss) for 4 configurations to try (larger ones take longer), 3 models, an RGCN"
+        "time: about 3:39:00 (h:mm:ss) for 4 configurations to try (larger ones take longer), 2 models, an RGCN"
     )
+    assert found.endswith("memory: about 3.0 GiB")
 
 
-def test_an_epoch_is_timed_on_the_data(node_data):
-    config = fitting.configure("node", QUICK)
-    assert estimates._seconds_per_epoch(fitting.make_folds(node_data, 0)[0], config, 0, "cpu") > 0
+@pytest.mark.parametrize("options", [{}, {"fanouts": [3, 3], "batch_size": 16, "embedding_channels": 4}])
+def test_a_model_is_measured_on_the_data(node_data, options):
+    config = fitting.configure("node", QUICK | options)
+    cost = estimates.measure(fitting.make_folds(node_data, 0)[0], config, 0, "cpu")
+    assert cost.epoch > 0
+    assert cost.evaluation > 0
+    assert cost.members >= 1
+    if cost.used is not None:  # the system tells
+        assert 2**26 < cost.used[0] <= cost.used[1]
+        assert cost.memory(1) == cost.used[1]
+
+
+def test_the_time_of_a_sampled_epoch_has_its_share_of_a_validation(node_data, monkeypatch):
+    clock = iter(range(0, 1000, 7))
+    monkeypatch.setattr(estimates.time, "perf_counter", lambda: float(next(clock)))
+    data = fitting.make_folds(node_data, 0)[0]
+    options = {"fanouts": [3, 3], "batch_size": 16, "embedding_channels": 4}
+    costs = [
+        estimates.measure(data, fitting.configure("node", QUICK | options | {"validate_every": every}), 0, "cpu")
+        for every in (1, 7)
+    ]
+    assert costs[0].epoch - costs[1].epoch == pytest.approx(costs[0].evaluation * 6 / 7)

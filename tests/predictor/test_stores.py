@@ -8,6 +8,7 @@ import rgat
 from rgat.data import StoreWriter, from_rdf
 from rgat.predictor import estimates
 from rgat.predictor.estimates import GraphSize, sampling_for
+from rgat.predictor.explorer import write_explorer
 
 OPTIONS = {"fanouts": [5, 5], "batch_size": 32, "max_epochs": 3, "embedding_channels": 8, "comparison": False}
 
@@ -23,21 +24,27 @@ def store(tmp_path):
     return tmp_path / "store", tmp_path / "labels.tsv"
 
 
-def test_a_graph_in_a_store_is_fitted_saved_and_explained_as_one_in_memory(store, tmp_path):
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_a_graph_in_a_store_is_fitted_saved_and_explained_as_one_in_memory(store, tmp_path, layers):
     path, labels = store
     stored, loaded = (from_rdf(path, labels, in_memory=in_memory) for in_memory in (False, True))
     assert (stored.is_stored, loaded.is_stored) == (True, False)
-    predictors = [rgat.fit(data, **OPTIONS) for data in (stored, loaded)]
+    options = OPTIONS | {"num_layers": layers, "fanouts": [5] * layers}
+    predictors = [rgat.fit(data, **options) for data in (stored, loaded)]
     first, second = (predictor.predict(["n3", "n4"]).probabilities for predictor in predictors)
     np.testing.assert_allclose(first, second, atol=1e-6)
     predictors[0].save(tmp_path / "model")
     again = rgat.load(tmp_path / "model")
     assert again.data.is_stored
     np.testing.assert_array_equal(again.predict(["n3", "n4"]).probabilities, first)
-    reasons, expected = (predictor.explain("n3").reasons for predictor in (again, predictors[1]))
-    assert {(each.relation, each.source, each.target) for each in reasons} == {
-        (each.relation, each.source, each.target) for each in expected
-    }
+    found, expected = (predictor.explain("n3", top=100) for predictor in (again, predictors[1]))
+    assert found.num_edges == expected.num_edges
+    effects, others = (
+        {(each.relation, each.source, each.target): each.effect for each in one.reasons} for one in (found, expected)
+    )
+    assert effects == pytest.approx(others, abs=1e-5)
+    with pytest.raises(ValueError, match="to write a page, the graph must be in memory, but it is in a store; leave"):
+        write_explorer(again, tmp_path / "page.html", "n3")
 
 
 def test_a_damaged_store_is_refused_before_it_is_read(store):

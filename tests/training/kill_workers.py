@@ -31,7 +31,7 @@ def work(folder):
 
     torch.set_num_threads(1)
     with_features, options, settings = CASES["sampled embeddings"]
-    with joined_processes():
+    with joined_processes(torch.device("cpu")):
         rank = processes().rank
         (folder / f"pid-{rank}").write_text(str(os.getpid()))
         data = made_up(with_features)

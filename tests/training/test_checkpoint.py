@@ -362,9 +362,10 @@ def test_a_pickle_is_never_loaded(tmp_path, monkeypatch):
 
 
 def test_a_missing_library_is_one_sentence(tmp_path, monkeypatch):
+    save_checkpoint(tmp_path, TENSORS, {})
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)
     with pytest.raises(ImportError, match="checkpoints need safetensors; install it with `pip install safetensors`"):
-        save_checkpoint(tmp_path, TENSORS, {})
+        load_checkpoint(tmp_path)
 
 
 class Kind(enum.Enum):

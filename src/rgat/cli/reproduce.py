@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +13,7 @@ from typer import Option
 
 from rgat.cli.baseline import run_and_print
 from rgat.cli.options import OptionalDataName, Workers, grouped, required_data
-from rgat.cli.printing import count_bar, print_line, print_table
+from rgat.cli.printing import print_line, print_table, show_records, show_stages
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,9 @@ class ExecutionOptions:
         str | None, Option(metavar="HOST:PORT", help="Address of a Ray cluster.  [default: start Ray on this machine]")
     ] = None
     device: Annotated[str, Option(metavar="NAME", help="cpu or cuda.")] = "cpu"
+    processes_per_run: Annotated[
+        int, Option(min=1, metavar="K", help="With ray, workers that train each node classifier together.")
+    ] = 1
 
 
 @dataclass(frozen=True)
@@ -124,12 +128,15 @@ def run_plan(
     from rgat.experiments.prepared import write_prepared
     from rgat.experiments.protocol import open_protocol, read_request, run_protocol
 
-    protocol = open_protocol((read_request(files.config) if files.config else {}) | requested, files.out)
-    if files.propose:
-        print_line(f"{write_prepared(protocol, search_only)} units to do in {protocol.folder}")
-        return protocol.folder, []
-    with count_bar(protocol.request.data, "records") as show:
-        return protocol.folder, run_protocol(protocol, search_only, on_progress=show, **asdict(execution))
+    work = "trials" if search_only else "trials and runs"
+    with show_stages("reading", work, show=not files.propose) as stages:
+        stages("reading")
+        protocol = open_protocol((read_request(files.config) if files.config else {}) | requested, files.out)
+        if not files.propose:
+            show = partial(show_records, stages, work)
+            return protocol.folder, run_protocol(protocol, search_only, on_progress=show, **asdict(execution))
+    print_line(f"{write_prepared(protocol, search_only)} units to do in {protocol.folder}")
+    return protocol.folder, []
 
 
 def _rows(records: list[dict[str, Any]]) -> list[tuple[str, ...]]:

@@ -2,55 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
 from rgat.cli import printing
-from rgat.cli.options import OptionalDataName, RdfFormat, SmilesColumn, grouped
-from rgat.cli.printing import print_class_tables, print_line, print_table, step_bars
+from rgat.cli.options import GraphOptions, OptionalDataName, SmilesColumn, grouped
+from rgat.cli.printing import print_class_tables, print_line, print_table, show_stages
+
+if TYPE_CHECKING:
+    from rgat.data import GraphData, NodeData
+    from rgat.predictor.predictor import Predictor
 
 
 @dataclass(frozen=True)
 class GraphFiles:
-    """A person's own knowledge graph; the fields are named after those of `rgat.predictor.files.read`."""
+    """A person's own knowledge graph."""
 
     rdf: Annotated[
         list[Path] | None, Option(metavar="FILE", help="RDF file of your graph, repeat for several; or a store.")
     ] = None
-    labels: Annotated[Path | None, Option(metavar="FILE", help="TSV or CSV of nodes and their classes.")] = None
-    valid_labels: Annotated[
-        Path | None, Option(metavar="FILE", help="Labels of the validation part; --labels are then for training.")
-    ] = None
-    test_labels: Annotated[
-        Path | None, Option(metavar="FILE", help="Labels of the test part.  [default: a fifth of --labels]")
-    ] = None
-    node_column: Annotated[str | None, Option(metavar="NAME", help="Column of the nodes.  [default: first]")] = None
-    label_column: Annotated[str | None, Option(metavar="NAME", help="Column of the classes.  [default: last]")] = None
-    split_column: Annotated[str | None, Option(metavar="NAME", help="Column with the words train, valid and test.")] = (
-        None
-    )
-    label_predicate: Annotated[
-        str | None,
-        Option(metavar="IRI", help="Predicate of the classes, instead of --labels; its triples are removed."),
-    ] = None
-    drop_predicates: Annotated[
-        list[str] | None, Option("--drop", metavar="IRI", help="Predicate to leave out; repeat for several.")
-    ] = None
-    features: Annotated[
-        str | None,
-        Option(
-            metavar="LIST",
-            help="Input: auto (the best by validation), identity, types, degrees, literals, or several with commas.  "
-            "[default: auto]",
-        ),
-    ] = None
-    skip_unknown: Annotated[bool, Option("--skip-unknown", help="Drop labels of unknown nodes.")] = False
-    format: RdfFormat = None
 
 
 @dataclass(frozen=True)
@@ -138,7 +113,8 @@ def resumable(out: Path) -> Iterator[None]:
 @grouped
 def train(
     out: Annotated[Path, Option(metavar="FOLDER", help="Folder for the model.")],
-    graph: GraphFiles,
+    files: GraphFiles,
+    graph: GraphOptions,
     molecules: MoleculeFile,
     fitting: FitOptions,
     options: ModelOptions,
@@ -162,53 +138,80 @@ def train(
       rgat train aifb --out runs/aifb --hidden 16 --l2 0.0005 --resume
       torchrun --nproc-per-node 2 -m rgat train tox21 --out runs/tox21
     """
-    from rgat.data import NodeData
     from rgat.predictor import files as own_data
-    from rgat.predictor.estimates import GraphSize, forecast, sampling_for
-    from rgat.predictor.inspection import LITERAL_COLUMNS, describe, literal_rows
-    from rgat.predictor.text import choice_table, class_tables, comparison_rows, contribution_table, performance
+    from rgat.predictor.fitting import stage_names
     from rgat.training.configuration import check_options
-    from rgat.training.distributed import joined_processes, processes
+    from rgat.training.distributed import connection, joined_processes, processes
+
+    configuration = _configuration(options, config, option or ())
+    check_options(configuration, "node" if files.rdf else "graph" if molecules.smiles else None)
+    if files.rdf and not molecules.smiles:
+        own_data.refuse_batch_size(configuration)  # before files are read
+    thresholds = own_data.read_thresholds(molecules.thresholds or ())
+    given = asdict(files) | graph.arguments() | asdict(molecules) | {"thresholds": thresholds, "seed": fitting.seed}
+    given["features"], with_identity = own_data.read_features(graph.features, bool(files.rdf))
+    configuration |= {"identity": True} if with_identity else {}
+    asked_device = None if fitting.device is None else own_data.read_device(fitting.device)
+    with own_data.held_folder(out, resume), joined_processes(asked_device) as device, resumable(out):
+        printing.console.quiet = processes().rank > 0  # all processes run the same fit, and one prints
+        if processes().number > 1:
+            print_line(connection(device))
+        if resume:
+            configuration |= own_data.resumed_sampling(out, configuration)
+        given["in_memory"] = own_data.loads(files.rdf, configuration, device)
+        has_choice = molecules.smiles is None and ("model" not in configuration or given["features"] == "auto")
+        fit_stages = stage_names(fitting.search, molecules.smiles is None, fitting.comparison, has_choice)
+        with show_stages("reading", "estimate", *fit_stages, "saving") as stages:
+            stages("reading")
+            read = own_data.read(data, progress=stages, **given)
+            asked = asdict(fitting) | {"device": device} | configuration
+            stages("estimate")
+            asked |= _print_estimates(read, **asked)
+            predictor = own_data.train(read, out, stages, **asked)
+    _print_results(predictor)
+    print_line(f"The model is in {out}; use it with `rgat predict {out}`.")
+
+
+def _configuration(options: ModelOptions, config: Path | None, more: Sequence[str]) -> dict[str, Any]:
+    """Return the options of model and training that are given, those of the command line last."""
+    from rgat.predictor import files as own_data
 
     flags = asdict(options) | {"fanouts": None if options.fanouts is None else own_data.read_fanouts(options.fanouts)}
     flags["kernel_l2_1"] = flags["kernel_l2_2"] = flags.pop("kernel_l2")
-    configuration = own_data.given_options(config, option or (), **flags)
-    files = asdict(graph) | asdict(molecules)
-    files["drop_predicates"] = graph.drop_predicates or ()
-    files["features"], with_identity = own_data.read_features(graph.features, bool(graph.rdf))
-    configuration |= {"identity": True} if with_identity else {}
-    files["thresholds"] = own_data.read_thresholds(molecules.thresholds or ())
-    check_options(configuration, "node" if graph.rdf else "graph" if molecules.smiles else None)
-    if graph.rdf and not molecules.smiles:
-        own_data.refuse_batch_size(configuration)  # before files are read
-    with own_data.held_folder(out, resume), joined_processes() as own_device, resumable(out):
-        printing.console.quiet = processes().rank > 0  # all processes run the same fit, and one prints
-        device = own_device if fitting.device is None else own_data.read_device(fitting.device)
-        if resume:
-            configuration |= own_data.resumed_sampling(out, configuration)
-        in_memory = own_data.loads(graph.rdf, configuration, device)
-        read = own_data.read(data, seed=fitting.seed, in_memory=in_memory, **files)
-        if isinstance(read, NodeData):
-            own_data.refuse_batch_size(configuration)
-            size = GraphSize(read.graph.num_nodes, read.graph.num_edges, read.x is not None)
-            sampling, reason = sampling_for(size, configuration, read.is_stored, device)
-            configuration |= sampling
-            if reason is not None:
-                print_line(reason)
-        for line in describe(read):
-            print_line(line)
-        if rows := literal_rows(read):
-            print_line("literals:")
-            print_table(LITERAL_COLUMNS, rows, text_columns=2)
-        asked = asdict(fitting) | {"device": device} | configuration
-        print_line(forecast(read, **asked))
-        with step_bars() as progress:
-            predictor = own_data.train(read, out, progress=progress, **asked)
+    return own_data.given_options(config, more, **flags)
+
+
+def _print_estimates(data: NodeData | GraphData, **asked: Any) -> dict[str, Any]:
+    """Print what the data are and how long a fit takes; return options that make it fit into memory."""
+    from rgat.data import NodeData
+    from rgat.predictor.estimates import GraphSize, forecast, sampling_for
+    from rgat.predictor.files import refuse_batch_size
+    from rgat.predictor.inspection import LITERAL_COLUMNS, describe, literal_rows
+
+    sampling: dict[str, Any] = {}
+    if isinstance(data, NodeData):
+        refuse_batch_size(asked)
+        size = GraphSize(data.graph.num_nodes, data.graph.num_edges, data.x is not None)
+        sampling, reason = sampling_for(size, asked, data.is_stored, asked["device"])
+        if reason is not None:
+            print_line(reason)
+    for line in describe(data):
+        print_line(line)
+    if rows := literal_rows(data):
+        print_line("literals:")
+        print_table(LITERAL_COLUMNS, rows, text_columns=2)
+    print_line(forecast(data, **asked | sampling))
+    return sampling
+
+
+def _print_results(predictor: Predictor) -> None:
+    from rgat.predictor.text import choice_table, class_tables, comparison_rows, contribution_table, performance
+
     for title, columns, rows, texts in (*choice_table(predictor), *contribution_table(predictor)):
         print_line(title)
         print_table(columns, rows, texts)
     rows, notes = comparison_rows(predictor)
     print_table((f"{predictor.report['metric']}, %", "train", "test"), rows)
     print_class_tables(class_tables(predictor))
-    for line in (*performance(predictor), *notes, f"The model is in {out}; use it with `rgat predict {out}`."):
+    for line in (*performance(predictor), *notes):
         print_line(line)

@@ -11,15 +11,17 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import torch
 
 from rgat.checks import check_count, check_word
-from rgat.experiments.folds import FoldedData, decode, encode
+from rgat.data import GraphData
+from rgat.experiments.folds import FoldedData, encode
+from rgat.experiments.joint import run_groups
 from rgat.experiments.records import Record, record_name
-from rgat.experiments.units import Unit, group_by_stack, train_units
+from rgat.experiments.units import Unit, group_by_stack, run_encoded, train_units
 from rgat.workers import WorkerPool
 
 EXECUTORS = ("local", "processes", "ray")
@@ -34,9 +36,17 @@ Execute = Callable[[Sequence[Unit]], Iterator[Record]]
 
 @contextmanager
 def open_executor(
-    executor: str, data: FoldedData, workers: int | None = None, address: str | None = None, device: str = "cpu"
+    executor: str,
+    data: FoldedData,
+    workers: int | None = None,
+    address: str | None = None,
+    device: str = "cpu",
+    processes_per_run: int = 1,
 ) -> Iterator[Execute]:
-    """Yield a function that runs units and yields their records; its workers end with the block."""
+    """Yield a function that runs units and yields their records; its workers end with the block.
+
+    With ``processes_per_run``, so many workers of a Ray cluster train each node classifier together.
+    """
     check_word("executor", executor, EXECUTORS)
     check_word("device", device.partition(":")[0], ("cpu", "cuda"))
     # The devices of a cluster are not known here.
@@ -46,22 +56,19 @@ def open_executor(
         check_count("workers", workers)
     if address is not None and executor != "ray":
         raise ValueError(f'`address` must be left out with the executor "{executor}"; or ask for "ray"')
+    check_count("processes_per_run", processes_per_run)
+    if processes_per_run > 1 and executor != "ray":
+        raise ValueError(f'`processes_per_run` must be 1 with the executor "{executor}"; or ask for "ray"')
+    if processes_per_run > 1 and isinstance(data.data, GraphData):
+        raise ValueError("`processes_per_run` must be 1 for graphs; several processes train one node classifier")
     if executor == "local":
         yield lambda units: train_units(units, data, device)
     elif executor == "processes":
         with _process_executor(encode(data), device, workers or os.cpu_count() or 1) as execute:
             yield execute
     else:
-        with _ray_executor(encode(data), device, workers, address) as execute:
+        with _ray_executor(encode(data), device, workers, address, processes_per_run) as execute:
             yield execute
-
-
-_decode = lru_cache(maxsize=1)(decode)  # a worker gets the same data with each stack
-
-
-def _run_stack(group: Sequence[Unit], content: bytes, device: str) -> list[Record]:
-    """Run the units of one stack in a worker."""
-    return list(train_units(group, _decode(content), device))
 
 
 _worker: dict[str, Any] = {}  # the content and device that this worker process was started with
@@ -72,7 +79,7 @@ def _start_worker(content: bytes, device: str) -> None:
 
 
 def _run_stack_in_process(group: Sequence[Unit]) -> list[Record]:
-    return _run_stack(group, **_worker)
+    return run_encoded(group, **_worker)
 
 
 @contextmanager
@@ -119,7 +126,9 @@ def _process_executor(content: bytes, device: str, workers: int) -> Iterator[Exe
 
 
 @contextmanager
-def _ray_executor(content: bytes, device: str, workers: int | None, address: str | None) -> Iterator[Execute]:
+def _ray_executor(
+    content: bytes, device: str, workers: int | None, address: str | None, processes_per_run: int
+) -> Iterator[Execute]:
     """Yield a function that runs units as Ray tasks; Ray itself repeats those of a lost worker or node."""
     try:
         import ray
@@ -130,16 +139,24 @@ def _ray_executor(content: bytes, device: str, workers: int | None, address: str
     _connect(ray, address, workers)
     try:
         data = ray.put(content)
-        task = ray.remote(num_cpus=1, num_gpus=int(device != "cpu"), max_retries=RETRIES)(_run_stack)
+        task = ray.remote(num_cpus=1, num_gpus=int(device != "cpu"), max_retries=RETRIES)(run_encoded)
 
-        def execute(units: Sequence[Unit]) -> Iterator[Record]:
-            waiting = [task.remote(group, data, device) for group in group_by_stack(units)]
+        def run_alone(groups: Sequence[Sequence[Unit]]) -> Iterator[list[Record]]:
+            waiting = [task.remote(group, data, device) for group in groups]
             while waiting:
                 finished, waiting = ray.wait(waiting, num_returns=1)
-                try:
-                    yield from ray.get(finished[0])
-                except ray.exceptions.RaySystemError as error:
-                    raise ValueError(f"Ray must run each unit, got one whose workers were lost: {error}") from error
+                yield ray.get(finished[0])
+
+        def execute(units: Sequence[Unit]) -> Iterator[Record]:
+            groups = group_by_stack(units)
+            together = processes_per_run > 1
+            try:
+                for records in (
+                    run_groups(groups, data, device, processes_per_run, RETRIES) if together else run_alone(groups)
+                ):
+                    yield from records
+            except (ray.exceptions.RaySystemError, ray.exceptions.RayActorError) as error:
+                raise ValueError(f"Ray must run each unit, got one whose workers were lost: {error}") from error
 
         yield execute
     finally:

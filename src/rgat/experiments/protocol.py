@@ -328,7 +328,8 @@ def run_protocol(
     workers: int | None = None,
     address: str | None = None,
     device: str = "cpu",
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: Callable[[int, int, Record | None], None] | None = None,
+    processes_per_run: int = 1,
 ) -> list[Record]:
     """Run all remaining units, write each record when it is complete, and return all records.
 
@@ -339,21 +340,22 @@ def run_protocol(
         workers: number of processes; by default one per core.
         address: address of a Ray cluster; by default Ray is started on this machine.
         device: "cpu" or "cuda".
-        on_progress: called with the number of existing records and of all records.
+        on_progress: called with the number of existing records, that of all records, and the new one if there is one.
+        processes_per_run: number of workers of a Ray cluster that train each node classifier together.
     """
     records, request = protocol.records(), protocol.request
     num_runs = 0 if search_only else request.seeds * len(protocol.folded.splits)
     total = len(request.models) * (request.trials + num_runs)
 
-    def report_progress() -> None:
+    def report_progress(new: Record | None = None) -> None:
         if on_progress is not None:
-            on_progress(sum(not search_only or record["kind"] == "trial" for record in records), total)
+            on_progress(sum(not search_only or record["kind"] == "trial" for record in records), total, new)
 
     report_progress()
-    with open_executor(executor, protocol.folded, workers, address, device) as execute:
+    with open_executor(executor, protocol.folded, workers, address, device, processes_per_run) as execute:
         while units := next_units(protocol, records, search_only):
             for record in execute(units):
                 path = write_record(protocol.folder, record)
                 records.append(read_record(path))  # as a later call would read it
-                report_progress()
+                report_progress(record)
     return sorted(records, key=lambda record: (request.models.index(record["model"]), record_name(record)))

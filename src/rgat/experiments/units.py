@@ -10,20 +10,22 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rgat.data import GraphData, NodeData
+from rgat.data import MISSING, GraphData, NodeData
 from rgat.data.dataset import PARTS
-from rgat.experiments.folds import FoldedData
+from rgat.experiments.folds import FoldedData, decode
 from rgat.experiments.records import Record, environment, pack_array, rounded
 from rgat.experiments.variants import build_variant
 from rgat.training import Result, fit_many, graph_logits, roc_auc_per_task
 from rgat.training.capture import training_on
 from rgat.training.configuration import split_config
+from rgat.training.metric import confusion_matrix, score_classes
 from rgat.training.task import node_logits
 
 Unit = dict[str, Any]
@@ -63,6 +65,14 @@ def train_units(units: Iterable[Unit], data: FoldedData, device: str = "cpu") ->
         seconds = (time.perf_counter() - started) / len(group)
         for unit, result in zip(group, results, strict=True):
             yield complete_record(unit, result, seconds, device)
+
+
+_decode = lru_cache(maxsize=1)(decode)  # a worker gets the same data with each stack
+
+
+def run_encoded(group: Sequence[Unit], content: bytes, device: str) -> list[Record]:
+    """Run the units of one stack in a worker; the content is that of :func:`rgat.experiments.folds.encode`."""
+    return list(train_units(group, _decode(content), device))
 
 
 def failure(error: Exception) -> dict[str, Any]:
@@ -155,12 +165,16 @@ def score_entries(
     scores: Mapping[str, float] | None,
     prefix: str = "",
 ) -> dict[str, Any]:
-    """Return scores, test outputs and the ROC-AUC of each task as a record has them; null without logits.
+    """Return scores, test outputs and the scores of each task or class as a record has them; null without logits.
 
     Logits and scores are given by part. The prefix is "constant_" for the evaluation with constant attention.
     """
     outputs = None if logits is None else {"test": pack_array(logits["test"].numpy())}
     entries: dict[str, Any] = {f"{prefix}scores": scores, f"{prefix}outputs": outputs}
+    if isinstance(data, NodeData) and logits is not None and not prefix:
+        known = data.labels[data.test] != MISSING
+        labels, predicted = data.labels[data.test][known], logits["test"].argmax(-1)[known]
+        entries["class_scores"] = {"test": score_classes(confusion_matrix(labels, predicted, len(data.classes)))}
     if isinstance(data, GraphData):
         entries[f"{prefix}task_scores"] = (
             None

@@ -182,27 +182,40 @@ def find_rows(held: Tensor, rows: Rows, graph: RelationalGraph, num_inputs: int,
     def keys() -> Tensor:
         nodes = rows.node.long() if graph.node_ids is None else graph.node_ids.index_select(0, rows.node)
         keys = rows.relation.long() * num_inputs + nodes
-        return torch.where(nodes < num_inputs, keys, -1) if or_zero else keys
+        if or_zero:
+            keys = torch.where(nodes < num_inputs, keys, _ABSENT)
+        return keys if graph.padding is None else torch.where(graph.padding[rows.node], _ABSENT, keys)
 
+    padded = graph.padding is not None
     if torch.compiler.is_compiling():
-        return ops.Places(*_find_rows(held, keys()))
+        return ops.Places(*_find_rows(held, keys(), padded))
     known: dict[int, tuple[weakref.ref[Tensor], int, ops.Places]]  # by layer
     known = cache.kept_with(rows.node).setdefault("places", {})
     version, entry = -1 if held.is_inference() else held._version, known.get(id(held))
     if entry is None or entry[0]() is not held or entry[1] != version:
         with outside():
-            places = ops.Places(*_find_rows(held, keys(), or_zero))
+            places = ops.Places(*_find_rows(held, keys(), padded, or_zero))
         for number in [number for number, (other, _, _) in known.items() if other() is None]:
             known.pop(number, None)
         entry = known[id(held)] = (weakref.ref(held), version, places)
     return entry[2]
 
 
+_ABSENT = -1  # the key of a row of no node that the layer knows
+
+
 @torch.library.custom_op("rgat::find_rows", mutates_args=())
-def _find_rows(held: Tensor, keys: Tensor, or_zero: bool = False) -> tuple[Tensor, Tensor]:
-    """Return the places of ``keys`` among the sorted ``held``, and back; an operator, to check in compiled code too."""
+def _find_rows(held: Tensor, keys: Tensor, padded: bool, or_zero: bool = False) -> tuple[Tensor, Tensor]:
+    """Return the places of ``keys`` among the sorted ``held``, and back; an operator, to check in compiled code too.
+
+    With ``padded``, absent keys are those of padding: these read the first place, and no place leads back to them.
+    """
     places = torch.searchsorted(held, keys)
     number, size = torch.arange(len(keys), dtype=torch.int32, device=keys.device), len(held)
+    if padded:
+        back = number.new_full((size + 1,), -1)
+        back.index_copy_(0, torch.where(keys == _ABSENT, size, places.clamp(max=size)), number)
+        return places.int(), back[:-1].clone()
     found: Any = slice(None)
     if may_read_values():
         is_missing = torch.ones_like(keys, dtype=torch.bool)
@@ -227,7 +240,7 @@ def _find_rows(held: Tensor, keys: Tensor, or_zero: bool = False) -> tuple[Tenso
 
 
 @_find_rows.register_fake
-def _(held: Tensor, keys: Tensor, or_zero: bool = False) -> tuple[Tensor, Tensor]:
+def _(held: Tensor, keys: Tensor, padded: bool, or_zero: bool = False) -> tuple[Tensor, Tensor]:
     return keys.new_empty(keys.shape, dtype=torch.int32), held.new_empty(held.shape, dtype=torch.int32)
 
 

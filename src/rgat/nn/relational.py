@@ -201,13 +201,30 @@ class RelationalConv(nn.Module):
         for number, kernel in enumerate(kernels):
             if isinstance(kernel, RowKernel):
                 assert self.rows is not None
-                kernels[number] = RowsOfGraph(
-                    kernel, self.rows, graph, self.row_ends, or_zero=kernel is not self.kernel
-                )
+                kernels[number] = RowsOfGraph(kernel, self.rows, graph, self.row_ends, or_zero=number == 1)
         across = [word == "across" for word in self.scope] * (self.members or 1)
         slope = None if scores is None or scores.score_kernels is not None else scores.negative_slope
         attention = ops.Attention(across, slope, *self._dropout_rates)
         return ops.LayerCall(inputs, kernels[0], scores, graph, attention, node_kernel=kernels[1])
+
+    def logits_and_values(
+        self, x: Tensor | FeatureRows | None, graph: RelationalGraph, constant_attention: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Return the logits of the sorted edges ``[E, S * H]`` and the values of the source rows ``[U, S * H, D]``.
+
+        The output is what `finish` makes of the sums of values that a softmax of these logits weights; no dropout.
+        """
+        scores = None if constant_attention else self._scores_of(graph)
+        return ops.logits_and_values(self._call(self._check_input(x, graph), scores, graph))
+
+    def _scores_of(self, graph: RelationalGraph) -> ops.Scores | None:
+        """Return what the logits of a graph's edges are made of; None: attention is constant."""
+        return None
+
+    def finish(self, out: Tensor) -> Tensor:
+        """Merge the heads of sums over the edges ``[N, S * H, D]``, and add the bias."""
+        merged = self._merge(out)
+        return merged if self.bias is None or self.head_merge != "concat" else merged + self.bias.to(merged.dtype)
 
     @property
     def _dropout_rates(self) -> tuple[float, float]:
@@ -281,9 +298,7 @@ class RelationalConv(nn.Module):
                 return ops.Inputs(x.table, x.rows)
             x = x.gathered()
         if is_compact and x is not None:
-            raise ValueError(
-                "a layer built with `graph=` alone is featureless and takes only `x=None`; pass `num_nodes=` too"
-            )
+            raise ValueError("a layer with `graph=` alone is featureless and takes only `x=None`; add `num_nodes=`")
         if x is None:
             _check_nodes("without features, `in_channels`", "in_channels", self.in_channels, graph)
             return ops.Inputs(None, None if is_compact else graph.node_ids)

@@ -53,7 +53,8 @@ class RGATConv(RelationalConv):
         out_channels: :math:`D`, per head.
         num_relations: :math:`R`.
         heads: number of heads :math:`H`.
-        scope: "within" or "across", or one of these words per head.
+        scope: "within" or "across", or one of these words per head; "mixed" is "within" for the first half of the heads
+            and "across" for the others.
         score: "additive", "multiplicative" or "dynamic".
         attention_channels: :math:`A`; by default 1 for the additive score (which allows nothing else) and
             ``out_channels`` for the others.
@@ -194,6 +195,9 @@ class RGATConv(RelationalConv):
         edge_kernels = None if self.edge_kernel is None else join_members(self.edge_kernel, 3)
         return ops.Scores(self.attention_kernel.compose(), self.score_kernel, slope, edge_attr, edge_kernels)
 
+    def _scores_of(self, graph: RelationalGraph) -> ops.Scores:
+        return self._scores(self._check_edge_attr(graph.edge_attr, graph))
+
     def combine(self, x: Tensor | FeatureRows | None, graph: RelationalGraph, attention: Tensor) -> Tensor:
         """Return the output with a given attention ``[E, H]``, in the caller's order of edges; without dropout."""
         s = graph.structure
@@ -201,8 +205,7 @@ class RGATConv(RelationalConv):
         messages = values.index_select(0, s.source_row)
         messages = messages * attention.index_select(0, s.order.long()).unsqueeze(-1)
         out = messages.new_zeros(graph.num_targets, *messages.shape[1:]).index_add_(0, s.target, messages)
-        merged = self._merge(out)
-        return merged if self.bias is None or self.head_merge != "concat" else merged + self.bias.to(merged.dtype)
+        return self.finish(out)
 
     def _check_edge_attr(self, edge_attr: Tensor | None, graph: RelationalGraph) -> Tensor | None:
         """Return the edge features in the layer's dtype, if it takes any."""
@@ -228,6 +231,10 @@ class RGATConv(RelationalConv):
 
 
 def _scope_per_head(scope: str | Sequence[str], heads: int) -> tuple[str, ...]:
+    if scope == "mixed":
+        if heads % 2:
+            raise ValueError(f'`scope="mixed"` needs an even number of heads, half of them of each scope, got {heads}')
+        scope = ["within"] * (heads // 2) + ["across"] * (heads // 2)
     words = tuple(scope) if isinstance(scope, Sequence) and not isinstance(scope, str) else (scope,) * heads
     for word in words:
         check_word("scope", word, SCOPES)

@@ -5,7 +5,7 @@ from rgat.ops.backend import Attention, Call, Inputs, LayerCall, Places, Scores,
 from rgat.ops.bases import spread
 from rgat.ops.dispatch import active_backend, backend, requested_backend, why_not
 from rgat.ops.dropout import count_call, member_rates
-from rgat.ops.layer import compute_layer, row_values
+from rgat.ops.layer import compute_layer, logits_and_values, row_values
 from rgat.ops.planner import Plan, Sizes, can_aggregate, make_plan
 from rgat.ops.projection import look_up, project
 from rgat.ops.reference import relational_attention
@@ -27,6 +27,7 @@ __all__ = [
     "compute_layer",
     "convolve",
     "count_call",
+    "logits_and_values",
     "look_up",
     "make_plan",
     "member_rates",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import leaky_relu
 
 from rgat.ops import reference
 from rgat.ops.attention import attend, convolve, dynamic_logits
@@ -50,16 +51,8 @@ def _attend_to_values(
     if scores is None:
         (values,) = row_values(call, s.sources)
         return attend(values, None, None, None, shared)
-    query_kernel, key_kernel = scores.kernels.chunk(2, dim=2)
-    # Logits go through an exponential and cost little: they stay in the parameters' precision under autocast.
-    dtype = scores.kernels.dtype
-    if call.node_kernel is not None and call.inputs.x is not None:
-        values, queries = _values_and_queries(call, query_kernel, s)
-    else:
-        values, targets = row_values(call, s.sources, s.targets)
-        queries = project(targets.to(dtype), query_kernel, s.targets, one_to_one=True)
+    values, queries, keys = _rows_of_edges(call, s, scores)
     with torch.autocast(values.device.type, enabled=False):
-        keys = project(values.to(dtype), key_kernel, s.sources, one_to_one=True)
         if scores.score_kernels is not None:
             assert scores.negative_slope is not None
             inputs = (queries, keys, scores.score_kernels, scores.negative_slope, edge_logits, shared)
@@ -67,6 +60,46 @@ def _attend_to_values(
             # Queries and keys of zero leave the logits of the edges alone under the multiplicative score.
             queries, keys = (torch.zeros_like(rows[..., :1]) for rows in (queries, keys))
     return attend(values, queries, keys, edge_logits, shared)
+
+
+def _rows_of_edges(call: LayerCall, s: Structure, scores: Scores) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the values ``[U, H, D]``, queries ``[V, H, A]`` and keys ``[U, H, A]`` of the rows at both ends."""
+    query_kernel, key_kernel = scores.kernels.chunk(2, dim=2)
+    # Logits go through an exponential and cost little: they stay in the parameters' precision under autocast.
+    dtype = scores.kernels.dtype
+    if call.node_kernel is not None and call.inputs.x is not None:
+        values, queries = _values_and_queries(call, query_kernel, s)
+    else:
+        values, targets = row_values(call, s.sources, s.targets)
+        with torch.autocast(values.device.type, enabled=False):
+            queries = project(targets.to(dtype), query_kernel, s.targets, one_to_one=True)
+    with torch.autocast(values.device.type, enabled=False):
+        keys = project(values.to(dtype), key_kernel, s.sources, one_to_one=True)
+    return values, queries, keys
+
+
+def logits_and_values(call: LayerCall) -> tuple[Tensor, Tensor]:
+    """Return the logits of the sorted edges ``[E, H]`` and the values of the source rows ``[U, H, D]``.
+
+    A caller that sums over parts of the edges needs them; all others leave the softmax to `compute_layer`.
+    """
+    s, scores = call.graph.structure, call.scores
+    if scores is None:
+        (values,) = row_values(call, s.sources)
+        return values.new_zeros(len(s.target), values.shape[1]), values
+    values, queries, keys = _rows_of_edges(call, s, scores)
+    added = project_edges(scores.edge_attr, scores.edge_kernels, s)
+    if scores.score_kernels is not None:
+        assert scores.negative_slope is not None
+        shared = Call(s, call.attention)
+        return dynamic_logits(queries, keys, scores.score_kernels, scores.negative_slope, added, shared), values
+    query = queries.index_select(0, s.targets.by_node).index_select(0, s.group)  # [E, H, A]
+    key = keys.index_select(0, s.source_row)
+    if scores.negative_slope is None:
+        logits = (query * key).sum(-1)
+        return logits if added is None else logits + added, values
+    logits = (query + key).squeeze(-1)
+    return leaky_relu(logits if added is None else logits + added, scores.negative_slope), values
 
 
 def row_values(call: LayerCall, *ends: Rows) -> tuple[Tensor, ...]:

@@ -25,7 +25,7 @@ MOST_EDGES = 10_000_000  # of all folds of one candidate; beyond, a comparison w
 OF_FEATURES: Config = {"kernel_l2_1": 1e-2, "max_epochs": 400}
 
 Score = tuple[float, float]  # validation metric and loss
-ScoreOf = Callable[[str, Config, str], Score]  # takes an input, a configuration and the name of the step
+ScoreOf = Callable[[str, Config, int], Score]  # takes an input, a configuration and the number of the candidate
 
 
 class Choice(NamedTuple):
@@ -101,7 +101,6 @@ def choose(
         score_of: trains a candidate on the folds; raises a ValueError if it diverges.
     """
     first = FIRST if FIRST in models else models[0]
-    total = number_of(list(datas), models)
     tried: list[tuple[Score, str, Config]] = []
     rows: list[dict[str, Any]] = []
     errors: list[ValueError] = []
@@ -111,7 +110,7 @@ def choose(
         row: dict[str, Any] = {"input": kind, "model": model, "score": None, "loss": None}
         rows.append(row)
         try:
-            score, loss = score_of(kind, config, f"candidate {len(rows)} of {total}: {kind}, {model}")
+            score, loss = score_of(kind, config, len(rows))
         except ValueError as error:  # it diverged, which is no reason to stop
             errors.append(error)
             return

@@ -12,8 +12,8 @@ from rgat.data import MISSING, NodeData
 from rgat.data.rdf.features import is_type, read_vocabulary
 from rgat.graph import RelationalGraph
 from rgat.predictor.predictor import NodePredictor
+from rgat.progress import Show, Step
 from rgat.training import accuracy
-from rgat.training.run import Progress
 
 REPEATS = 5  # permutations of each predicate, whose scores are averaged
 MOST_EDGES = 500_000_000  # of all forward passes together; less than a tenth of a small training
@@ -29,7 +29,7 @@ class _Use(NamedTuple):
     relation: int | None  # of its edges
 
 
-def contributions(predictor: NodePredictor, data: NodeData, seed: int, progress: Progress) -> dict[str, Any]:
+def contributions(predictor: NodePredictor, data: NodeData, seed: int, show: Show) -> dict[str, Any]:
     """Return the score of held-out nodes and, for each predicate, the score with its facts permuted.
 
     Held-out nodes are those of the test part or, without any, of the validation part. Nothing is returned without
@@ -49,7 +49,7 @@ def contributions(predictor: NodePredictor, data: NodeData, seed: int, progress:
     for number, use in enumerate(uses):
         scores = [_score(predictor, x, graph, nodes, data.labels) for x, graph in _permuted(data, use, repeats, seed)]
         rows.append({"predicate": use.predicate, "used_as": use.used_as, "score": sum(scores) / repeats})
-        progress(STEP, (number + 1) / len(uses))
+        show(Step(STEP, (number + 1) / len(uses), STEP))
     rows.sort(key=lambda row: (row["score"], row["predicate"]))
     return {"contributions": {"part": part, "nodes": len(nodes), "score": score, "predicates": rows}}
 

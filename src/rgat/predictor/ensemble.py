@@ -109,6 +109,11 @@ class Ensemble:
     def device(self) -> torch.device:
         return next(self.members[0].parameters()).device
 
+    @property
+    def num_layers(self) -> int:
+        """Number of relational layers of each member."""
+        return len(self.members[0].convs)
+
     def to(self, device: torch.device | str) -> None:
         """Move the members to a device, in place."""
         for member in self.members:

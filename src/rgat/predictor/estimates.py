@@ -10,16 +10,20 @@ from typing import Any, NamedTuple
 
 import torch
 
+from rgat.baselines.svm import MOST_PRODUCTS
 from rgat.data import NodeData
+from rgat.data.dataset import PARTS
 from rgat.data.rdf.featurised import is_open
-from rgat.memory import free_memory
+from rgat.memory import free_memory, used_memory
 from rgat.predictor.choice import OF_FEATURES, candidates, configure_for, number_of
+from rgat.predictor.evaluation import without_attention
 from rgat.predictor.fitting import make_folds, with_validation
 from rgat.predictor.inspection import check
 from rgat.training.capture import training_on
 from rgat.training.configuration import DEFAULTS, Config, build_model, split_config
 from rgat.training.distributed import processes
 from rgat.training.loop import Data, Training, make_task
+from rgat.training.many import Job, members_that_fit
 from rgat.training.run import Run
 
 TIMED_BATCHES = 4  # of sampled training, for a forecast
@@ -81,47 +85,94 @@ def forecast(
     device: torch.device | str = "cpu",
     **options: Any,
 ) -> str:
-    """Return a sentence that says how long :func:`rgat.fit` with these arguments can take, and for which steps."""
+    """Return a sentence that says how much time and memory :func:`rgat.fit` with these arguments takes, and for what.
+
+    Two epochs of each model are trained for it, so both are measured on the data.
+    """
     check(data)
     config = configure_for(data, options)
     data = with_validation(data, config, seed)
     folds = make_folds(data, seed)
-    is_compared = comparison and processes().number == 1 and config["model"] != "RGCN"
+    is_compared = comparison and processes().number == 1
+    has_rival = is_compared and config["model"] != "RGCN"
     inputs, variants = candidates(data, options, len(folds), comparison)
     chosen = number_of(inputs, variants)
-    trained = chosen * (len(folds) or 1) if chosen else len(folds) * (1 + is_compared)
-    models = search * (len(folds) or 1) + trained + ensemble + is_compared
     steps = [
         f"{chosen} candidates of input and model{f' in {len(folds)} folds' if folds else ''}" if chosen else "",
         f"{search} configuration{'s' * (search > 1)} to try (larger ones take longer)" if search else "",
         f"cross-validation in {len(folds)} folds" if folds and not chosen else "",
         "the model" if ensemble == 1 else f"{ensemble} models",
-        "an RGCN to compare with" if is_compared else "",
+        "an RGCN to compare with" if has_rival else "",
     ]
     if isinstance(data, NodeData) and is_open(data) and inputs != ["identity"]:
-        config = OF_FEATURES | config | {"max_epochs": options.get("max_epochs", OF_FEATURES["max_epochs"])}
+        config = config | {"max_epochs": options.get("max_epochs", OF_FEATURES["max_epochs"])}
     epochs = split_config(config)[1].max_epochs
-    seconds = models * epochs * _seconds_per_epoch(folds[0] if folds else data, config, seed, device)
+    first: Data = folds[0] if folds else data
+    cost = measure(first, config, seed, device)
+    of_choice = max(chosen - 1 - has_rival, 0) * (len(folds) or 1)  # besides the model and its rival
+    seconds = (search * (len(folds) or 1) + of_choice + len(folds) + ensemble) * cost.of_model(epochs)
+    if has_rival:
+        rival = measure(first, without_attention(config), seed, device)
+        seconds += (len(folds) + 1) * rival.of_model(epochs)
+    if is_compared and isinstance(data, NodeData) and not data.is_stored:
+        seconds += _seconds_of_feat(len(data.train), len(data.classes))
     duration = timedelta(seconds=max(1, round(seconds)))
     each = f"up to {epochs} epoch{'s' * (epochs > 1)} each"
-    return f"time: about {duration} (h:mm:ss) for {', '.join(filter(None, steps))}; {each}"
+    size = cost.memory(len(folds) or ensemble)
+    memory = "" if size is None else f"; memory: about {size / 2**30:.1f} GiB"
+    return f"time: about {duration} (h:mm:ss) for {', '.join(filter(None, steps))}; {each}{memory}"
 
 
-def _seconds_per_epoch(data: Data, config: Config, seed: int, device: torch.device | str) -> float:
-    """Time the second epoch: the first also compiles kernels and prepares the data.
+def _seconds_of_feat(num_nodes: int, num_classes: int) -> float:
+    """Return the time of the FEAT baseline: five costs in five folds, and once more, as measured on one core."""
+    each = 4e-8 * num_nodes**2 if num_nodes <= MOST_PRODUCTS else 1e-6 * num_nodes * num_classes
+    return (5 * 5 + 1) * each
 
-    Of sampled training only a few batches are timed, and no validation.
+
+class Cost(NamedTuple):
+    """What training one model takes."""
+
+    epoch: float  # seconds of an epoch, with its share of a validation
+    evaluation: float  # seconds of an evaluation
+    used: tuple[int, int] | None  # bytes of the process before it, and at most; None: unknown
+    members: int  # models that are trained together where there are so many
+
+    def of_model(self, epochs: int) -> float:
+        """Return the seconds of a model: its epochs, then scores with and without attention, calibration, report."""
+        return epochs * self.epoch + 4 * self.evaluation
+
+    def memory(self, models: int) -> int | None:
+        """Return the bytes of the process while it trains so many models."""
+        if self.used is None:
+            return None
+        before, most = self.used
+        return before + max(most - before, 0) * max(1, min(models, self.members))
+
+
+def measure(data: Data, config: Config, seed: int, device: torch.device | str) -> Cost:
+    """Train for two epochs and time the second: the first also compiles kernels and prepares the data.
+
+    Of sampled training a few batches are timed, and one validation.
     """
     options, settings = split_config(config)
-    times: list[float] = []
-    brief, share = dataclasses.replace(settings, max_epochs=2), 1.0
+    device, before = torch.device(device), used_memory(device)
+    brief, share, learned = dataclasses.replace(settings, max_epochs=2), 1.0, data
     if isinstance(data, NodeData) and settings.fanouts is not None:
         timed = data.train[: TIMED_BATCHES * settings.batch_size]
-        share, brief = len(timed) / len(data.train), dataclasses.replace(brief, patience=None)
-        data = dataclasses.replace(data, train=timed, valid=timed[:0], test=timed[:0])
+        share, learned = len(timed) / len(data.train), dataclasses.replace(data, train=timed)
+        brief = dataclasses.replace(brief, patience=None)
     model = build_model(data, seed, **options).to(device)
-    with training_on(torch.device(device)):
-        training = Training(model, model, make_task([data], brief, torch.device(device), seed), [Run(brief)], seed)
-        for _ in training.epochs():
-            times.append(time.perf_counter())
-    return (times[-1] - times[0]) / share
+    with training_on(device):
+        task = make_task([learned], brief, device, seed)
+        times = [time.perf_counter() for _ in Training(model, model, task, [Run(brief)], seed).epochs()]
+        epoch, began = (times[1] - times[0]) / share, time.perf_counter()
+        parts = ["valid"] if len(data.valid) and settings.fanouts is not None else PARTS
+        with torch.no_grad():
+            task.evaluate(model.eval(), [part for part in parts if len(getattr(data, part))])
+        evaluation = time.perf_counter() - began
+        if settings.fanouts is not None and settings.patience is not None:
+            epoch += evaluation / settings.validate_every
+        after = used_memory(device)
+    used = None if before is None or after is None else (before[0], after[1])
+    members = 1 if settings.fanouts is not None else members_that_fit(Job(model, data, settings, seed))
+    return Cost(epoch, evaluation, used, members)

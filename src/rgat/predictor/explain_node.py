@@ -1,8 +1,9 @@
 """Explain a node's prediction by attention and by effects: the change of the prediction without an edge.
 
-Attention is followed through both layers. Two layers pass a node's features along walks of two edges, each weighted by
-the product of its attention. A walk is credited to its first edge. A self-loop is no step: a walk that starts with one
-is credited to its second edge or, if both are self-loops, to the node's own input. Heads and members are averaged.
+Attention is followed through all layers. They pass a node's features along walks of one edge per layer, each weighted
+by the product of its attention. A walk is credited to its first edge. A self-loop is no step: a walk that starts with
+self-loops is credited to its first other edge or, if it has none, to the node's own input. Heads and members are
+averaged.
 """
 
 from __future__ import annotations
@@ -130,7 +131,8 @@ def explain_node(ensemble: Ensemble, data: NodeData, node: int, top: int = 20, b
     Only the edges with the most attention, or with the attention farthest from an equal share, are removed one by one.
     """
     check_word("by", by, tuple(ORDERS))
-    graph = data.graph.receptive_fields(torch.tensor([node]))[0].prepare()  # once, for all forward passes
+    fields = data.graph.receptive_fields(torch.tensor([node]), ensemble.num_layers)
+    graph = fields[0].prepare()  # once, for all forward passes
     attention, equal = (
         flow(layer_attention(ensemble, data.x, graph, constant), graph, torch.tensor([node]))
         for constant in (False, True)
@@ -246,8 +248,8 @@ class Flow(NamedTuple):
 
 def layer_attention(
     ensemble: Ensemble, x: Tensor | None, graph: RelationalGraph, constant: bool = False
-) -> list[tuple[Tensor, Tensor]]:
-    """Return the attention of both layers of each member, ``[E]`` each, averaged over heads, on the CPU.
+) -> list[list[Tensor]]:
+    """Return the attention of all layers of each member, ``[E]`` each, averaged over heads, on the CPU.
 
     With ``constant``, return constant attention instead: each edge's equal share of its softmax group.
     """
@@ -255,17 +257,30 @@ def layer_attention(
     attentions = []
     with torch.no_grad():
         for model in ensemble.members:
-            first, hidden = _attend(model.convs[0], _first_input(model, x, graph), graph, constant)
-            second, _ = _attend(model.convs[1], torch.relu(model.get_submodule("norm1")(hidden)), graph, constant)
-            attentions.append((first.cpu(), second.cpu()))
+            hidden, layers = _first_input(model, x, graph), []
+            for number, conv in enumerate(model.convs, start=1):
+                attention, out = _attend(conv, _conv_input(model, number, hidden), graph, constant)
+                hidden = _layer_output(model, number, hidden, out)
+                layers.append(attention.cpu())
+            attentions.append(layers)
     return attentions
 
 
 def _first_input(model: Model, x: Tensor | None, graph: RelationalGraph) -> Tensor | None:
     """Return the input of a model's first layer: features, or learned embeddings."""
-    if len(model.convs) != 2:
-        raise ValueError(f"an explanation must be of a model of two layers, got one of {len(model.convs)}")
     return model.inputs(x, graph) if isinstance(model, NodeClassifier) else x  # type: ignore[return-value]
+
+
+def _conv_input(model: Model, number: int, x: Tensor | None) -> Tensor | None:
+    """Return what the convolution of a layer reads of the layer's input."""
+    return model.conv_input(number, x) if isinstance(model, NodeClassifier) else x  # type: ignore[return-value]
+
+
+def _layer_output(model: Model, number: int, x: Tensor | None, out: Tensor) -> Tensor:
+    """Return what follows from the input of a layer and its convolution's output: the next input, or logits."""
+    if isinstance(model, NodeClassifier):
+        return model.activate(number, out, x=x)
+    return torch.relu(model.get_submodule(f"norm{number}")(out))
 
 
 def _attend(
@@ -280,7 +295,7 @@ def _attend(
 
 
 def logits_at_equal_share(ensemble: Ensemble, x: Tensor | None, graph: RelationalGraph, edge: int) -> Tensor:
-    """Return the members' logits ``[S, N, classes]`` with one edge's attention set to its equal share, in both layers.
+    """Return the members' logits ``[S, N, classes]`` with one edge's attention set to its equal share, in all layers.
 
     The other edges of its softmax group keep their proportions. This shows the effect of an edge that the model ignores
     by giving it little attention, which removing the edge does not show.
@@ -289,12 +304,12 @@ def logits_at_equal_share(ensemble: Ensemble, x: Tensor | None, graph: Relationa
     logits = []
     with torch.no_grad():
         for model in ensemble.members:
-            hidden = torch.relu(
-                model.get_submodule("norm1")(
-                    _attend_equally(model.convs[0], _first_input(model, x, graph), graph, edge)
-                )
-            )
-            logits.append(_attend_equally(model.convs[1], hidden, graph, edge).cpu())
+            hidden = _first_input(model, x, graph)
+            for number, conv in enumerate(model.convs, start=1):
+                out = _attend_equally(conv, _conv_input(model, number, hidden), graph, edge)
+                hidden = _layer_output(model, number, hidden, out)
+            assert hidden is not None
+            logits.append(hidden.cpu())
     return torch.stack(logits)
 
 
@@ -316,19 +331,21 @@ def _attend_equally(conv: RGATConv | RGCNConv, x: Tensor | None, graph: Relation
     return conv.combine(x, graph, attention)
 
 
-def flow(attentions: Sequence[tuple[Tensor, Tensor]], graph: RelationalGraph, nodes: Tensor) -> Flow:
+def flow(attentions: Sequence[Sequence[Tensor]], graph: RelationalGraph, nodes: Tensor) -> Flow:
     """Return each edge's share of the attention that reaches ``nodes``, and the shares of their own input."""
     source, target = graph.edge_index.cpu()
     no_attention = torch.zeros(graph.num_nodes, dtype=torch.float64)
-    is_end = torch.zeros(graph.num_nodes, dtype=torch.bool).index_fill_(0, nodes, True)[target]
-    is_loop = source == target
+    is_loop, is_end = source == target, no_attention.index_fill(0, nodes, 1)
     edges, own = torch.zeros(graph.num_edges, dtype=torch.float64), no_attention.clone()
-    for first, second in attentions:
-        last = torch.where(is_end, second.double(), 0)
-        reach = no_attention.index_add(0, source, last)
-        loop = no_attention.index_add(0, target, torch.where(is_loop, first.double(), 0))
-        edges += torch.where(is_loop, 0, first.double() * reach[target])
-        edges += torch.where(is_loop, 0, last * loop[source])
-        own.index_add_(0, source, torch.where(is_loop, last * loop[source], 0))
+    for layers in attentions:
+        reach, passing = is_end, list[Tensor]()  # of walks from a layer's output, and along its edges, to `nodes`
+        for attention in reversed(layers):
+            passing.insert(0, attention.double() * reach[target])
+            reach = no_attention.index_add(0, source, passing[0])
+        looped = torch.ones_like(no_attention)  # of walks of self-loops alone, up to a layer's input
+        for attention, through in zip(layers, passing, strict=True):
+            edges += torch.where(is_loop, 0, looped[source] * through)
+            looped = looped * no_attention.index_add(0, target, torch.where(is_loop, attention.double(), 0))
+        own += looped * is_end
     total = (edges.sum() + own.sum()).clamp(min=1e-300)
     return Flow(edges / total, own / total)

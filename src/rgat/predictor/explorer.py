@@ -38,6 +38,7 @@ def write_explorer(
     path = Path(path)
     if path.suffix != ".html":
         raise ValueError(f"{path}: a page must go to a file that ends in .html")
+    predictor.refuse_stored("write a page", "leave --html out")
     labelled = (predictor.data.labels != MISSING).nonzero().squeeze(1).tolist()
     start = predictor.find(node) if node is not None else next(iter(labelled), 0)
     explanation = explanation or explain_node(predictor, predictor.data, start)
@@ -49,7 +50,8 @@ def write_explorer(
 
 def _content(predictor: NodePredictor, start: int) -> dict[str, Any]:
     data, graph, titles = predictor.data, predictor.data.graph, predictor.titles
-    attention = torch.stack([(a + b) / 2 for a, b in layer_attention(predictor, data.x, graph)]).mean(0)
+    members = layer_attention(predictor, data.x, graph)
+    attention = torch.stack([torch.stack(layers).mean(0) for layers in members]).mean(0)
     edges = _nearest(graph.edge_index, start, MAX_EDGES)
     source, target = graph.edge_index[:, edges]
     nodes = torch.unique(torch.cat([source, target, torch.tensor([start])]))

@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from operator import methodcaller
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -34,11 +35,11 @@ from rgat.predictor.predictions import PREDICTED, Predictions
 from rgat.predictor.predictor import MoleculePredictor, NodePredictor, Predictor
 from rgat.predictor.streaming import predict_file
 from rgat.predictor.words import counted
+from rgat.progress import Progress, Stages
 from rgat.training.checkpoint import NAME as CHECKPOINT
 from rgat.training.checkpoint import has_checkpoint
 from rgat.training.configuration import read_config, read_option
-from rgat.training.distributed import processes, under_torchrun
-from rgat.training.run import Progress, no_progress
+from rgat.training.distributed import under_torchrun
 
 Path_ = str | PathLike[str]
 LABELS = (
@@ -149,6 +150,7 @@ def read(
     smiles: Path_ | None = None,
     seed: int = 0,
     in_memory: bool = True,
+    progress: Progress = False,
     **options: Any,
 ) -> NodeData | GraphData:
     """Load a data set by name, or read RDF files and labels, or a table of SMILES; keep hashes of the files.
@@ -179,7 +181,8 @@ def read(
         else:
             chosen |= {"train": labels, "valid": valid_labels, "test": test_labels}
         graph, shares = list(rdf or ()), (1 - TEST_SHARE, 0.0)
-        data = from_rdf(graph, shares=shares, seed=seed, name=Path(graph[0]).name, in_memory=in_memory, **chosen)
+        chosen |= {"shares": shares, "seed": seed, "in_memory": in_memory, "progress": progress}
+        data = from_rdf(graph, name=Path(graph[0]).name, **chosen)
         graph_files = graph if store is None else [store.path / MANIFEST]  # it has checksums of all others
         files = [*graph_files, *(path for path in (labels, valid_labels, test_labels) if path is not None)]
     data.provenance["sha256"] = {Path(path).name: sha256(Path(path)) for path in files}
@@ -241,18 +244,16 @@ def read_fanouts(text: str) -> list[int]:
         raise ValueError(f'--fanouts must be numbers separated by commas, such as 20,10, got "{text}"') from error
 
 
-def train(data: NodeData | GraphData, out: Path, **asked: Any) -> Predictor:
+def train(data: NodeData | GraphData, out: Path, stages: Stages | None = None, **asked: Any) -> Predictor:
     """Fit a predictor and save it in a folder, before and after the comparison; ``asked`` are arguments of `rgat.fit`.
 
-    A training that was interrupted in this folder continues.
+    A training that was interrupted in this folder continues. The last of ``stages`` is the one that saves.
     """
-
-    def save(predictor: Predictor) -> None:
-        if processes().rank == 0:
-            predictor.save(out)
-
-    predictor = fit(data, checkpoint=out, keep=save, **asked)
-    save(predictor)
+    keep = methodcaller("save", out)  # the first process writes
+    predictor = fit(data, checkpoint=out, keep=keep, progress=stages or False, **asked)
+    if stages is not None:
+        stages(stages.names[-1])
+    keep(predictor)
     return predictor
 
 
@@ -270,7 +271,7 @@ def predict(
     smiles_column: str | None = None,
     workers: int | None = None,
     resume: bool = False,
-    progress: Progress = no_progress,
+    progress: Progress = False,
 ) -> tuple[Predictions | None, list[str]]:
     """Predict nodes or molecules; return the predictions (None if written to a file in parts), and lines to print."""
     names = read_nodes(node or (), nodes)

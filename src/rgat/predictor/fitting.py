@@ -14,6 +14,7 @@ import copy
 import dataclasses
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from rgat.predictor.evaluation import Rival, compare, evaluate, keep_best, nan_t
 from rgat.predictor.fold_results import FoldResults
 from rgat.predictor.inspection import check
 from rgat.predictor.predictor import NodePredictor, Predictor, make_predictor
+from rgat.progress import Progress, Show, Stages, shown
 from rgat.training.checkpoint import digest
 from rgat.training.configuration import (
     Config,
@@ -47,13 +49,15 @@ from rgat.training.distributed import processes
 from rgat.training.loop import Data
 from rgat.training.loss import balanced_class_weights
 from rgat.training.many import Job, bytes_needed, fit_many, members_that_fit
-from rgat.training.run import Epoch, Progress, Result, no_progress
+from rgat.training.run import Epoch, Result
 from rgat.training.search import ROUND, propose, select
 from rgat.training.task import graph_logits, node_logits
 
 NUM_FOLDS = 5
 MANY_NODES = 5_000  # training nodes: from here on a tenth of them is held out instead of cross-validation
 VALID_SHARE = 0.1
+CHOICE, SEARCH, CROSS_VALIDATION = "choice", "search", "cross-validation"  # stages
+TRAINING, EVALUATION, COMPARISON = "training", "evaluation", "comparison"
 
 
 def fit(
@@ -64,7 +68,7 @@ def fit(
     seed: int = 0,
     comparison: bool = True,
     device: torch.device | str = "cpu",
-    progress: Progress = no_progress,
+    progress: Progress = False,
     checkpoint: str | Path | None = None,
     keep: Callable[[Predictor], None] | None = None,
     **options: Any,
@@ -83,7 +87,7 @@ def fit(
             ``report``; several processes leave this out. For graphs: if one of these, an RGCN, has a higher validation
             score, it becomes the predictor, unless ``model`` is given or ``ensemble`` is above 1.
         device: where to train.
-        progress: called with the current step and its finished share, from 0 to 1.
+        progress: show the progress, or a function to call with each :class:`rgat.progress.Step`.
         checkpoint: a folder where an interrupted fit resumes. It keeps what the fit was asked for, the results of
             cross-validation until the fit is complete and, of a single model, the checkpoints of its training; a fit
             of other data or options is refused.
@@ -99,45 +103,62 @@ def fit(
     check(data)
     config = configure_for(data, options)
     data = with_validation(data, config, seed)
-    trainer = _Trainer(data, torch.device(device), seed, progress, None if checkpoint is None else Path(checkpoint))
-    trainer.fold_results.check_same_fit(config | {"seed": seed, "ensemble": ensemble, "search": search})
-    trainer, config, choice = _choose(trainer, config, options, comparison)
-    data = trainer.data
-    if search:
-        config = _search(trainer, config, options, search)
-    trained, results = trainer.train(config, ensemble, checkpoint=trainer.folder if ensemble == 1 else None)
-    predictor = make_predictor(trained, data)
-    predictor.report.update(seed=seed, ensemble=ensemble, search=search, **evaluate(predictor, data), **choice)
-    predictor.report["training"] = [_summary(result) for result in results]
-    if keep is not None:
-        keep(predictor)
-    if isinstance(data, NodeData) and isinstance(predictor, NodePredictor) and processes().number == 1:
-        predictor.report.update(contributions(predictor, data, seed, progress))
-    if comparison and processes().number == 1:
-        predictor.report["comparison"], rival = compare(data, config, seed, trainer.train_rival)
-        if rival is not None and not choice:
-            is_free = ensemble == 1 and "model" not in options
-            predictor = keep_best(predictor, rival, data, trainer.valid_score(config, results), is_free)
-    trainer.fold_results.remove()
-    return predictor
+    folder = None if checkpoint is None else Path(checkpoint)
+    folds = make_folds(data, seed)
+    has_choice = number_of(*candidates(data, options, len(folds), comparison)) > 0
+    names = stage_names(search, bool(folds), comparison, has_choice)
+    with shown(progress if processes().rank == 0 else False, names) as stages:
+        trainer = _Trainer(data, folds, torch.device(device), seed, stages, folder)
+        trainer.fold_results.check_same_fit(config | {"seed": seed, "ensemble": ensemble, "search": search})
+        trainer, config, choice = _choose(trainer, config, options, comparison)
+        data = trainer.data
+        if search:
+            config = _search(trainer, config, options, search)
+        predictor, valid = trainer.fit(config, ensemble)
+        predictor.report.update(seed=seed, ensemble=ensemble, search=search, **choice)
+        if keep is not None:
+            keep(predictor)
+        if isinstance(data, NodeData) and isinstance(predictor, NodePredictor) and processes().number == 1:
+            predictor.report.update(contributions(predictor, data, seed, stages.part(EVALUATION, 0.0, 1.0)))
+        if comparison and processes().number == 1:
+            tell = partial(stages, COMPARISON, 0.0)
+            predictor.report["comparison"], rival = compare(data, config, seed, trainer.train_rival, tell)
+            if rival is not None and not choice:
+                predictor = keep_best(predictor, rival, data, valid, ensemble == 1 and "model" not in options)
+        trainer.fold_results.remove()
+        return predictor
+
+
+def stage_names(search: int, has_folds: bool, comparison: bool, has_choice: bool) -> list[str]:
+    """Return the stages of a fit."""
+    is_compared = comparison and processes().number == 1
+    due = {CHOICE: has_choice and is_compared, SEARCH: search > 0, CROSS_VALIDATION: has_folds, TRAINING: True}
+    due |= {EVALUATION: True, COMPARISON: is_compared}
+    return [name for name, is_due in due.items() if is_due]
 
 
 def _choose(
     trainer: _Trainer, config: Config, options: Mapping[str, Any], comparison: bool
 ) -> tuple[_Trainer, Config, dict[str, Any]]:
     """Return the trainer of the chosen input, the chosen configuration, and what the report says of the choice."""
-    data = trainer.data
+    data, stages = trainer.data, trainer.stages
     inputs, models = candidates(data, options, len(trainer.folds), comparison)
+    total = number_of(inputs, models)
+    if not total and CHOICE in stages.names:
+        stages(CHOICE, 1.0, "not needed: input and model are given")
     if isinstance(data, GraphData):
         return trainer, config, {}
     described = with_input(data, inputs[-1])
     datas = {kind: data if kind == "identity" else described for kind in inputs}
     trainers = {kind: trainer.with_data(datas[kind], kind) for kind in inputs}
-    if not number_of(inputs, models):
+    if not total:
         return trainers[inputs[0]], config_of(inputs[0], models[0], datas[inputs[0]], options), {}
 
-    def score_of(kind: str, config: Config, step: str) -> tuple[float, float]:
-        best, _ = trainers[kind].cross_validate(config, step)
+    def score_of(kind: str, config: Config, number: int) -> tuple[float, float]:
+        part = stages.part(
+            CHOICE, (number - 1) / total, number / total, f"{number} of {total}: {kind}, {config['model']}"
+        )
+        best, _ = trainers[kind].cross_validate(config, Stages(part, [CROSS_VALIDATION]))
         return mean_of(best, "valid_metric"), mean_of(best, "valid_loss")
 
     choice = choose(datas, options, models, score_of)
@@ -155,10 +176,11 @@ def _summary(result: Result) -> dict[str, Any]:
 class _Trainer:
     """Trains models on one data set; ``folder`` is where an interrupted fit resumes."""
 
-    def __init__(self, data: Data, device: torch.device, seed: int, progress: Progress, folder: Path | None) -> None:
-        self.data, self.device, self.seed, self.progress, self.folder = data, device, seed, progress, folder
-        self.folds = make_folds(data, seed)
-        self.fold_results = FoldResults(folder, data, seed)
+    def __init__(
+        self, data: Data, folds: list[NodeData], device: torch.device, seed: int, stages: Stages, folder: Path | None
+    ) -> None:
+        self.data, self.folds, self.device, self.seed, self.stages = data, folds, device, seed, stages
+        self.folder, self.fold_results = folder, FoldResults(folder, data, seed)
         self.trained: dict[str, tuple[Model, Result]] = {}  # by configuration, on the validation part
 
     def with_data(self, data: NodeData, kind: str) -> _Trainer:
@@ -170,64 +192,67 @@ class _Trainer:
         other.fold_results = self.fold_results.of(data, kind)
         return other
 
+    def fit(self, config: Config, ensemble: int) -> tuple[Predictor, float]:
+        """Return a predictor with its scores, and its validation score."""
+        if CROSS_VALIDATION in self.stages.names and not self.folds:
+            self.stages(CROSS_VALIDATION, 1.0, "not needed: there is a validation part")
+        trained, results = self.train(config, ensemble, self.stages, self.folder if ensemble == 1 else None)
+        self.stages(EVALUATION)
+        predictor = make_predictor(trained, self.data)
+        predictor.report.update(**evaluate(predictor, self.data))
+        predictor.report["training"] = [_summary(result) for result in results]
+        return predictor, self.valid_score(config, results)
+
     def run(
         self,
-        step: str,
         datas: Sequence[Data],
         config: Config,
         settings: Settings,
         seeds: Sequence[int],
-        position: tuple[int, int] | None = None,
+        show: Show,
         checkpoint: Path | None = None,
     ) -> tuple[list[Model], list[Result]]:
-        """Train one model for each data set and seed.
-
-        ``position`` is the number of models that this step trained before, and the number that it trains in all.
-        """
+        """Train one model for each data set and seed."""
         options, _ = split_config(config)
         models: list[Any] = [
-            build_model(data, seed, **options).to(self.device) for data, seed in zip(datas, seeds, strict=True)
+            build_model(data, seed, settings.shard_embeddings, **options).to(self.device)
+            for data, seed in zip(datas, seeds, strict=True)
         ]
-        before, count = position or (0, len(models))
-        total = count * settings.max_epochs
-
-        def on_step(number: int, epochs: float) -> None:
-            self.progress(step, ((before + number) * settings.max_epochs + epochs) / total)
-
-        def on_epoch(number: int, epoch: Epoch) -> None:
-            on_step(number, epoch.epoch)
-
         # The seed decides the order of the batches, which members of a stack share.
         order = [self.seed] * len(models) if isinstance(self.data, GraphData) else list(seeds)
-        results = fit_many(models, list(datas), settings, order, on_epoch, checkpoint=checkpoint, on_step=on_step)
-        self.progress(step, (before + len(models)) / count)
+        results = fit_many(models, list(datas), settings, order, progress=show, checkpoint=checkpoint)
         if any(result.best_epoch == 0 for result in results):
             if checkpoint is not None:
                 self.fold_results.forget_fit()
             raise ValueError(
-                f"training must keep finite numbers, but {step} diverged; lower `learning_rate` "
+                f"training must keep finite numbers, but that of {config['model']} diverged; lower `learning_rate` "
                 f"(now {settings.learning_rate})"
             )
         return models, results
 
-    def cross_validate(self, config: Config, step: str) -> tuple[list[Epoch], list[Tensor]]:
+    def cross_validate(self, config: Config, stages: Stages) -> tuple[list[Epoch], list[Tensor]]:
         """Train one model per fold; return the best epoch of each and the logits of its held-out nodes.
 
         Data with a validation part are one fold, and get no logits. No more models are held than are trained together.
         """
         datas: list[Data] = [*self.folds] or [self.data]
         missing = [fold for fold in range(len(datas)) if self.fold_results.get(config, fold) is None]
+        done, count = len(datas) - len(missing), len(datas)
+        stages(CROSS_VALIDATION, done / count, f"{done} of {count} folds were done before" if done else "")
         size = max(1, members_that_fit(self._job(datas[0], config))) if len(missing) > 1 else 1
         for start in range(0, len(missing), size):
-            self._train_folds(datas, missing[start : start + size], config, step)
+            chosen = missing[start : start + size]
+            which = f"fold {chosen[0] + 1} of {count}" if len(chosen) == 1 else f"{len(chosen)} of {count} folds"
+            shares = ((done + start) / count, (done + start + len(chosen)) / count)
+            part = stages.part(CROSS_VALIDATION, *shares, which if count > 1 else "")
+            self._train_folds(datas, chosen, config, part)
         pairs = [self.fold_results.get(config, fold) for fold in range(len(datas))]
         return [pair[0] for pair in pairs if pair], [pair[1] for pair in pairs if pair and pair[1] is not None]
 
-    def _train_folds(self, datas: Sequence[Data], chosen: Sequence[int], config: Config, step: str) -> None:
+    def _train_folds(self, datas: Sequence[Data], chosen: Sequence[int], config: Config, show: Show) -> None:
         _, settings = split_config(config)
         seeds = [self.seed + 1000 + fold for fold in chosen] if self.folds else [self.seed * 1000]
-        position = (chosen[0], len(datas))
-        models, results = self.run(step, [datas[fold] for fold in chosen], config, settings, seeds, position)
+        models, results = self.run([datas[fold] for fold in chosen], config, settings, seeds, show)
         for fold, model, result in zip(chosen, models, results, strict=True):
             if not self.folds:
                 self._keep_trained(config, model, result)
@@ -246,17 +271,18 @@ class _Trainer:
 
     def _job(self, data: Data, config: Config) -> Job:
         options, settings = split_config(config)
-        return Job(build_model(data, self.seed, **options).to(self.device), data, settings, self.seed)
+        model = build_model(data, self.seed, settings.shard_embeddings, **options)
+        return Job(model.to(self.device), data, settings, self.seed)
 
     def train(
-        self, config: Config, ensemble: int, step: str = "the model", checkpoint: Path | None = None
+        self, config: Config, ensemble: int, stages: Stages, checkpoint: Path | None = None
     ) -> tuple[Ensemble, list[Result]]:
         """Train the members of an ensemble, and calibrate their mean."""
         _, settings = split_config(config)
         seeds = [self.seed * 1000 + member for member in range(ensemble)]
         calibration = None
         if self.folds:
-            best, logits = self.cross_validate(config, f"cross-validation of {step}")
+            best, logits = self.cross_validate(config, stages)
             # Each node is predicted by the model that did not learn from it.
             labels = torch.cat([fold.labels[fold.valid] for fold in self.folds])
             calibration = calibrate_nodes(torch.cat(logits), labels)
@@ -264,16 +290,20 @@ class _Trainer:
             settings = dataclasses.replace(settings, max_epochs=epochs, patience=None)
         if ensemble == 1 and (known := self.trained.get(digest(sorted(config.items())))):  # as a candidate
             return Ensemble([known[0]], config, self._calibrate([known[0]]), {}), [known[1]]
-        datas = [self.data] * ensemble
-        members, results = self.run(step, datas, config, settings, seeds, checkpoint=checkpoint)
+        stages(TRAINING)
+        show = stages.part(TRAINING, 0.0, 1.0)
+        members, results = self.run([self.data] * ensemble, config, settings, seeds, show, checkpoint)
         return Ensemble(members, config, calibration or self._calibrate(members), {}), results
 
-    def train_rival(self, config: Config, step: str) -> Rival:
+    def train_rival(self, config: Config) -> Rival:
         """Train one model to compare with; raise if memory is short."""
         needed, free = bytes_needed(self._job(self.data, config)), free_memory(self.device)
         if needed > free and config.get("fanouts") is None:
             raise ValueError(f"it may take {needed / 2**30:.1f} GiB of memory, and {free / 2**30:.1f} GiB are free")
-        ensemble, results = self.train(config, 1, step)
+        names = [CROSS_VALIDATION, TRAINING] if self.folds else [TRAINING]
+        ensemble, results = self.train(
+            config, 1, Stages(self.stages.part(COMPARISON, 0.0, 1.0, config["model"]), names)
+        )
         return Rival(ensemble, [_summary(result) for result in results], self.valid_score(config, results))
 
     def valid_score(self, config: Config, results: Sequence[Result]) -> float:
@@ -336,7 +366,10 @@ def _search(trainer: _Trainer, config: Config, given: Mapping[str, Any], trials:
         tried = config if trial == 0 else config | proposals[trial % ROUND]
         record = {"trial": trial, "model": config["model"], "config": dict.fromkeys(priors) | tried, "error": None}
         try:
-            best, _ = trainer.cross_validate(tried, f"search, configuration {trial + 1} of {trials}")
+            part = trainer.stages.part(
+                SEARCH, trial / trials, (trial + 1) / trials, f"configuration {trial + 1} of {trials}"
+            )
+            best, _ = trainer.cross_validate(tried, Stages(part, [CROSS_VALIDATION]))
         except ValueError as error:  # it diverged, which is no reason to stop the search
             finished.append(record | {"status": "diverged", "error": str(error)})
             continue

@@ -113,7 +113,7 @@ class NodePredictor(Ensemble):
     def _predict_added(
         self, nodes: Sequence[str] | None, type_name: str | None, rdf: Any, rdf_format: str | None
     ) -> Predictions:
-        self._refuse_stored("predict nodes that were added later")
+        self.refuse_stored("predict nodes that were added later")
         data, candidates, notes = extend(self.data, rdf, rdf_format)
         is_extended = data is not self.data  # False for one-hot input
         extended = dataclasses.replace(self, data=data) if is_extended else self
@@ -141,27 +141,28 @@ class NodePredictor(Ensemble):
         A node's ``top`` edges come in the order of "strength" (attention and effect together), "attention" or "effect".
         """
         if node is None:
-            self._refuse_stored("explain all relations")
+            self.refuse_stored("explain all relations")
             ranked = explain_relations(self, self.data)
             return dataclasses.replace(ranked, titles=titles_among(list(ranked.attention), self.titles))
         data, start = self.data, self.find(node)
         if data.is_stored:
-            data, start = receptive_data(data, start), 0
+            data, start = receptive_data(data, start, self.num_layers), 0
         explanation = explain_node(self, data, start, top, by)
         return dataclasses.replace(explanation, titles=titles_among(explanation.names(), self.titles))
 
-    def _refuse_stored(self, purpose: str) -> None:
+    def refuse_stored(self, purpose: str, instead: str = "name a node (--node)") -> None:
+        """Raise if the graph is in a store."""
         if self.data.is_stored:
-            raise ValueError(f"to {purpose}, the graph must be in memory, but it is in a store; name a node (--node)")
+            raise ValueError(f"to {purpose}, the graph must be in memory, but it is in a store; {instead}")
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write the predictor into a folder, which :func:`load` reads."""
         write_folder(folder, self, self.data)
 
 
-def receptive_data(data: NodeData, node: int) -> NodeData:
+def receptive_data(data: NodeData, node: int, num_layers: int) -> NodeData:
     """Return the receptive field of a node of a graph in a store, as a data set in memory whose node 0 it is."""
-    batch = NeighborSampler(data.graph, [-1, -1]).sample(torch.tensor([node]))
+    batch = NeighborSampler(data.graph, [-1] * num_layers).sample(torch.tensor([node]))
     sampled, nodes = batch.graphs[0], batch.nodes
     graph = RelationalGraph(
         sampled.edge_index, sampled.edge_type, num_nodes=len(nodes), num_relations=data.graph.num_relations

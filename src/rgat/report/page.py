@@ -164,6 +164,7 @@ def _study_blocks(study: Study) -> list[Block]:
             ],
         ),
         ("Tasks", [], [tables.tasks(study)]),
+        ("Classes", [], [tables.classes(study), tables.confusions(study)]),
         (
             "The search",
             [

@@ -18,7 +18,7 @@ from rgat.experiments.records import (
     record_name,
     unpack_array,
 )
-from rgat.report.studies import MODELS, TITLES, Study
+from rgat.report.studies import MODELS, PER_CLASS, TITLES, Study
 
 LONGEST_NAME, LONGEST_TEXT = 200, 10_000  # characters
 LARGEST_NUMBER = 1e300  # leaves room to print it in percent
@@ -60,6 +60,15 @@ def _is_packed(value: Any) -> bool:
     return True
 
 
+def _is_class_scores(value: Any) -> bool:
+    confusion, shares = value["confusion"], [value["classes"][name] for name in PER_CLASS]
+    has_lists = all(_list_of(_or_null(_is_score))(each) and len(each) == len(confusion) for each in shares)
+    has_counts = all(_list_of(_is_whole)(row) and len(row) == len(confusion) for row in confusion)
+    return (
+        has_lists and has_counts and all(_or_null(_is_score)(value[name]) for name in ("macro_f1", "balanced_accuracy"))
+    )
+
+
 def _or_null(check: Check) -> Check:
     return lambda value: value is None or check(value)
 
@@ -90,6 +99,7 @@ RECORD: Forms = {
         ("task_scores", "constant_task_scores"),
         (_table_of(_table_of(_or_null(_is_score))), "a table of tables of numbers from 0 to 1"),
     ),
+    "class_scores": (_table_of(_is_class_scores), "a table of the scores and confusions of all classes"),
     **dict.fromkeys(("outputs", "constant_outputs"), (_table_of(_or_null(_is_packed)), "a table of packed arrays")),
     "split": (lambda value: _is_whole(value) or _is_name(value), "a whole number or a name"),
     "from_prior": (lambda value: isinstance(value, bool), "true or false"),
@@ -108,6 +118,7 @@ DESCRIPTION: Forms = {
     **dict.fromkeys(("trials", "seeds", "folds", "search_seed"), _WHOLE),
     "majority": _SCORE,
     "tasks": (_list_of(_is_name), "a list of names"),
+    "classes": (_list_of(_is_text), "a list of texts"),
     "data_hashes": _TEXTS,
     "command": _TEXT,
 }
@@ -145,7 +156,10 @@ def _check_description(description: Mapping[str, Any]) -> None:
 
 
 def _check_outputs(record: Record, description: Mapping[str, Any]) -> None:
-    """Raise unless a run's outputs have the shape of its task, and of its labels where they are known."""
+    """Raise unless a run's outputs and class scores have the shape of its task, and of its labels where known."""
+    for scores in (record.get("class_scores") or {}).values():
+        if len(scores["confusion"]) != len(description.get("classes") or []):
+            raise ValueError(f"`class_scores` must be of the experiment's classes, got {len(scores['confusion'])}")
     split = "" if record.get("split") is None else str(record["split"])
     labels = np.array((description.get("test_labels") or {}).get(split) or [])
     for key in ("outputs", "constant_outputs"):

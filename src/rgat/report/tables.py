@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
 from rgat.experiments.published import PUBLISHED, Score
+from rgat.predictor.words import short
 from rgat.report.formats import EMPTY, Cell, Column, Line, ReportTable
 from rgat.report.statistics import SIGNIFICANT, Array, explained, mid_ranks, spread, welch_half_width
-from rgat.report.studies import ENSEMBLE, MODELS, Comparison, ModelRow, Study, objectives
+from rgat.report.studies import (
+    ENSEMBLE,
+    MODELS,
+    PER_CLASS,
+    Comparison,
+    ModelRow,
+    Study,
+    objectives,
+    without_none,
+)
 
 PART_TITLES = {"train": "Training", "valid": "Validation", "test": "Test"}
 TONES = {"better": "good", "worse": "bad", "holds": "good", "does not hold": "bad"}
 PAPER_RUNS = {True: 200, False: 6}  # of each of the paper's own rows: nodes; graphs (three splits, two seeds each)
 FEWEST_TRIALS = 10  # with fewer, no option's importance differs from chance
+MOST_CLASSES = 20  # of a confusion matrix on the page; the records have all
+MOST_LINES = 40  # of an open table of classes
 MEAN = ("mean", "standard deviation")  # fields of a column of scores
 ENSEMBLE_NOTE = (
     "Mean of the test probabilities predicted by all runs of the five models, on each split; n and the interval count "
@@ -218,6 +231,56 @@ def tasks(study: Study) -> ReportTable | None:
     ]
     columns = [Column("Model", text=True), *(Column(task, MEAN) for task in names)]
     return ReportTable(f"{study.key}-tasks", f"{study.title}: test ROC-AUC of each task", columns, lines)
+
+
+def classes(study: Study) -> ReportTable | None:
+    """Return recall, precision and F1 of each class on the test part, and their means; None without class scores."""
+    names, lines = _class_names(study), []
+    for row, found in _with_class_scores(study):
+        summary = [_mean(study, without_none(each[key] for each in found)) for key in ("balanced_accuracy", "macro_f1")]
+        lines.append(Line([_name(row), Cell("all, mean"), summary[0], EMPTY, summary[1], EMPTY], row.group, row.model))
+        for number, name in enumerate(names):
+            values = [without_none(each["classes"][key][number] for each in found) for key in PER_CLASS]
+            tested = _count(sum(found[0]["confusion"][number]))
+            cells = [Cell(row.label, (row.name,)), Cell(name), *(_mean(study, each) for each in values), tested]
+            lines.append(Line(cells, row.group, row.model))
+    if not lines:
+        return None
+    columns = [Column("Model", text=True), Column("Class", text=True)]
+    columns += [*(Column(title, MEAN) for title in ("Recall", "Precision", "F1")), Column("nodes")]
+    notes = [
+        "Mean ± standard deviation over runs, in %. The mean recall of all classes is the balanced accuracy, and their "
+        "mean F1 the macro-F1. A class that is never predicted has no precision."
+    ]
+    caption = f"{study.title}: classes of the test part"
+    return ReportTable(f"{study.key}-classes", caption, columns, lines, notes, folded=len(lines) > MOST_LINES)
+
+
+def confusions(study: Study) -> ReportTable | None:
+    """Return the confusion matrices of the test part; None without class scores, or with too many classes."""
+    names, lines = _class_names(study), []
+    for row, found in _with_class_scores(study):
+        counts = np.mean([each["confusion"] for each in found], axis=0)
+        for number, name in enumerate(names):
+            cells = [Cell(f"{v:.4g}", (float(v),), bold=number == k) for k, v in enumerate(counts[number])]
+            lines.append(Line([Cell(row.label, (row.name,)), Cell(name), *cells], row.group, row.model))
+    if not lines or len(names) > MOST_CLASSES:
+        return None
+    columns = [Column("Model", text=True), Column("True class", text=True), *map(Column, names)]
+    notes = ["Nodes of each true class (row) by predicted class (column), mean over runs; bold: predicted correctly."]
+    caption = f"{study.title}: confusion matrices of the test part"
+    return ReportTable(f"{study.key}-confusions", caption, columns, lines, notes, True)
+
+
+def _with_class_scores(study: Study) -> list[tuple[ModelRow, list[dict[str, Any]]]]:
+    return [(row, found) for row in study.rows if not row.constant and (found := row.class_scores())]
+
+
+def _class_names(study: Study) -> list[str]:
+    """Return short names of the classes, or the whole names where the short ones are not distinct."""
+    names = study.description.get("classes") or []
+    shorter = list(map(short, names))
+    return shorter if len(set(shorter)) == len(names) else names
 
 
 def search(study: Study) -> ReportTable | None:

@@ -149,6 +149,38 @@ class NeighborSampler:
         with self._alone():
             return self._sample(targets, [_fanout(-1, self.num_relations, self.device)], 0).graphs[0]
 
+    def edge_range(self, target: int) -> tuple[int, int]:
+        """Return the first and the last position, exclusive, of the edges into a node among all sorted edges."""
+        first, last = self.incoming.group_ptr[self.incoming.node_ptr[target : target + 2]].tolist()
+        return first, last
+
+    def part(self, target: int, first: int, last: int) -> RelationalGraph:
+        """Return the graph of some of the edges into a node, which is its first: those at ``first:last`` of all."""
+        incoming, nodes = self.incoming, self.incoming.node_ptr[target : target + 2].tolist()
+        with outside():
+            source = incoming.source[first:last].long()
+            others = torch.unique(source)
+            others = others[others != target]
+            local = torch.where(source == target, 0, torch.searchsorted(others, source) + 1)
+            ends = incoming.group_ptr[nodes[0] + 1 : nodes[1] + 1]
+            edges = torch.arange(first, last, device=self.device)
+            relation = incoming.group_relation[nodes[0] : nodes[1]][torch.searchsorted(ends, edges, right=True)]
+            edge_attr = None
+            if self.edge_attr is not None:
+                ids = edges if incoming.edge_id is None else incoming.edge_id[first:last]
+                edge_attr = self.edge_attr.index_select(0, ids.long())
+            graph = RelationalGraph(
+                torch.stack([local, torch.zeros_like(local)]),
+                relation.long(),
+                num_nodes=len(others) + 1,
+                num_relations=self.num_relations,
+                edge_attr=edge_attr,
+                num_targets=1,
+                validate=False,
+            )
+            graph.node_ids = torch.cat([others.new_tensor([target]), others])
+            return graph.prepare()
+
     def sample(self, nodes: Tensor, step: int | None = None) -> Batch:
         """Return the mini-batch of some seed nodes.
 
@@ -210,13 +242,17 @@ class NeighborSampler:
         s = edges.structure
         if edges.source.shape[0] >= INT32_LIMIT:
             raise ValueError("a batch must have fewer than 2^31 edges; lower `fanouts` or the number of seed nodes")
-        edge_attr = None
-        if self.edge_attr is not None:
-            ids = edges.edge_id if self.incoming.edge_id is None else self.incoming.edge_id[edges.edge_id]
-            edge_attr = self.edge_attr.index_select(0, ids.long())
+        features = self.edge_features(edges.edge_id)
         return RelationalGraph.from_structure(
-            torch.stack([edges.source, s.target]).long(), edges.relation.long(), s, edge_attr, nodes
+            torch.stack([edges.source, s.target]).long(), edges.relation.long(), s, features, nodes
         )
+
+    def edge_features(self, edge_id: Tensor) -> Tensor | None:
+        """Return the features of edges, given by their position among the incoming edges."""
+        if self.edge_attr is None:
+            return None
+        ids = edge_id if self.incoming.edge_id is None else self.incoming.edge_id[edge_id]
+        return self.edge_attr.index_select(0, ids.long())
 
 
 def _fanout(fanout: FanoutOption, num_relations: int, device: torch.device) -> Fanout:

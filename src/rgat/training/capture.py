@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from rgat import ops
+from rgat.memory import kept_freed_memory
 
 WARM_UP = 3  # calls before the capture: they compile and tune kernels and allocate memory
 
@@ -22,10 +23,11 @@ def training_on(device: torch.device) -> Iterator[None]:
     """Make a GPU the current device, after waiting until no other thread of this process trains on a GPU.
 
     Kernels and captures run on the current device, wherever the tensors are, and two captures at once fail. On the CPU
-    this does nothing.
+    freed memory is kept for the next step.
     """
     if device.type != "cuda":
-        yield
+        with kept_freed_memory():
+            yield
         return
     with _gpu_lock, torch.cuda.device(device):
         yield

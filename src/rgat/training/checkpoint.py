@@ -14,7 +14,8 @@ import functools
 import hashlib
 import json
 import types
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,12 @@ from torch import Tensor, nn
 
 from rgat.data import GraphData, GraphStore, NodeData
 from rgat.data.dataset import PARTS
-from rgat.data.files import WriteError, read_whole, write_atomically
+from rgat.data.files import WriteError, move_into_place, read_whole, replacing, write_atomically
 from rgat.graph import RelationalGraph
 from rgat.training.configuration import Settings
+from rgat.training.distributed import processes
+from rgat.training.embeddings import DividedRows, whole_state
+from rgat.training.tensor_files import as_bytes, digest_file, give_rows, read_tensors, write_tensors
 
 FORMAT = 1
 NAME = "checkpoint"
@@ -39,17 +43,24 @@ LARGEST_RECORD = 2**30  # bytes; enough for the names of about ten million nodes
 
 
 def save_checkpoint(
-    folder: str | Path, tensors: Mapping[str, Tensor], record: Mapping[str, Any], name: str = NAME
+    folder: str | Path, tensors: Mapping[str, Tensor | DividedRows], record: Mapping[str, Any], name: str = NAME
 ) -> None:
-    """Write tensors and a record that JSON can hold, and replace the checkpoint of the same name."""
-    folder, packed = Path(folder), _safetensors()
-    data = packed.save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
-    digest = hashlib.sha256(data).hexdigest()
-    file = f"{name}-{digest[:16]}.safetensors"
-    body = {"format": FORMAT, "tensors": file, "tensors_sha256": digest, **record}
-    text = json.dumps(body | {"sha256": _hash(body)}, indent=1, allow_nan=False)
+    """Write tensors and a record that JSON can hold, and replace the checkpoint of the same name.
+
+    The first process writes. The others must call this too if tensors are divided among the processes.
+    """
+    if processes().rank > 0:
+        give_rows(tensors)
+        return
+    folder = Path(folder)
     try:
-        write_atomically(folder / file, data)
+        unnamed = folder / f"{name}-new.safetensors"
+        with replacing(unnamed) as output:
+            digest = write_tensors(output, tensors)
+        file = f"{name}-{digest[:16]}.safetensors"
+        move_into_place(unnamed, folder / file)
+        body = {"format": FORMAT, "tensors": file, "tensors_sha256": digest, **record}
+        text = json.dumps(body | {"sha256": _hash(body)}, indent=1, allow_nan=False)
         write_atomically(folder / f"{name}.json", text.encode())
         for old in folder.glob(f"{name}-*.safetensors"):
             if old.name != file:
@@ -63,16 +74,19 @@ def save_checkpoint(
         ) from error
 
 
-def load_checkpoint(folder: str | Path, name: str = NAME) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def load_checkpoint(
+    folder: str | Path, name: str = NAME, divided: Collection[str] = ()
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors and the record of a checkpoint; refuse one that is incomplete, changed or of another program.
 
-    If another process replaces the checkpoint meanwhile, the new one is read.
+    Of the tensors in ``divided``, only this process's rows are read. If another process replaces the checkpoint
+    meanwhile, the new one is read.
     """
     path = Path(folder) / f"{name}.json"
     while True:
         before = _version(path)
         try:
-            return _load_once(folder, name)
+            return _load_once(Path(folder), name, divided)
         except ValueError:
             if _version(path) == before:
                 raise
@@ -87,10 +101,10 @@ def _version(path: Path) -> tuple[int, ...] | None:
     return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
 
-def _load_once(folder: str | Path, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    folder, packed = Path(folder), _safetensors()
+def _load_once(folder: Path, name: str, divided: Collection[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     path = folder / f"{name}.json"
-    text = _read(path, LARGEST_RECORD)
+    with _refusing(path):
+        text = read_whole(path, LARGEST_RECORD)
     try:
         record = json.loads(text)
         written_hash = record.pop("sha256", None) if isinstance(record, dict) else None
@@ -107,11 +121,14 @@ def _load_once(folder: str | Path, name: str) -> tuple[dict[str, Tensor], dict[s
     if not isinstance(record["tensors"], str):
         raise _refusal(path, "it does not name its tensors")
     file = folder / Path(record["tensors"]).name
-    data = _read(file)
-    if hashlib.sha256(data).hexdigest() != record.get("tensors_sha256"):
+    with _refusing(file):
+        digest = digest_file(file)
+    if digest != record.get("tensors_sha256"):
         raise _refusal(file, "it was cut off or changed since it was written")
     try:
-        return packed.load(data), record
+        return read_tensors(file, divided), record
+    except ImportError:
+        raise
     except Exception as error:
         raise _refusal(file, f"it is not a safetensors file ({error})") from error
 
@@ -132,9 +149,10 @@ def _hash(record: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
-def _read(path: Path, limit: int | None = None) -> bytes:
+@contextmanager
+def _refusing(path: Path) -> Iterator[None]:
     try:
-        return read_whole(path, limit)
+        yield
     except OSError as error:
         raise _refusal(path, str(error.strerror)) from error
     except MemoryError as error:
@@ -145,30 +163,26 @@ def _refusal(path: Path, reason: str) -> ValueError:
     return ValueError(f"{path} must be part of a complete checkpoint, but {reason}; train again, into another folder")
 
 
-def _safetensors() -> types.ModuleType:
-    try:
-        import safetensors.torch
-    except ImportError as error:
-        raise ImportError("checkpoints need safetensors; install it with `pip install safetensors`") from error
-    return safetensors.torch
-
-
 def identify(model: nn.Module, data: NodeData | GraphData, settings: Settings, seed: int) -> dict[str, Any]:
     """Describe a run before its first epoch: names and settings as plain values, everything else by digests.
 
     Two runs with the same description, built on any device, start from the same numbers and take the same steps.
     """
+    state = whole_state(model)
     parts = {
         "layer options": [(name, _options(module)) for name, module in model.named_modules()],
-        "initial parameters": [(name, p.requires_grad, p) for name, p in model.named_parameters()],
+        "initial parameters": [(name, p.requires_grad, state[name]) for name, p in model.named_parameters()],
         "initial buffers": list(model.named_buffers()),
     }
+    digests = {name: digest(part) for name, part in parts.items()}
+    if any(isinstance(tensor, DividedRows) for tensor in state.values()):  # the first process alone reads them
+        digests["initial parameters"] = processes().word_of_first(digests["initial parameters"])
     return {
         "data": str(data),
         "model": str(model),
         "seed": seed,
         "settings": {name: list(v) if isinstance(v, tuple) else v for name, v in vars(settings).items()},  # as in JSON
-        "digests": digest_data(data) | {name: digest(part) for name, part in parts.items()},
+        "digests": digest_data(data) | digests,
     }
 
 
@@ -224,9 +238,10 @@ def _listed(words: list[str]) -> str:
 
 
 def _options(module: nn.Module) -> tuple[str, dict[str, Any]]:
-    """Return the class of a module, and its attributes besides parameters, buffers and other modules."""
+    """Return the name of a module, and its attributes besides parameters, buffers and other modules."""
     attributes = vars(module).keys() - vars(nn.Module()).keys()
-    return type(module).__qualname__, {name: vars(module)[name] for name in sorted(attributes)}
+    kind: str = module._get_name()  # type: ignore[no-untyped-call]
+    return kind, {name: vars(module)[name] for name in sorted(attributes)}
 
 
 def digest(value: Any) -> str:
@@ -243,7 +258,11 @@ def _add(sha256: Any, value: Any, seen: set[int]) -> None:
             entries = value.detach().to_sparse(layout=torch.sparse_coo).coalesce()
             _add(sha256, [entries.indices(), entries.values()], seen)
             return
-        sha256.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+        sha256.update(as_bytes(value))
+    elif isinstance(value, DividedRows):
+        _add(sha256, f"{torch.strided} {value.dtype} {list(value.shape)}", seen)
+        for block in value.blocks():
+            sha256.update(as_bytes(block))
     elif isinstance(value, list | tuple):
         _add(sha256, len(value), seen)
         for item in value:

@@ -2,7 +2,7 @@
 
 A configuration is a flat dict: ``model`` (a name from the paper's tables), options of the model and settings of
 training; L2 coefficients are given per layer, as ``kernel_l2_1``, ``kernel_l2_2``, ``attention_l2_1``,
-``attention_l2_2``.
+``attention_l2_2``. The scope of the softmax follows from the model, except for ``scope = "mixed"``.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from rgat.data import GraphData, NodeData
 from rgat.data.files import read_whole
 from rgat.models import RGCN_OPTIONS, GraphClassifier, Model, NodeClassifier
 from rgat.nn import RGATConv
+from rgat.training.distributed import processes
+from rgat.training.embeddings import ShardedEmbedding
 
 Config = dict[str, Any]
 
@@ -65,9 +67,10 @@ MAX_LAYERS = {"node": 4, "graph": 2}  # with L2 coefficients
 SEEDS_PER_STEP = 1024  # of sampled training, unless a batch size is given
 _FROM_DATA = (
     *("self", "in_channels", "out_channels", "num_classes", "num_tasks", "num_relations", "num_nodes"),
-    *("graph", "options"),
+    *("graph", "options", "make_embedding"),
 )
 _FROM_VARIANT = ("layer", "scope", "score", "head_merge")
+_FLAGS = ("autocast", "shard_embeddings", "identity", "residual", "layer_norm", "jumping_knowledge")
 _TYPES = {bool: "true or false", int: "an integer", float: "a finite number", str: "a word"}
 
 
@@ -211,8 +214,11 @@ def task_of(data: NodeData | GraphData) -> str:
     return "node" if isinstance(data, NodeData) else "graph"
 
 
-def build_model(data: NodeData | GraphData, seed: int = 0, **options: Any) -> Model:
-    """Build a model that fits the data, its parameters drawn from ``seed``."""
+def build_model(data: NodeData | GraphData, seed: int = 0, shard_embeddings: bool = False, **options: Any) -> Model:
+    """Build a model that fits the data, its parameters drawn from ``seed``.
+
+    With ``shard_embeddings``, each of several processes draws its own rows of the embeddings, and holds no others.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if isinstance(data, GraphData):
@@ -221,6 +227,8 @@ def build_model(data: NodeData | GraphData, seed: int = 0, **options: Any) -> Mo
             options = options | {"identity": False}
         if options.get("identity") or (data.x is None and options.get("embedding_channels") is None):
             options = options | {"graph": data.graph}
+        if shard_embeddings and processes().number > 1:
+            options = options | {"make_embedding": ShardedEmbedding.draw}
         return NodeClassifier(data.in_channels, len(data.classes), data.graph.num_relations, **options)
 
 
@@ -267,13 +275,15 @@ def check_options(given: Mapping[str, Any], task: str | None = None) -> None:
             check_count(name, value)
         if name == "fanouts":
             check_fanouts(value, given.get("num_layers", 2))
-        if name in ("autocast", "shard_embeddings", "identity") and not isinstance(value, bool):
+        if name in _FLAGS and not isinstance(value, bool):
             raise ValueError(f"`{name}` must be true or false, got {value!r}")
         if name == "class_weights" and value is not None:
             check_word(name, value, ("balanced",))
+        if name == "scope":
+            check_word(name, value, ("mixed",))
     if "model" in given:
         check_word("model", given["model"], tuple(VARIANTS))
-    of_attention = [name for name in ("heads", "attention_l2_1", "attention_l2_2") if name in given]
+    of_attention = [name for name in ("heads", "scope", "attention_l2_1", "attention_l2_2") if name in given]
     if given.get("model") == "RGCN" and of_attention:
         raise ValueError(f"`{of_attention[0]}` must not be given for RGCN, which has no attention; leave it out")
 
@@ -298,7 +308,7 @@ def known_options(task: str) -> tuple[str, ...]:
         settings = [name for name in settings if name not in ("fanouts", "shard_embeddings", "class_weights")]
     per_layer = [f"{name}_{layer}" for name in PER_LAYER for layer in range(1, MAX_LAYERS[task] + 1)]
     chosen = (name for name in options if name not in (*_FROM_DATA, *_FROM_VARIANT))
-    return tuple(dict.fromkeys(["model", *chosen, *settings, *per_layer]))
+    return tuple(dict.fromkeys(["model", "scope", *chosen, *settings, *per_layer]))
 
 
 def split_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], Settings]:
@@ -336,6 +346,8 @@ def read_config(path: str | PathLike[str]) -> Config:
     if not isinstance(content["config"], dict):
         raise ValueError(f"{path}: `config` must be a table, got {content['config']!r}")
     config = {name: value for name, value in content["config"].items() if name not in ("layer", "scope", "score")}
+    if content["config"].get("scope") == "mixed":
+        config["scope"] = "mixed"
     return ({"model": content["model"]} if "model" in content else {}) | config
 
 

@@ -14,12 +14,13 @@ from torch import nn
 from rgat.data import GraphData, NodeData
 from rgat.memory import free_memory
 from rgat.models import difference, stack
+from rgat.progress import Progress, Show, shown
 from rgat.training.capture import training_on
 from rgat.training.configuration import Settings
 from rgat.training.distributed import processes
 from rgat.training.loop import Data, Training, fit, make_task
 from rgat.training.loss import relational_layers
-from rgat.training.run import Epoch, Result, Run, epoch_bar
+from rgat.training.run import Epoch, Meter, Result, Run
 from rgat.training.task import device_of
 
 MEMORY_SHARE = 0.5  # of the free memory, for one stack
@@ -40,10 +41,9 @@ def fit_many(
     settings: Settings | Sequence[Settings] | None = None,
     seeds: int | Sequence[int] = 0,
     on_epoch: Callable[[int, Epoch], None] | None = None,
-    progress: bool = False,
+    progress: Progress = False,
     stacked: bool = True,
     checkpoint: str | Path | None = None,
-    on_step: Callable[[int, float], None] | None = None,
 ) -> list[Result]:
     """Train models in place, each as :func:`fit` would alone; ``how`` of each result says whether it was stacked.
 
@@ -57,10 +57,9 @@ def fit_many(
         settings: for all models, or one for each.
         seeds: of the order of the batches; for all models, or one for each.
         on_epoch: called with a model's number after each of its epochs.
-        progress: show a progress bar for each stack.
+        progress: show the progress, or a function to call with each :class:`rgat.progress.Step`.
         stacked: False trains one by one. Stacks were faster in all measurements (`docs/training.md`).
         checkpoint: a folder for the checkpoints of a single model, as :func:`fit` takes it.
-        on_step: called after the steps of a model that is trained alone, with its number, as by :func:`fit`.
     """
     if checkpoint is not None and len(models) != 1:
         raise ValueError(f"`checkpoint` must be given for one model alone, got {len(models)} models")
@@ -68,15 +67,19 @@ def fit_many(
     each = [_for_each(name, given, len(models)) for name, given in columns.items()]
     jobs = [Job(*row) for row in zip(models, *each, strict=True)]
     results: dict[int, Result] = {}
-    with training_on(device_of(models[0]) if len(models) else torch.device("cpu")):
+    device, rank = device_of(models[0]) if len(models) else torch.device("cpu"), processes().rank
+    with training_on(device), shown(progress if rank == 0 else False, ["training"]) as stages:
         for numbers, how in plan_stacks(jobs, stacked):
+            done, count = len(results), len(jobs)
+            which = f"model {numbers[0] + 1} of {count}" if len(numbers) == 1 else f"{len(numbers)} of {count} models"
+            which = which if len(numbers) < count else ""
+            part = stages.part("training", done / count, (done + len(numbers)) / count, which)
             if len(numbers) == 1:
                 (k,) = numbers
-                callback, step = (None if each is None else functools.partial(each, k) for each in (on_epoch, on_step))
-                alone = fit(*jobs[k], callback, progress, checkpoint, on_step=step)
+                alone = fit(*jobs[k], None if on_epoch is None else functools.partial(on_epoch, k), part, checkpoint)
                 results[k] = dataclasses.replace(alone, how=alone.how.replace("alone", how, 1))
             else:
-                together = _fit_stack([jobs[k] for k in numbers], numbers, how, on_epoch, progress)
+                together = _fit_stack([jobs[k] for k in numbers], numbers, how, on_epoch, part)
                 results |= dict(zip(numbers, together, strict=True))
     return [results[k] for k in range(len(jobs))]
 
@@ -177,18 +180,19 @@ def _fit_stack(
     numbers: Sequence[int],
     how: str,
     on_epoch: Callable[[int, Epoch], None] | None,
-    progress: bool,
+    show: Show,
 ) -> list[Result]:
     models, datas, settings, seeds = (list(column) for column in zip(*jobs, strict=True))
     device = device_of(models[0])
     together = stack(models)
     training = Training(together, together, make_task(datas, settings[0], device), [Run(s) for s in settings], seeds[0])
-    with epoch_bar(max(each.max_epochs for each in settings), progress) as advance:
-        for points in training.epochs():
-            advance(f"{len(points)} of {len(models)} models in training")
-            if on_epoch is not None:
-                for member, epoch in points:
-                    on_epoch(numbers[member], epoch)
+    meter = Meter.of(settings, datas[0], training.task.metric, show)
+    training.on_step = meter.on_step
+    for points in training.epochs():
+        meter.on_epoch([epoch for _, epoch in points])
+        if on_epoch is not None:
+            for member, epoch in points:
+                on_epoch(numbers[member], epoch)
     for member, model in enumerate(models):
         model.load_state_dict(training.finished[member])
         model.eval()

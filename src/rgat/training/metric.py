@@ -1,10 +1,13 @@
-"""Metrics of the paper's tables: accuracy, and the mean ROC-AUC over tasks."""
+"""Metrics of the paper's tables, accuracy and the mean ROC-AUC over tasks, and scores of each class."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -14,6 +17,28 @@ from rgat.data.dataset import MISSING
 def accuracy(logits: Tensor, labels: Tensor) -> float:
     """Return the share of labelled rows whose largest logit is that of their class; NaN without labels."""
     return float((logits.argmax(-1) == labels)[labels != MISSING].double().mean())
+
+
+def confusion_matrix(labels: Tensor, predicted: Tensor, num_classes: int) -> Tensor:
+    """Return how many examples of each class (row) were predicted as each class (column)."""
+    return torch.bincount(labels * num_classes + predicted, minlength=num_classes**2).view(num_classes, num_classes)
+
+
+def score_classes(confusion: Tensor) -> dict[str, Any]:
+    """Return the scores of each class and their means, as plain values.
+
+    ``recall`` is None for a class without examples and ``precision`` for one that is never predicted. Means are over
+    the classes that have a value: ``balanced_accuracy`` of recall, ``macro_f1`` of F1.
+    """
+    right, of_class, as_class = confusion.diagonal().double(), confusion.sum(1), confusion.sum(0)
+    shares = {"recall": right / of_class, "precision": right / as_class, "f1": 2 * right / (of_class + as_class)}
+    lists = {name: [None if math.isnan(x) else x for x in values.tolist()] for name, values in shares.items()}
+    return {
+        "balanced_accuracy": float(shares["recall"].nanmean()),
+        "macro_f1": float(shares["f1"].nanmean()),
+        "classes": lists,
+        "confusion": confusion.tolist(),
+    }
 
 
 def roc_auc(scores: NDArray[np.floating], positive: NDArray[np.bool_]) -> float:

@@ -21,6 +21,7 @@ from rgat.memory import free_memory
 from rgat.models import NodeClassifier, Stack
 from rgat.sampling import NeighborSampler, exact_logits
 from rgat.training.distributed import processes
+from rgat.training.embeddings import ShardedEmbedding
 from rgat.training.loss import (
     balanced_class_weights,
     balanced_node_weights,
@@ -88,9 +89,13 @@ def node_logits(
     """Return a model's logits of nodes, by default all, with all edges: ``[n, classes]`` on the CPU.
 
     A graph in a store, or one whose activations would not fit into memory, is computed layer by layer in blocks. A
-    diverged model gives NaN.
+    diverged model gives NaN. All processes must call this together if they have divided the embeddings among them.
     """
     device = device_of(model)
+    if isinstance(getattr(model, "embedding", None), ShardedEmbedding):
+        ids = torch.arange(data.graph.num_nodes) if nodes is None else nodes
+        sampler = NeighborSampler(data.graph, [-1])
+        return shared_logits(model.eval(), data.x, sampler, ids, constant_attention).float().cpu()
     if data.is_stored or (isinstance(model, NodeClassifier) and _activations(model, data) > free_memory(device) / 2):
         sampler = NeighborSampler(data.graph, [-1])
         model.eval()
@@ -100,6 +105,23 @@ def node_logits(
     x = None if data.x is None else data.x.to(device)
     logits: Tensor = model(x, graph, constant_attention=constant_attention)
     return logits.float().cpu() if nodes is None else logits[nodes.to(device)].float().cpu()
+
+
+def shared_logits(
+    model: Any, x: Tensor | None, sampler: NeighborSampler, nodes: Tensor, constant_attention: bool = False
+) -> Tensor:
+    """Return exact logits of nodes, ``[n, classes]`` or of a stack ``[S, n, classes]``; each process computes a share.
+
+    All processes must call this together.
+    """
+    together = processes()
+    exact = exact_logits(model, x, sampler, together.share(nodes), constant_attention)
+    embedding = getattr(model, "embedding", None)
+    if isinstance(embedding, ShardedEmbedding):
+        embedding.serve()  # others may have more blocks
+    dim = exact.dim() - 2  # of the nodes
+    rows = together.gather(wide(exact).transpose(0, dim).contiguous(), len(nodes))
+    return rows.transpose(0, dim)
 
 
 def _activations(model: NodeClassifier, data: NodeData) -> int:

@@ -25,22 +25,13 @@ from rgat.data.rdf.reader import Triples, read_triples
 from rgat.data.store.labels import label_store
 from rgat.data.store.stored_graph import StoredGraph, find_store
 from rgat.graph import RelationalGraph
+from rgat.progress import Progress, shown
 
 
 def from_rdf(
     files: FilePath | Sequence[FilePath],
     labels: FilePath | None = None,
     *,
-    label_predicate: str | None = None,
-    train: FilePath | None = None,
-    valid: FilePath | None = None,
-    test: FilePath | None = None,
-    node_column: str | None = None,
-    label_column: str | None = None,
-    split_column: str | None = None,
-    shares: tuple[float, float] = (0.8, 0.1),
-    seed: int = 0,
-    skip_unknown: bool = False,
     skip_invalid: bool = False,
     format: str | None = None,  # noqa: A002
     inverses: bool = True,
@@ -52,22 +43,14 @@ def from_rdf(
     hops: int | None = None,
     name: str = "knowledge graph",
     in_memory: bool = True,
+    progress: Progress = False,
+    **labelling: Any,
 ) -> NodeData:
     """Read a knowledge graph and the classes of some of its nodes.
 
     Args:
         files: one or several RDF files, or a store with its relations, features and, unless others are given, labels.
         labels: a TSV or CSV file of nodes and classes, split by ``split_column`` or else at random, stratified.
-        label_predicate: the IRI whose triples name the class of their subject; they and their inverses are removed.
-        train: a label file of the training part, instead of ``labels``.
-        valid: a label file of the validation part.
-        test: a label file of the test part.
-        node_column: the column that names the node; by default the first.
-        label_column: the column that names the class; by default the last other one.
-        split_column: a column with the words train, valid and test.
-        shares: shares of the training and validation parts in a random split; the rest is the test part.
-        seed: random seed of the split.
-        skip_unknown: leave out labels of nodes that are not in the graph.
         skip_invalid: leave out invalid lines of N-Triples and N-Quads files.
         format: format of the RDF files, if their suffixes do not tell it.
         inverses: add an inverse of every relation.
@@ -80,9 +63,12 @@ def from_rdf(
         hops: keep only the receptive field of the labelled nodes in a model of so many layers.
         name: name of the data set.
         in_memory: load the graph of a store; False leaves it on the disk, for sampled training.
+        progress: show the progress, or a function to call with each :class:`rgat.progress.Step`.
+        **labelling: ``label_predicate``, or ``train``, ``valid`` and ``test``, instead of ``labels``; ``node_column``,
+            ``label_column`` and ``split_column``; ``shares`` and ``seed`` of a random split; ``skip_unknown``. See
+            :class:`rgat.data.rdf.labels.LabelSource`.
     """
-    columns = (node_column, label_column, split_column)
-    source = LabelSource(labels, label_predicate, train, valid, test, *columns, shares, seed, skip_unknown)
+    source = LabelSource(labels, **labelling)
     if hops is not None:
         check_count("hops", hops)
     is_open = features == AUTO and hops is None and in_memory
@@ -95,8 +81,10 @@ def from_rdf(
             return label_store(store, source, name)
         data = _load_store(store, source, features, name)
     else:
-        triples = read_triples(files, format, literals, blank_nodes, drop_predicates, skip_invalid)
-        data = label_triples(triples, source, features, inverses, self_loops, name)
+        with shown(progress, ["reading"]) as stages:
+            triples = read_triples(files, format, literals, blank_nodes, drop_predicates, skip_invalid, stages)
+            stages("reading", 1.0, f"{len(triples):,} triples, {'graph and features' if features else 'graph'}")
+            data = label_triples(triples, source, features, inverses, self_loops, name)
         if triples.skipped:
             data.provenance["invalid_lines"] = {"count": len(triples.skipped), "first": triples.skipped[0]}
     if is_open and data.x is None:
