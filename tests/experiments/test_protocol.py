@@ -19,9 +19,11 @@ from rgat.experiments import prepared
 from rgat.experiments import records as record_files
 from rgat.experiments import units as unit_files
 from rgat.experiments.executors import open_executor
-from rgat.experiments.protocol import make_request, next_units, open_protocol, read_request, run_protocol
+from rgat.experiments.protocol import open_protocol
 from rgat.experiments.published import PUBLISHED, constant_row, summarise, write_configs
 from rgat.experiments.records import unpack_array, write_record
+from rgat.experiments.request import make_request, read_request
+from rgat.experiments.running import next_units, run_protocol
 from rgat.experiments.units import train_units
 from rgat.training import roc_auc_per_task
 from rgat.training.configuration import VARIANTS, build_model, split_config

@@ -15,7 +15,8 @@ import pytest
 from rgat.data import load
 from rgat.experiments.executors import open_executor
 from rgat.experiments.folds import fold_data
-from rgat.experiments.protocol import open_protocol, run_protocol
+from rgat.experiments.protocol import open_protocol
+from rgat.experiments.running import run_protocol
 from rgat.experiments.units import make_unit
 
 ASKED = {"data": "institute", "models": ["RGCN"], "trials": 6, "seeds": 6, "folds": 1, "max_epochs": 4, "patience": 2}

@@ -49,9 +49,6 @@ def work(folder):
             (folder / "result.json").write_text(json.dumps([curve, result.scores, state]))
 
 
-SPARE = 2  # restarts for aborts of PyTorch's own threads, which a loaded machine has shown now and then
-
-
 def start(folder, count, restarts):
     folder.mkdir()
     options = ["--nproc-per-node", str(count), "--max-restarts", str(restarts), "--standalone"]
@@ -99,12 +96,12 @@ def main():
         return
     generator, count = random.Random(options.seed), options.processes
     with tempfile.TemporaryDirectory() as name:
-        expected = finish(start(Path(name, "undisturbed"), count, SPARE), Path(name, "undisturbed"))
+        expected = finish(start(Path(name, "undisturbed"), count, 0), Path(name, "undisturbed"))
         kills = jobs = 0
         while kills < options.kills:
             jobs += 1
             folder = Path(name, f"disturbed-{jobs}")
-            job = start(folder, count, options.kills + SPARE)
+            job = start(folder, count, options.kills)
             while kills < options.kills and (epoch := kill_one(job, folder, count, generator)) is not None:
                 kills += 1
                 print(f"kill {kills}: after epoch {epoch} of {EPOCHS}", flush=True)

@@ -36,6 +36,16 @@ CASES = {
         BOTH | {"jumping_knowledge": True, "residual": True, "layer_norm": True, "num_layers": 3},
         {"max_epochs": 5, "kernel_l2": (0.0,) * 3, "attention_l2": (0.0,) * 3},
     ),
+    "whole average": (
+        True,
+        BOTH | {"batch_norm": True, "bias": False},
+        {"max_epochs": 5, "weight_averaging": True, "label_smoothing": 0.2},
+    ),
+    "sampled average": (
+        False,
+        BOTH | {"embedding_channels": 4},
+        SAMPLED | {"weight_averaging": True, "label_smoothing": 0.2, "patience": None},
+    ),
     "whole one-hot": (
         False,
         BOTH | {"num_layers": 3},

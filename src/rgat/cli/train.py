@@ -53,6 +53,9 @@ class FitOptions:
     """Options of `rgat.fit` that are neither of the model nor of its training."""
 
     search: Annotated[int, Option(min=0, metavar="N", help="Trials of a search on validation data.")] = 0
+    minutes: Annotated[
+        float | None, Option(metavar="M", help="Search on validation data, and end after M minutes.")
+    ] = None
     ensemble: Annotated[int, Option(min=1, metavar="N", help="Models to train and average.")] = 1
     comparison: Annotated[bool, Option(help="Compare inputs, models and simpler systems.")] = True
     seed: Annotated[int, Option(metavar="N", help="Random seed of parameters, dropout, batches and splits.")] = 0
@@ -135,6 +138,7 @@ def train(
       rgat train --rdf dump.ttl --label-predicate http://x.org/group --out model
       rgat train --smiles assays.csv --threshold IC50=10 --out model
       rgat train --rdf STORE --labels labels.tsv --fanouts 20,10 --out model
+      rgat train --smiles assays.csv --minutes 10 --out model
       rgat train aifb --out runs/aifb --hidden 16 --l2 0.0005 --resume
       torchrun --nproc-per-node 2 -m rgat train tox21 --out runs/tox21
     """
@@ -159,8 +163,9 @@ def train(
         if resume:
             configuration |= own_data.resumed_sampling(out, configuration)
         given["in_memory"] = own_data.loads(files.rdf, configuration, device)
-        has_choice = molecules.smiles is None and ("model" not in configuration or given["features"] == "auto")
-        fit_stages = stage_names(fitting.search, molecules.smiles is None, fitting.comparison, has_choice)
+        of_nodes, is_searched = molecules.smiles is None, bool(fitting.search or fitting.minutes)
+        has_choice = of_nodes and ("model" not in configuration or given["features"] == "auto")
+        fit_stages = stage_names(is_searched, of_nodes, fitting.comparison, has_choice)
         with show_stages("reading", "estimate", *fit_stages, "saving") as stages:
             stages("reading")
             read = own_data.read(data, progress=stages, **given)
@@ -213,5 +218,6 @@ def _print_results(predictor: Predictor) -> None:
     rows, notes = comparison_rows(predictor)
     print_table((f"{predictor.report['metric']}, %", "train", "test"), rows)
     print_class_tables(class_tables(predictor))
-    for line in (*performance(predictor), *notes):
+    searched = [predictor.report["searched"]] if "searched" in predictor.report else []
+    for line in (*searched, *performance(predictor), *notes):
         print_line(line)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -31,7 +32,14 @@ ANSWER_SECONDS = 3.0  # time for an address to answer
 # answers with a SETTINGS frame.
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
-Execute = Callable[[Sequence[Unit]], Iterator[Record]]
+
+class Execute(Protocol):
+    """A function that runs units and yields their records.
+
+    At ``until``, a time of ``time.monotonic``, it stops; units without a record then may have begun.
+    """
+
+    def __call__(self, units: Sequence[Unit], until: float | None = None) -> Iterator[Record]: ...
 
 
 @contextmanager
@@ -62,13 +70,17 @@ def open_executor(
     if processes_per_run > 1 and isinstance(data.data, GraphData):
         raise ValueError("`processes_per_run` must be 1 for graphs; several processes train one node classifier")
     if executor == "local":
-        yield lambda units: train_units(units, data, device)
+        yield lambda units, until=None: train_units(units, data, device, until)
     elif executor == "processes":
         with _process_executor(encode(data), device, workers or os.cpu_count() or 1) as execute:
             yield execute
     else:
         with _ray_executor(encode(data), device, workers, address, processes_per_run) as execute:
             yield execute
+
+
+def _seconds_left(until: float | None) -> float | None:
+    return None if until is None else max(0.0, until - time.monotonic())
 
 
 _worker: dict[str, Any] = {}  # the content and device that this worker process was started with
@@ -88,7 +100,7 @@ def _process_executor(content: bytes, device: str, workers: int) -> Iterator[Exe
     start_pool = partial(WorkerPool, workers, _start_worker, content, device)
     pool = start_pool()
 
-    def execute(units: Sequence[Unit]) -> Iterator[Record]:
+    def execute(units: Sequence[Unit], until: float | None = None) -> Iterator[Record]:
         nonlocal pool
         remaining = {record_name(group[0]): group for group in group_by_stack(units)}
         num_lost = 0
@@ -100,15 +112,20 @@ def _process_executor(content: bytes, device: str, workers: int) -> Iterator[Exe
                     futures[pool.submit(_run_stack_in_process, group)] = name
             except BrokenProcessPool:
                 is_broken = True
-            for future in as_completed(futures):
-                try:
-                    records = future.result()
-                except BrokenProcessPool:
-                    is_broken = True  # all unfinished futures raise this at once
-                    continue
-                del remaining[futures[future]]
-                num_lost = 0
-                yield from records
+            try:
+                for future in as_completed(futures, _seconds_left(until)):
+                    try:
+                        records = future.result()
+                    except BrokenProcessPool:
+                        is_broken = True  # all unfinished futures raise this at once
+                        continue
+                    del remaining[futures[future]]
+                    num_lost = 0
+                    yield from records
+            except TimeoutError:
+                pool.end()
+                pool = start_pool()
+                return
             if is_broken:
                 pool.end()
                 pool = start_pool()
@@ -141,18 +158,24 @@ def _ray_executor(
         data = ray.put(content)
         task = ray.remote(num_cpus=1, num_gpus=int(device != "cpu"), max_retries=RETRIES)(run_encoded)
 
-        def run_alone(groups: Sequence[Sequence[Unit]]) -> Iterator[list[Record]]:
+        def run_alone(groups: Sequence[Sequence[Unit]], until: float | None) -> Iterator[list[Record]]:
             waiting = [task.remote(group, data, device) for group in groups]
             while waiting:
-                finished, waiting = ray.wait(waiting, num_returns=1)
+                finished, waiting = ray.wait(waiting, num_returns=1, timeout=_seconds_left(until))
+                if not finished:
+                    for late in waiting:
+                        ray.cancel(late, force=True)
+                    return
                 yield ray.get(finished[0])
 
-        def execute(units: Sequence[Unit]) -> Iterator[Record]:
+        def execute(units: Sequence[Unit], until: float | None = None) -> Iterator[Record]:
             groups = group_by_stack(units)
             together = processes_per_run > 1
             try:
                 for records in (
-                    run_groups(groups, data, device, processes_per_run, RETRIES) if together else run_alone(groups)
+                    run_groups(groups, data, device, processes_per_run, RETRIES)
+                    if together
+                    else run_alone(groups, until)
                 ):
                     yield from records
             except (ray.exceptions.RaySystemError, ray.exceptions.RayActorError) as error:

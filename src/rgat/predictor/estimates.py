@@ -17,8 +17,8 @@ from rgat.data.rdf.featurised import is_open
 from rgat.memory import free_memory, used_memory
 from rgat.predictor.choice import OF_FEATURES, candidates, configure_for, number_of
 from rgat.predictor.evaluation import without_attention
-from rgat.predictor.fitting import make_folds, with_validation
 from rgat.predictor.inspection import check
+from rgat.predictor.validation import make_folds, with_validation
 from rgat.training.capture import training_on
 from rgat.training.configuration import DEFAULTS, Config, build_model, split_config
 from rgat.training.distributed import processes
@@ -80,6 +80,7 @@ def forecast(
     *,
     ensemble: int = 1,
     search: int = 0,
+    minutes: float | None = None,
     comparison: bool = True,
     seed: int = 0,
     device: torch.device | str = "cpu",
@@ -90,6 +91,8 @@ def forecast(
     Two epochs of each model are trained for it, so both are measured on the data.
     """
     check(data)
+    if minutes is not None:
+        return f"time: {minutes:g} minutes, most of them for a search on validation data"
     config = configure_for(data, options)
     data = with_validation(data, config, seed)
     folds = make_folds(data, seed)

@@ -19,8 +19,7 @@ from rgat.data import GraphData, NodeData, from_rdf, from_smiles
 from rgat.data import load as load_data
 from rgat.data.benchmarks.download import sha256
 from rgat.data.files import open_lines, read_whole
-from rgat.data.rdf.features import FEATURES
-from rgat.data.rdf.featurised import AUTO
+from rgat.data.rdf.features import AUTO, FEATURES
 from rgat.data.store.manifest import NAME as MANIFEST
 from rgat.data.store.stored_graph import find_store
 from rgat.locks import locked

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import json
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -24,24 +26,27 @@ from torch import Tensor
 from rgat.checks import check_count, check_seed
 from rgat.data import GraphData, NodeData
 from rgat.data import load as load_data
-from rgat.data.splits import stratified_folds, stratified_parts
+from rgat.data.files import read_whole, write_atomically
 from rgat.memory import free_memory
 from rgat.models import Model
 from rgat.nn import RGCNConv
-from rgat.predictor.choice import candidates, choose, config_of, configure_for, number_of, with_input
+from rgat.predictor.choice import FIRST, candidates, choose, config_of, configure_for, number_of, with_input
 from rgat.predictor.contributions import contributions
+from rgat.predictor.fold_results import FoldResults
 from rgat.predictor.ensemble import Calibration, Ensemble, calibrate_graphs, calibrate_nodes
 from rgat.predictor.evaluation import Rival, compare, evaluate, keep_best, nan_to_none, where_validated
-from rgat.predictor.fold_results import FoldResults
 from rgat.predictor.inspection import check
 from rgat.predictor.predictor import NodePredictor, Predictor, make_predictor
-from rgat.progress import Progress, Show, Stages, shown
-from rgat.training.checkpoint import digest
+from rgat.predictor.searching import OutOfTimeError, TimedSearch, check_minutes, search_trials
+from rgat.predictor.validation import make_folds, with_validation
+from rgat.progress import Progress, Show, Stages, Step, shown
+from rgat.training import has_checkpoint, load_checkpoint, save_checkpoint
+from rgat.training.checkpoint import digest, digest_data, remove_checkpoint
 from rgat.training.configuration import (
     Config,
     Settings,
     build_model,
-    priors_of,
+    configure,
     split_config,
     task_of,
 )
@@ -49,13 +54,9 @@ from rgat.training.distributed import processes
 from rgat.training.loop import Data
 from rgat.training.loss import balanced_class_weights
 from rgat.training.many import Job, bytes_needed, fit_many, members_that_fit
-from rgat.training.run import Epoch, Result
-from rgat.training.search import ROUND, propose, select
+from rgat.training.run import Epoch, Result, curve_from_json, curve_to_json
 from rgat.training.task import graph_logits, node_logits
 
-NUM_FOLDS = 5
-MANY_NODES = 5_000  # training nodes: from here on a tenth of them is held out instead of cross-validation
-VALID_SHARE = 0.1
 CHOICE, SEARCH, CROSS_VALIDATION = "choice", "search", "cross-validation"  # stages
 TRAINING, EVALUATION, COMPARISON = "training", "evaluation", "comparison"
 
@@ -65,6 +66,7 @@ def fit(
     *,
     ensemble: int = 1,
     search: int = 0,
+    minutes: float | None = None,
     seed: int = 0,
     comparison: bool = True,
     device: torch.device | str = "cpu",
@@ -82,6 +84,8 @@ def fit(
         data: what :func:`rgat.data.from_rdf` or :func:`rgat.data.from_smiles` returns, or the name of a data set.
         ensemble: number of models, with different seeds, whose outputs are averaged.
         search: number of configurations to try first, on validation data; 0 takes the given or default one.
+        minutes: for the whole fit, instead of ``search``: configurations of all models are tried on validation data
+            as long as time is left for the training that follows (:mod:`rgat.predictor.searching`).
         seed: the seed of everything random.
         comparison: compare inputs and models, and train simpler systems on the same split, for the predictor's
             ``report``; several processes leave this out. For graphs: if one of these, an RGCN, has a higher validation
@@ -100,22 +104,28 @@ def fit(
     check_count("ensemble", ensemble)
     check_seed(seed)
     check_count("search", search, least=0)
+    started = check_minutes(minutes, search)
     check(data)
     config = configure_for(data, options)
     data = with_validation(data, config, seed)
     folder = None if checkpoint is None else Path(checkpoint)
     folds = make_folds(data, seed)
-    has_choice = number_of(*candidates(data, options, len(folds), comparison)) > 0
-    names = stage_names(search, bool(folds), comparison, has_choice)
+    given = options if minutes is None else {"model": FIRST} | options  # a search in minutes tries all models
+    has_choice = number_of(*candidates(data, given, len(folds), comparison)) > 0
+    names = stage_names(bool(search or minutes), bool(folds), comparison, has_choice)
     with shown(progress if processes().rank == 0 else False, names) as stages:
         trainer = _Trainer(data, folds, torch.device(device), seed, stages, folder)
-        trainer.fold_results.check_same_fit(config | {"seed": seed, "ensemble": ensemble, "search": search})
-        trainer, config, choice = _choose(trainer, config, options, comparison)
+        asked = {"seed": seed, "ensemble": ensemble, "search": search} | ({"minutes": minutes} if minutes else {})
+        trainer.fold_results.check_same_fit(config | asked)
+        trainer, config, found = _choose(trainer, config, given, comparison)
         data = trainer.data
         if search:
-            config = _search(trainer, config, options, search)
+            config = search_trials(trainer.try_config, task_of(data), config, options, search, seed)
+        if minutes is not None:
+            models = ensemble + (COMPARISON in names) * (trainer.num_folds + 1)
+            config, found["searched"] = trainer.search(config, options, minutes, started, models)
         predictor, valid = trainer.fit(config, ensemble)
-        predictor.report.update(seed=seed, ensemble=ensemble, search=search, **choice)
+        predictor.report.update(seed=seed, ensemble=ensemble, search=search, **found)
         if keep is not None:
             keep(predictor)
         if isinstance(data, NodeData) and isinstance(predictor, NodePredictor) and processes().number == 1:
@@ -123,16 +133,16 @@ def fit(
         if comparison and processes().number == 1:
             tell = partial(stages, COMPARISON, 0.0)
             predictor.report["comparison"], rival = compare(data, config, seed, trainer.train_rival, tell)
-            if rival is not None and not choice:
+            if rival is not None and "choice" not in found:
                 predictor = keep_best(predictor, rival, data, valid, ensemble == 1 and "model" not in options)
         trainer.fold_results.remove()
         return predictor
 
 
-def stage_names(search: int, has_folds: bool, comparison: bool, has_choice: bool) -> list[str]:
+def stage_names(is_searched: bool, has_folds: bool, comparison: bool, has_choice: bool) -> list[str]:
     """Return the stages of a fit."""
     is_compared = comparison and processes().number == 1
-    due = {CHOICE: has_choice and is_compared, SEARCH: search > 0, CROSS_VALIDATION: has_folds, TRAINING: True}
+    due = {CHOICE: has_choice and is_compared, SEARCH: is_searched, CROSS_VALIDATION: has_folds, TRAINING: True}
     due |= {EVALUATION: True, COMPARISON: is_compared}
     return [name for name, is_due in due.items() if is_due]
 
@@ -155,15 +165,19 @@ def _choose(
         return trainers[inputs[0]], config_of(inputs[0], models[0], datas[inputs[0]], options), {}
 
     def score_of(kind: str, config: Config, number: int) -> tuple[float, float]:
-        part = stages.part(
-            CHOICE, (number - 1) / total, number / total, f"{number} of {total}: {kind}, {config['model']}"
-        )
+        text = f"{number} of {total}: {kind}, {config['model']}"
+        part = stages.part(CHOICE, (number - 1) / total, number / total, text)
         best, _ = trainers[kind].cross_validate(config, Stages(part, [CROSS_VALIDATION]))
         return mean_of(best, "valid_metric"), mean_of(best, "valid_loss")
 
     choice = choose(datas, options, models, score_of)
     record = {"on": where_validated(data), "input": choice.input, "model": choice.config["model"]}
     return trainers[choice.input], choice.config, {"choice": record | {"candidates": choice.rows}}
+
+
+def mean_of(points: Sequence[Epoch], name: str) -> float:
+    """Return the mean of a score over the folds."""
+    return float(statistics.mean(getattr(point, name) for point in points))
 
 
 def _summary(result: Result) -> dict[str, Any]:
@@ -230,23 +244,56 @@ class _Trainer:
             )
         return models, results
 
-    def cross_validate(self, config: Config, stages: Stages) -> tuple[list[Epoch], list[Tensor]]:
+    @property
+    def num_folds(self) -> int:
+        """The number of folds; data with a validation part are one."""
+        return len(self.folds) or 1
+
+    def try_config(self, config: Config, trial: int, trials: int) -> list[Epoch]:
+        """Return the best epochs of a configuration of a search, which is one of so many."""
+        text = f"configuration {trial + 1} of {trials}"
+        part = self.stages.part(SEARCH, trial / trials, (trial + 1) / trials, text)
+        return self.cross_validate(config, Stages(part, [CROSS_VALIDATION]))[0]
+
+    def search(
+        self, config: Config, given: Mapping[str, Any], minutes: float, started: float, models: int
+    ) -> tuple[Config, str]:
+        """Search a configuration in time to train so many models after it; return it and a sentence about it."""
+
+        def best_epochs(config: Config, text: str, folds: Sequence[int], until: float | None) -> list[Epoch]:
+            def show(step: Step) -> None:
+                now = time.monotonic()
+                if until is not None and now >= until:
+                    raise OutOfTimeError
+                self.stages(SEARCH, min(1.0, (now - started) / (60 * minutes)), text)
+
+            return self.cross_validate(config, Stages(show, [CROSS_VALIDATION]), folds)[0]
+
+        share = models / self.num_folds
+        timed = TimedSearch(task_of(self.data), config, given, self.num_folds, self.seed, share)
+        return timed.run(best_epochs, minutes, started)
+
+    def cross_validate(
+        self, config: Config, stages: Stages, folds: Sequence[int] | None = None
+    ) -> tuple[list[Epoch], list[Tensor]]:
         """Train one model per fold; return the best epoch of each and the logits of its held-out nodes.
 
         Data with a validation part are one fold, and get no logits. No more models are held than are trained together.
+        By default all folds are trained.
         """
         datas: list[Data] = [*self.folds] or [self.data]
-        missing = [fold for fold in range(len(datas)) if self.fold_results.get(config, fold) is None]
-        done, count = len(datas) - len(missing), len(datas)
+        asked = range(len(datas)) if folds is None else folds
+        missing = [fold for fold in asked if self.fold_results.get(config, fold) is None]
+        done, count = len(asked) - len(missing), len(asked)
         stages(CROSS_VALIDATION, done / count, f"{done} of {count} folds were done before" if done else "")
         size = max(1, members_that_fit(self._job(datas[0], config))) if len(missing) > 1 else 1
         for start in range(0, len(missing), size):
             chosen = missing[start : start + size]
-            which = f"fold {chosen[0] + 1} of {count}" if len(chosen) == 1 else f"{len(chosen)} of {count} folds"
+            which = f"fold {chosen[0] + 1} of {len(datas)}" if len(chosen) == 1 else f"{len(chosen)} of {count} folds"
             shares = ((done + start) / count, (done + start + len(chosen)) / count)
             part = stages.part(CROSS_VALIDATION, *shares, which if count > 1 else "")
             self._train_folds(datas, chosen, config, part)
-        pairs = [self.fold_results.get(config, fold) for fold in range(len(datas))]
+        pairs = [self.fold_results.get(config, fold) for fold in asked]
         return [pair[0] for pair in pairs if pair], [pair[1] for pair in pairs if pair and pair[1] is not None]
 
     def _train_folds(self, datas: Sequence[Data], chosen: Sequence[int], config: Config, show: Show) -> None:
@@ -320,60 +367,3 @@ class _Trainer:
             return calibrate_graphs(logits, data.labels[valid], balanced_class_weights(data.labels[data.train]))
         logits = torch.stack([node_logits(member, data, nodes=valid) for member in members]).mean(0)
         return calibrate_nodes(logits, data.labels[valid])
-
-
-def with_validation(data: Data, config: Config, seed: int) -> Data:
-    """Take a tenth of the training nodes for validation where there are none and cross-validation is not worth it.
-
-    That is where nodes are many, so that a tenth of them tells epochs and settings apart, or batches are sampled.
-    """
-    if isinstance(data, GraphData) or len(data.valid):
-        return data
-    if config.get("fanouts") is None and len(data.train) < MANY_NODES:
-        return data
-    shares = (1 - VALID_SHARE, VALID_SHARE)
-    train, valid, _ = stratified_parts(data.labels[data.train].tolist(), shares, seed)
-    if not len(valid):
-        return data
-    return dataclasses.replace(data, train=data.train[train], valid=data.train[valid])
-
-
-def mean_of(points: Sequence[Epoch], name: str) -> float:
-    """Return the mean of a score over the folds."""
-    return float(statistics.mean(getattr(point, name) for point in points))
-
-
-def make_folds(data: Data, seed: int) -> list[NodeData]:
-    """Return the data sets of a cross-validation inside the training part; none where there is a validation part."""
-    if isinstance(data, GraphData) or len(data.valid):
-        return []
-    classes = data.labels[data.train].tolist()
-    folds = []
-    for held_out in stratified_folds(classes, min(NUM_FOLDS, len(classes)), seed):
-        is_learned = torch.ones(len(classes), dtype=torch.bool).index_fill_(0, held_out, False)
-        folds.append(dataclasses.replace(data, train=data.train[is_learned], valid=data.train[held_out]))
-    return folds
-
-
-def _search(trainer: _Trainer, config: Config, given: Mapping[str, Any], trials: int) -> Config:
-    """Return the best of several configurations on validation data; the first is ``config`` itself."""
-    priors = priors_of(task_of(trainer.data), config["model"])
-    priors = {name: prior for name, prior in priors.items() if name not in given}
-    finished: list[dict[str, Any]] = []
-    for trial in range(trials):
-        if trial % ROUND == 0:
-            proposals = propose(priors, trainer.seed, trial // ROUND, finished)
-        tried = config if trial == 0 else config | proposals[trial % ROUND]
-        record = {"trial": trial, "model": config["model"], "config": dict.fromkeys(priors) | tried, "error": None}
-        try:
-            part = trainer.stages.part(
-                SEARCH, trial / trials, (trial + 1) / trials, f"configuration {trial + 1} of {trials}"
-            )
-            best, _ = trainer.cross_validate(tried, Stages(part, [CROSS_VALIDATION]))
-        except ValueError as error:  # it diverged, which is no reason to stop the search
-            finished.append(record | {"status": "diverged", "error": str(error)})
-            continue
-        objective, tie_breaker = (mean_of(best, name) for name in ("valid_metric", "valid_loss"))
-        finished.append(record | {"status": "done", "objective": objective, "tie_breaker": tie_breaker, "tried": tried})
-    chosen: Config = select(finished)["tried"]
-    return chosen

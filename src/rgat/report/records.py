@@ -18,13 +18,24 @@ from rgat.experiments.records import (
     record_name,
     unpack_array,
 )
+from rgat.experiments.request import EXTENDED
 from rgat.report.studies import MODELS, PER_CLASS, TITLES, Study
 
 LONGEST_NAME, LONGEST_TEXT = 200, 10_000  # characters
 LARGEST_NUMBER = 1e300  # leaves room to print it in percent
 BUDGETS = ("paper", "small", "custom", "smoke")  # largest first
 DATA_ORDER = (*TITLES, "institute", "molecules")
-ANCHORS = ("summary", "notices", "results", "claims", "reading", "provenance", "main", "tip")  # the page's own
+ANCHORS = (
+    "summary",
+    "notices",
+    "results",
+    "claims",
+    "reading",
+    "provenance",
+    "main",
+    "tip",
+    "extended",
+)  # the page's own
 LEFT_OUT = "Left out"  # start of every notice about damage
 
 Check = Callable[[Any], bool]
@@ -81,6 +92,22 @@ def _table_of(check: Check) -> Check:
     return lambda value: isinstance(value, dict) and all(_is_name(k) and check(entry) for k, entry in value.items())
 
 
+def _is_config(value: Any) -> bool:
+    return _table_of(lambda entry: _is_single_option(entry) or _list_of(_is_single_option)(entry))(value)
+
+
+def _is_member(value: Any) -> bool:
+    return _is_whole(value["trial"]) and _is_config(value["config"]) and _is_score(value["objective"])
+
+
+def _is_declared(value: Any) -> bool:
+    counts = (
+        _is_whole(value["trials"]) and _list_of(_is_whole)(value["by_rung"]) and _list_of(_is_whole)(value["folds"])
+    )
+    members = _is_member(value["selected"]) and _list_of(_is_member)(value["members"])
+    return counts and members and _is_score(value["ensemble_objective"]) and _is_name(value["trials_sha256"])
+
+
 _NAME = (_is_name, f"a name of at most {LONGEST_NAME} characters")
 _TEXT = (_is_text, f"text of at most {LONGEST_TEXT:,} characters")
 _TEXTS = (_table_of(_is_text), "a table of texts")
@@ -89,7 +116,7 @@ _SCORE = (_is_score, "a number from 0 to 1")
 
 # Every key of a record that the report uses.
 RECORD: Forms = {
-    "kind": (lambda value: value in ("trial", "run"), '"trial" or "run"'),
+    "kind": (lambda value: value in ("trial", "run", "declaration"), '"trial", "run" or "declaration"'),
     "status": (lambda value: value in ("done", "failed", "diverged"), '"done", "failed" or "diverged"'),
     **dict.fromkeys(("model", "setting", "data", "budget"), _NAME),
     **dict.fromkeys(("device", "selected_on"), _TEXT),
@@ -106,10 +133,10 @@ RECORD: Forms = {
     "seconds": (_is_number, "a number"),
     "objective": _SCORE,
     "versions": _TEXTS,
-    "config": (
-        _table_of(lambda value: _is_single_option(value) or _list_of(_is_single_option)(value)),
-        "a table of numbers, texts and lists of these",
-    ),
+    "config": (_is_config, "a table of numbers, texts and lists of these"),
+    **dict.fromkeys(("rung", "workers"), (lambda value: _is_whole(value) and value >= 0, "a whole number")),
+    **dict.fromkeys(("declaration", "sha256"), _NAME),
+    "declared": (_is_declared, "a declaration of final runs"),
     "curve": (_table_of(_or_null(_list_of(_or_null(_is_number)))), "a table of lists of numbers"),
 }
 # Every key of an experiment that the report uses, except for the labels.
@@ -134,6 +161,8 @@ def _check_forms(content: Mapping[str, Any], forms: Forms, required: Sequence[st
 def _keep(record: Record) -> Record:
     """Check what the report uses of a record, and drop the rest: the folds of a trial hold long curves."""
     _check_forms(record, RECORD, required=("kind", "status"))
+    if record["kind"] == "declaration" and (record.get("setting") != EXTENDED or not record["declared"]):
+        raise ValueError("a declaration must be one of the extended space, got another")
     if record["status"] == "done" and record["kind"] == "trial" and record["objective"] is None:
         raise ValueError("`objective` must be a number where `status` is done, got null")
     if record["status"] == "done" and record["kind"] == "run":
@@ -178,7 +207,7 @@ def load_studies(paths: Sequence[Path]) -> tuple[list[Study], list[str]]:
     Returns:
         the studies, and notices for the reader: damaged files, mixed experiments, repeated records, failed runs.
     """
-    studies: dict[tuple[str, str], Study] = {}
+    studies: dict[tuple[str, str, bool], Study] = {}
     seen: dict[tuple[str, str, str], Record] = {}
     notices: list[str] = []
     for path in dict.fromkeys(chain.from_iterable(map(find_experiments, paths))):
@@ -203,10 +232,13 @@ def load_studies(paths: Sequence[Path]) -> tuple[list[Study], list[str]]:
                 if any(first.get(key) != record.get(key) for key in ("scores", "objective", "status")):
                     notices.append(f"{data}, {name} occurs twice with different results; the first is used.")
                 continue
-            study = studies.setdefault((data, budget), Study(data, budget, description))
+            is_extended = record.get("setting") == EXTENDED
+            new = Study(data, budget, description, is_extended=is_extended)
+            study = studies.setdefault((data, budget, is_extended), new)
             if study.description is not description:
                 notices += _differences(study, description)
-            (study.trials if record["kind"] == "trial" else study.runs).append(record)
+            kinds = {"trial": study.trials, "run": study.runs, "declaration": study.declarations}
+            kinds[record["kind"]].append(record)
     if not studies:
         more = notices[0] if notices else "`rgat demo` and `rgat reproduce` write some"
         raise ValueError(f"{', '.join(map(str, paths))} must hold records of runs or trials, got none; {more}")
@@ -234,7 +266,7 @@ def _arrange(studies: list[Study], notices: list[str]) -> list[Study]:
     order = (*DATA_ORDER, *sorted({study.data for study in studies}.difference(DATA_ORDER)))
     studies.sort(key=lambda s: (order.index(s.data), BUDGETS.index(s.budget) if s.budget in BUDGETS else len(BUDGETS)))
     for data in dict.fromkeys(study.data for study in studies):
-        same_data = [study for study in studies if study.data == data]
+        same_data = [study for study in studies if study.data == data and not study.is_extended]
         kept = [s for s in same_data if any(r["model"] in MODELS for r in (*s.runs, *s.trials))] or same_data[:1]
         for baselines in (s for s in same_data if s not in kept):  # not searched, so the budget does not matter
             kept[0].runs += baselines.runs
@@ -248,6 +280,8 @@ def _arrange(studies: list[Study], notices: list[str]) -> list[Study]:
                 study.title += f" (budget {study.budget})"
                 study.key = slug(f"{data}-{study.budget}")
     taken = set(ANCHORS)
+    for study in (study for study in studies if study.is_extended):
+        study.title, study.key = f"{study.title}, extended space", slug(f"{study.data}-{study.budget}-{EXTENDED}")
     for study in studies:
         study.runs.sort(key=lambda r: (r["model"], r.get("setting") or "", str(r.get("split") or ""), r["seed"]))
         study.trials.sort(key=lambda r: (r["model"], r.get("setting") or "", r["trial"]))

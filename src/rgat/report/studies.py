@@ -164,6 +164,8 @@ class Study:
     runs: list[Record] = field(default_factory=list, repr=False)  # failed ones included
     trials: list[Record] = field(default_factory=list, repr=False)  # failed ones included
     mixed: bool = False  # whether it combines experiments with different settings
+    is_extended: bool = False  # whether it searched the extended space, not the paper's priors
+    declarations: list[Record] = field(default_factory=list, repr=False)  # of final runs, in the extended space
     title: str = field(init=False)
     key: str = field(init=False)  # for file names and anchors, unique in a report
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import queue
 import threading
 from collections.abc import Iterator, Sequence
@@ -102,6 +103,14 @@ class NeighborLoader:
                 put(error)
 
         thread = threading.Thread(target=work, name="rgat-sampling", daemon=True)
+
+        def end() -> None:
+            is_over.set()
+            thread.join()
+
+        # A thread that returns from compiled code while Python ends would abort the process. An error's traceback can
+        # keep this generator, and so the thread, alive until then.
+        atexit.register(end)
         thread.start()
         try:
             while (item := ready.get()) is not None:
@@ -112,7 +121,7 @@ class NeighborLoader:
                     batch.use_after(is_made)
                 yield batch
         finally:
-            is_over.set()
-            thread.join()
+            end()
+            atexit.unregister(end)
             if stream is not None:  # memory that batches left behind use may be given away
                 torch.cuda.current_stream(device).wait_stream(stream)

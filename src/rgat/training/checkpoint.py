@@ -38,6 +38,8 @@ _NEW_SETTINGS = {
     "fanouts": None,
     "validate_every": 1,
     "class_weights": None,
+    "label_smoothing": 0.0,
+    "weight_averaging": False,
 }  # settings that earlier versions did not have
 LARGEST_RECORD = 2**30  # bytes; enough for the names of about ten million nodes
 

@@ -70,7 +70,10 @@ _FROM_DATA = (
     *("graph", "options", "make_embedding"),
 )
 _FROM_VARIANT = ("layer", "scope", "score", "head_merge")
-_FLAGS = ("autocast", "shard_embeddings", "identity", "residual", "layer_norm", "jumping_knowledge")
+_FLAGS = (
+    *("autocast", "shard_embeddings", "weight_averaging"),
+    *("identity", "residual", "layer_norm", "jumping_knowledge"),
+)
 _TYPES = {bool: "true or false", int: "an integer", float: "a finite number", str: "a word"}
 
 
@@ -196,6 +199,8 @@ class Settings:
     validate_every: int = 1  # epochs from one validation to the next
     shard_embeddings: bool = False  # divide node embeddings among the processes of `torchrun`
     class_weights: str | None = None  # "balanced": all classes of nodes count equally in losses; graphs always balance
+    label_smoothing: float = 0.0  # share of each label that is spread evenly over all classes, in losses to learn from
+    weight_averaging: bool = False  # validate and keep the mean of the parameters over epochs (`averaging.py`)
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "max_epochs", "patience", "batch_size", "validate_every"):
@@ -203,6 +208,10 @@ class Settings:
                 raise ValueError(f"`{name}` must be above 0, got {getattr(self, name)}")
         if self.class_weights is not None:
             check_word("class_weights", self.class_weights, ("balanced",))
+        if not 0 <= self.label_smoothing < 1:
+            raise ValueError(f"`label_smoothing` must be at least 0 and below 1, got {self.label_smoothing}")
+        if self.weight_averaging and self.shard_embeddings:
+            raise ValueError("`weight_averaging` must be left out with `shard_embeddings`; choose one of them")
         for name in PER_LAYER:
             values = getattr(self, name)
             if not all(value >= 0 for value in values):
@@ -281,6 +290,8 @@ def check_options(given: Mapping[str, Any], task: str | None = None) -> None:
             check_word(name, value, ("balanced",))
         if name == "scope":
             check_word(name, value, ("mixed",))
+        if name == "label_smoothing" and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise ValueError(f"`label_smoothing` must be a number of at least 0 and below 1, got {value!r}")
     if "model" in given:
         check_word("model", given["model"], tuple(VARIANTS))
     of_attention = [name for name in ("heads", "scope", "attention_l2_1", "attention_l2_2") if name in given]

@@ -17,6 +17,7 @@ from rgat.models import NodeClassifier, Stack
 from rgat.nn.stacked import SHARED
 from rgat.progress import Progress, shown
 from rgat.training.adam import make_adam, select_members
+from rgat.training.averaging import WeightAverage
 from rgat.training.capture import Captured, training_on, why_not_capture
 from rgat.training.checkpoint import has_checkpoint, identify, load_checkpoint, run_difference, save_checkpoint
 from rgat.training.configuration import PER_LAYER, Settings, check_fanouts
@@ -120,6 +121,7 @@ class Training:
 
     def __init__(self, called: nn.Module, model: nn.Module, task: Task, runs: list[Run], seed: int) -> None:
         self.called, self.model, self.task, self.runs = called, model, task, runs
+        task.label_smoothing = runs[0].settings.label_smoothing
         self.members = list(range(len(runs)))  # those still in training
         self.generator = torch.Generator().manual_seed(seed)
         self.layers: nn.Module = model.model if isinstance(model, Stack) else model
@@ -132,8 +134,9 @@ class Training:
         self.optimizer = make_adam(self.dense, rates)
         # Gradients of node embeddings are sparse: only the rows of a batch are updated.
         self.row_optimizer = torch.optim.SparseAdam(rows, lr=rates[0]) if rows else None
+        self.average = WeightAverage(self.layers, runs[0].settings.weight_averaging)
         # Without validation the last epoch is the best, so large embeddings need no copy.
-        keeps_last = bool(rows) and runs[0].settings.patience is None
+        keeps_last = bool(rows) and runs[0].settings.patience is None and not self.average.on
         state = self.layers.state_dict()
         self.best = {name: tensor.detach() if keeps_last else tensor.detach().clone() for name, tensor in state.items()}
         self.finished: dict[int, dict[str, Tensor]] = {}  # the best state of members that have left the stack
@@ -207,9 +210,10 @@ class Training:
             losses = torch.stack(list(self._steps(epoch))).mean(0)
             train_losses = processes().average(losses).tolist()
             self.called.eval()
+            self.average.update(epoch + 1)
             scores: list[Score] = [(math.nan, math.nan)] * len(self.members)
             if self._validates(epoch + 1):
-                with torch.no_grad(), self.autocast:
+                with torch.no_grad(), self.autocast, self.average.in_place():
                     scores = self.validate()
             points, improved = [], []
             for place, (member, loss, score) in enumerate(zip(self.members, train_losses, scores, strict=True)):
@@ -238,7 +242,7 @@ class Training:
         return settings.patience is not None and is_due
 
     def _keep_best(self, places: list[int]) -> None:
-        state = self.layers.state_dict()
+        state = self.layers.state_dict() | self.average.mean
         if len(places) == len(self.members):
             for name, tensor in state.items():
                 self.best[name].copy_(tensor)
@@ -276,6 +280,7 @@ class Training:
             self.task.select(staying)
             select_members(self.optimizer, staying)
             self.best = {name: t if _is_shared(name) else t[staying] for name, t in self.best.items()}
+            self.average.select(staying)
             self._prepare()
 
     def results(self, model: nn.Module, runs: Sequence[Run], how: str) -> list[Result]:
@@ -300,6 +305,7 @@ class Training:
         tensors: dict[str, Any] = {"generator": self.generator.get_state()}
         for name, tensor in self.layers.state_dict().items():
             tensors |= {f"model.{name}": tensor, f"best.{name}": self.best[name]}
+        tensors |= {f"mean.{name}": tensor for name, tensor in self.average.mean.items()}
         for name, parameter in self.layers.named_parameters():
             state = self._adam_state(parameter)
             tensors |= {f"adam.{name}.{key}": torch.as_tensor(value) for key, value in state.items()}
@@ -310,11 +316,12 @@ class Training:
     def load(self, tensors: dict[str, Tensor]) -> None:
         """Resume from these tensors; of divided embeddings, this process's rows."""
         self.generator.set_state(tensors["generator"])
-        model, best = (
+        model, best, mean = (
             {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-            for prefix in ("model.", "best.")
+            for prefix in ("model.", "best.", "mean.")
         )
         self.layers.load_state_dict(model)
+        self.average.mean = {name: tensor.to(self.device) for name, tensor in mean.items()}
         self.best = {name: tensor.to(self.device) for name, tensor in best.items()}
         for name, parameter in self.layers.named_parameters():
             keys = ("step", "exp_avg", "exp_avg_sq")

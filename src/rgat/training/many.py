@@ -137,6 +137,10 @@ def _why_not_together(first: Job, other: Job) -> str | None:
         return "its batches are sampled"
     if first.settings.class_weights != other.settings.class_weights:
         return "others have other class weights"
+    if first.settings.label_smoothing != other.settings.label_smoothing:
+        return "others have another label smoothing"
+    if first.settings.weight_averaging != other.settings.weight_averaging:
+        return "others average their weights, or do not"
     if first.settings.autocast != other.settings.autocast:
         return "others have another precision"
     if (first.settings.patience is None) != (other.settings.patience is None):
@@ -154,7 +158,8 @@ def bytes_needed(job: Job) -> int:
     """Return an upper bound of the bytes that training one more model takes, besides data and graph.
 
     Ten times the parameters: themselves, their gradients, Adam's two moments, the best epoch, the models that a stack
-    is built from and copied back to, and memory that the allocator leaves unused. Eight numbers for each edge, node and
+    is built from and copied back to, and memory that the allocator leaves unused; twelve with the mean of the weights
+    and a copy while it is validated. Eight numbers for each edge, node and
     unit of both layers: values, queries, outputs and their gradients. On knowledge graphs of 60,000 to 170,000 edges
     and 10 or 100 classes the bound was 1.1 to 5 times the measured memory (`tests/training/test_bytes_needed.py`).
     """
@@ -166,7 +171,8 @@ def bytes_needed(job: Job) -> int:
         places = job.settings.batch_size * (len(store.edge_type) + len(store.x)) // max(len(store), 1)
     else:
         places = job.data.graph.num_edges + job.data.graph.num_nodes
-    return 10 * parameters + 8 * 4 * sum(widths) * places
+    copies = 12 if job.settings.weight_averaging else 10
+    return copies * parameters + 8 * 4 * sum(widths) * places
 
 
 def members_that_fit(job: Job) -> int:

@@ -20,6 +20,7 @@ from rgat.sampling.padded import PaddedSampler
 from rgat.training.capture import Captured
 from rgat.training.configuration import Settings
 from rgat.training.distributed import processes
+from rgat.training.loss import negative_log_likelihood, summed_cross_entropy
 from rgat.training.task import Score, node_weights, shared_logits, wide
 
 ROWS = 2**16  # of the features, to check at once
@@ -36,6 +37,7 @@ class SampledTask:
     """
 
     metric = "accuracy"
+    label_smoothing = 0.0
 
     def __init__(self, data: NodeData, settings: Settings, device: torch.device, seed: int = 0) -> None:
         assert settings.fanouts is not None
@@ -116,7 +118,7 @@ class SampledTask:
             weight = weight * self.weight[labels]
         logits = model(self._features(model, batch), batch.graphs)
         members = wide(logits if isinstance(model, Stack) else logits.unsqueeze(0))
-        nll = -torch.log_softmax(members, dim=-1).gather(-1, labels.expand(len(members), -1).unsqueeze(-1)).squeeze(-1)
+        nll = negative_log_likelihood(members, labels.expand(len(members), -1), self.label_smoothing)
         return torch.where(weight > 0, nll * weight, 0).sum(1) / weight.sum()
 
     def _features(self, model: nn.Module, batch: Batch) -> Tensor | FeatureRows | None:
@@ -146,7 +148,7 @@ class SampledTask:
         wides = [wide(each[: len(labels)]) for each in members]
         scale = self.processes.number / total  # gradients are averaged over the processes
         weight = None if self.weight is None else self.weight.to(wides[0])
-        return torch.stack([cross_entropy(each, labels, weight, reduction="sum") for each in wides]) * scale
+        return torch.stack([summed_cross_entropy(each, labels, weight, self.label_smoothing) for each in wides]) * scale
 
     def evaluate(self, model: nn.Module, parts: Sequence[str], constant_attention: bool = False) -> list[list[Score]]:
         """Return the loss and metric of each member, for each part."""

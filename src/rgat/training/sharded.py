@@ -21,6 +21,7 @@ from rgat.models import NodeClassifier
 from rgat.sampling import NeighborSampler, gather_features
 from rgat.sampling.sampler import HasIncomingEdges
 from rgat.training.distributed import Requests, processes
+from rgat.training.loss import summed_cross_entropy
 from rgat.training.task import Score, check_parts, node_weights
 
 
@@ -83,6 +84,7 @@ class ShardedNodeTask:
     """Full-batch node classification of this process's range of nodes; scores are those of all nodes."""
 
     metric = "accuracy"
+    label_smoothing = 0.0
     why_not_pad = "several processes share its graph"
     num_steps = 1  # of an epoch
 
@@ -119,7 +121,8 @@ class ShardedNodeTask:
         """Return this process's part of the loss, ``[1]``."""
         scale = processes().number / self.total  # gradients are averaged over the processes
         logits = self.logits(model).index_select(0, ids)
-        return cross_entropy(logits, self.labels[ids], self.weight.to(logits), reduction="sum").unsqueeze(0) * scale
+        terms = (self.labels[ids], self.weight.to(logits), self.label_smoothing)
+        return summed_cross_entropy(logits, *terms).unsqueeze(0) * scale
 
     def logits(self, model: nn.Module, constant_attention: bool = False) -> Tensor:
         """Return the logits of this process's nodes."""

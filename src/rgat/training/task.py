@@ -145,6 +145,7 @@ class NodeTask:
     """
 
     metric = "accuracy"
+    label_smoothing = 0.0  # of losses to learn from, not of scores
     why_not_pad: str | None = None  # every step has the same sizes
     num_steps = 1  # of an epoch
 
@@ -196,7 +197,7 @@ class NodeTask:
         """Return the loss of each member on a batch, ``[S]``."""
         logits = _members(model, model(self.x, self._field(model, "train")))
         nodes, _, weight = self.parts["train"]
-        return node_cross_entropy(logits, self.labels, nodes, weight)
+        return node_cross_entropy(logits, self.labels, nodes, weight, self.label_smoothing)
 
     def pad(self, ids: Tensor) -> bool:
         """Copy a batch into the padded buffer; return whether the buffer is still at the same address."""
@@ -263,6 +264,7 @@ class GraphTask:
     """
 
     metric = "mean ROC-AUC"
+    label_smoothing = 0.0
 
     def __init__(self, data: GraphData, batch_size: int, device: torch.device, selects: bool = True) -> None:
         check_parts(data, selects)
@@ -293,8 +295,8 @@ class GraphTask:
         labels = self.data.labels[share].to(self.device)
         logits = _members(model, model(*self._batch(share)))
         scale = self.processes.number  # gradients are averaged over the processes
-        losses = [multi_task_cross_entropy(each, labels, self.class_weights, len(ids)) * scale for each in logits]
-        return torch.stack(losses)
+        terms = (labels, self.class_weights, len(ids), self.label_smoothing)
+        return torch.stack([multi_task_cross_entropy(each, *terms) * scale for each in logits])
 
     def pad(self, ids: Tensor) -> bool:
         store, size = self.data.graphs, min(self.batch_size, len(self.data.train))
@@ -318,8 +320,8 @@ class GraphTask:
             batch.graph.edge_attr = edge_attr.index_select(0, batch.edges)
         labels = known.index_select(0, batch.ids)
         logits = _members(model, model(features.index_select(0, batch.nodes), batch.graph))[:, : batch.num_graphs]
-        losses = [multi_task_cross_entropy(each, labels, self.class_weights, 1) / batch.number for each in logits]
-        return torch.cat(losses)
+        terms = (labels, self.class_weights, 1, self.label_smoothing)
+        return torch.cat([multi_task_cross_entropy(each, *terms) / batch.number for each in logits])
 
     def evaluate(self, model: nn.Module, parts: Sequence[str], constant_attention: bool = False) -> list[list[Score]]:
         scores = []

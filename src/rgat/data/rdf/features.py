@@ -22,6 +22,7 @@ from rgat.data.rdf.literals import Encoder, LiteralReader, encode_literals, is_l
 from rgat.data.rdf.reader import Triples
 
 FEATURES = ("types", "degrees", "literals")
+AUTO = "auto"  # features that a fit chooses
 MAX_TYPES = 256  # columns; rarer types carry little information
 
 Array = NDArray[np.float32]

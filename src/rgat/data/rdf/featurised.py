@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from rgat.data.dataset import MISSING, NodeData
-from rgat.data.rdf.features import encode, learn_vocabulary
+from rgat.data.rdf.features import AUTO, encode, learn_vocabulary
 from rgat.data.rdf.graph import assemble
 from rgat.data.rdf.labels import RDFS_LABEL, choose_titles
 from rgat.data.rdf.leaks import literal_leaks
@@ -20,9 +20,6 @@ from rgat.data.rdf.reader import Triples, sort_triples, split_literal
 
 MOST_VALUES = 1 << 18  # literals that are kept beside the features, so that explanations can name them
 MOST_CHARACTERS = 80  # of each
-
-AUTO = "auto"  # features that a fit chooses
-
 
 def is_open(data: NodeData) -> bool:
     """Whether a fit is to choose between one-hot input and features, which are not made yet."""

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from rgat.checks import check_count, check_word
 from rgat.data.dataset import MISSING, PARTS, NodeData
-from rgat.data.rdf.featurised import AUTO, featurise
+from rgat.data.rdf.features import AUTO
+from rgat.data.rdf.featurised import featurise
 from rgat.data.rdf.graph import assemble
 from rgat.data.rdf.labels import (
     FilePath,
