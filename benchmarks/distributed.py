@@ -1,10 +1,12 @@
-"""Bytes sent per step and peak memory of one node classifier in 1, 2 and 4 processes.
+"""Bytes sent per step, peak memory and time of one node classifier in 1, 2 and 4 processes.
 
     python benchmarks/distributed.py --out benchmarks/results/distributed.json
+    python benchmarks/distributed.py --device cuda --processes 1 2
 
-Processes run on this machine and talk by gloo, in a network of their own where the system allows that (`unshare`), so
-that the loopback device's counter measures what they send. Counted bytes follow from the sizes of the collectives: an
-all-reduce of n bytes sends 2 (K - 1) / K n from each process, an all-gather (K - 1) n, an all-to-all what others get.
+Processes run on this machine, in a network of their own where the system allows that (`unshare`), so that the loopback
+device's counter measures what they send by gloo; NCCL does not use that device. Counted bytes follow from the sizes of
+the collectives: an all-reduce of n bytes sends 2 (K - 1) / K n from each process, an all-gather (K - 1) n, an
+all-to-all what others get. The peak is of the GPU's memory with --device cuda.
 """
 
 import argparse
@@ -14,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import torch
@@ -22,7 +25,7 @@ import torch.distributed as dist
 from rgat.data import NodeData
 from rgat.graph import RelationalGraph
 from rgat.training import Settings, build_model, fit
-from rgat.training.distributed import joined_processes, processes
+from rgat.training.distributed import connection, joined_processes, processes
 
 NODES, EDGES, RELATIONS, CHANNELS = 40_000, 800_000, 8, 64
 WAYS = {
@@ -90,40 +93,64 @@ def status(field):
     return int(line.split()[1]) * 1024
 
 
-def work(way, folder):
+def build(data, way, **more):
+    _, options, settings = WAYS[way]
+    return build_model(data, 1, settings.get("shard_embeddings", False), **options, **more)
+
+
+def work(way, device, folder):
     torch.set_num_threads(1)
-    with_features, options, settings = WAYS[way]
-    with joined_processes():
+    with_features, _, settings = WAYS[way]
+    with joined_processes(torch.device(device)) as device:
         small, reach = made_up(with_features, 2000, NODES), NEAR if "near" in way else NODES
-        fit(build_model(small, 1, **options), small, Settings(max_epochs=1, **settings))  # loads all libraries
+        fit(build(small, way).to(device), small, Settings(max_epochs=1, **settings))  # loads libraries
         counter, data = Counter(), made_up(with_features, EDGES, reach)
-        model = build_model(data, 1, hidden_channels=64, **options)
-        before, points = status("VmRSS"), []
-        Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+        model = build(data, way, hidden_channels=64).to(device)
+        before, points = memory(device), []
+        forget_peak(device)
 
         def note(epoch):
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
             if processes().number > 1:
-                dist.barrier()
-            points.append((counter.sent, loopback_bytes()))
+                processes().average(torch.zeros(1, device=device))  # all have ended the epoch
+            points.append((counter.sent, loopback_bytes(), time.perf_counter()))
 
         fit(model, data, Settings(max_epochs=EPOCHS, patience=None, **settings), 0, note)
         steps = (EPOCHS - 1) * (-(-len(data.train) // settings["batch_size"]) if settings else 1)
+        sent, measured, seconds = ((last - first) / steps for first, last in zip(points[0], points[-1], strict=True))
         record = {
-            "counted": (points[-1][0] - points[0][0]) / steps,
-            "measured": (points[-1][1] - points[0][1]) / steps,  # all processes together
-            "peak": status("VmHWM") - before,
+            "counted": sent,
+            "measured": measured,  # all processes together
+            "seconds": seconds,
+            "peak": memory(device, "peak") - before,
+            "connection": connection(device) if processes().number > 1 else f"One process on {device.type}.",
         }
         (folder / f"{processes().rank}.json").write_text(json.dumps(record))
 
 
-def measure(way, count):
-    """Return bytes per step and process, counted and measured, and the largest peak memory of a process."""
+def memory(device, which="now"):
+    """Return the bytes that this process uses on a device, or used at most."""
+    if device.type == "cuda":
+        return (torch.cuda.memory_allocated if which == "now" else torch.cuda.max_memory_allocated)(device)
+    return status("VmRSS" if which == "now" else "VmHWM")
+
+
+def forget_peak(device):
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    else:
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def measure(way, count, device):
+    """Return bytes per step and process, counted and measured, the largest peak memory of a process, and the time."""
     start = [sys.executable]
     if count > 1:
         start += ["-m", "torch.distributed.run", "--nproc-per-node", str(count), "--standalone"]
     with tempfile.TemporaryDirectory() as name:
         environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-        subprocess.run([*start, __file__, "--work", way, name], check=True, env=environment)
+        subprocess.run([*start, __file__, "--work", way, device, name], check=True, env=environment)
         records = [json.loads(path.read_text()) for path in Path(name).glob("*.json")]
     return {
         "way": way,
@@ -131,6 +158,8 @@ def measure(way, count):
         "bytes_counted": sum(record["counted"] for record in records) / count,
         "bytes_measured": records[0]["measured"] / count,
         "peak_bytes": max(record["peak"] for record in records),
+        "seconds": max(record["seconds"] for record in records),
+        "connection": records[0]["connection"],
     }
 
 
@@ -139,24 +168,26 @@ def main():
     parser.add_argument("--out", type=Path)
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
-    parser.add_argument("--work", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--work", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--apart", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
-        work(options.work[0], Path(options.work[1]))
+        work(*options.work[:2], Path(options.work[2]))
         return
     apart = ["unshare", "--map-root-user", "--net", "sh", "-c"]
     can_part = shutil.which("unshare") and not subprocess.run([*apart, "ip link set lo up"], check=False).returncode
     if can_part and not options.apart:
         line = 'ip link set lo up && exec "$@"'
         os.execvp("unshare", [*apart, line, "sh", sys.executable, *sys.argv, "--apart"])
-    print(f"{'':24}processes   counted MB   measured MB   peak MiB", flush=True)
+    print(f"{'':24}processes   counted MB   measured MB   peak MiB   seconds per step", flush=True)
     rows = []
     for way in options.ways:
         for count in options.processes:
-            rows.append(row := measure(way, count))
+            rows.append(row := measure(way, count, options.device))
             sizes = (row["bytes_counted"] / 1e6, row["bytes_measured"] / 1e6, row["peak_bytes"] / 2**20)
-            print(f"{way:24}{count:9}   {sizes[0]:10.3f}   {sizes[1]:11.3f}   {sizes[2]:8.0f}", flush=True)
+            shown = f"{sizes[0]:10.3f}   {sizes[1]:11.3f}   {sizes[2]:8.0f}   {row['seconds']:16.4f}"
+            print(f"{way:24}{count:9}   {shown}   {row['connection']}", flush=True)
     if options.out is not None:
         options.out.write_text(json.dumps({"torch": torch.__version__, "rows": rows}, indent=1) + "\n")
 

@@ -43,7 +43,7 @@ def main() -> None:
             source,
             Path(folder) / "predictions.csv",
             workers=arguments.workers,
-            progress=lambda what, share: marks.append((time.perf_counter(), share, megabytes())),
+            progress=lambda step: marks.append((time.perf_counter(), step.share, megabytes())),
         )
         after = os.times()
     (start, first, _), (end, last, _) = marks[0], marks[-1]

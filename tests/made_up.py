@@ -1,9 +1,11 @@
 """Generate synthetic records with known true means."""
 
 import numpy as np
+import torch
 
-from rgat.experiments.records import open_experiment, pack_array, write_record
+from rgat.experiments.records import open_experiment, pack_array, unpack_array, write_record
 from rgat.training.configuration import VARIANTS
+from rgat.training.metric import confusion_matrix, score_classes
 
 # Test accuracy with attention, with constant attention, and their spread over seeds.
 PAPER_LIKE = {
@@ -47,6 +49,12 @@ def node_outputs(rng, labels, accuracy):
     return pack_array(np.eye(4)[named] * 3)
 
 
+def class_scores(outputs, labels):
+    """Return the scores of the classes that follow from packed logits."""
+    predicted = torch.from_numpy(unpack_array(outputs)).argmax(-1)
+    return {"test": score_classes(confusion_matrix(torch.tensor(labels), predicted, 4))}
+
+
 def graph_outputs(rng, labels, auc):
     """Return logits with about the given ROC-AUC."""
     labels = np.array(labels)
@@ -61,6 +69,7 @@ def run_record(model, seed, score, constant, description, split=None, setting=No
     labels = description["test_labels"]["" if split is None else str(split)]
     outputs = node_outputs if description["task"] == "node" else graph_outputs
     tasks = {task: score + 0.01 * i for i, task in enumerate(description.get("tasks", []))}
+    test = outputs(rng, labels, score)
     epochs = 20 + seed % 5
     return {
         "kind": "run",
@@ -85,7 +94,8 @@ def run_record(model, seed, score, constant, description, split=None, setting=No
         else {"train": min(1.0, constant + 0.03), "valid": constant, "test": constant},
         "task_scores": {"test": tasks} if tasks else None,
         "constant_task_scores": {"test": tasks} if tasks and constant is not None else None,
-        "outputs": {"test": outputs(rng, labels, score)},
+        "outputs": {"test": test},
+        "class_scores": class_scores(test, labels) if description["task"] == "node" else None,
         "constant_outputs": None if constant is None else {"test": outputs(rng, labels, constant)},
         "seconds": 1.5,
         **VERSIONS,

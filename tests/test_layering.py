@@ -17,6 +17,7 @@ CHAIN = [
     "memory",
     "workers",
     "locks",
+    "progress",
     "structure",
     "graph",
     "incoming",

@@ -116,6 +116,15 @@ BAD = [
     (NodeClassifier, {"layer": "rgcn", "heads": 2}, '`heads` must be 1 for layer="rgcn"'),
     (NodeClassifier, {"layer": "rgcn", "scope": "within"}, '`scope` must not be given for layer="rgcn"'),
     (GraphClassifier, {"dense_channels": 0}, "`dense_channels` must be an integer of at least 1, got 0"),
+    (NodeClassifier, {"identity": True}, "`identity` needs the graph whose nodes get rows of their own; pass `graph=`"),
+    (NodeClassifier, {"identity": True, "graph": object()}, "`identity` needs a graph in memory, got one in a store"),
+    (
+        NodeClassifier,
+        {"identity": True, "graph": random_graph(), "embedding_channels": 2},
+        "`identity` must not be given with `embedding_channels`",
+    ),
+    (NodeClassifier, {"num_nodes": 3}, "`num_nodes` must not be given: it follows from `graph`"),
+    (GraphClassifier, {"num_nodes": 3}, "`num_nodes` must not be given: a graph classifier is for many graphs"),
     (GraphClassifier, {"graph": random_graph()}, "`graph` must not be given: a graph classifier is for many graphs"),
 ]
 
@@ -225,6 +234,11 @@ STACKS = pairwise(
         "bias": [True, False],
         "num_bases": [None, 2],
         "x": [None, "compact", "shared", "index", "own"],
+        "identity": [False, True],
+        "residual": [False, True],
+        "layer_norm": [False, True],
+        "jumping_knowledge": [False, True],
+        "num_layers": [2, 3],
         "edge_dim": [None, 2],
         "heads": [1, 2],
         "backend": ["numba", "torch", "reference"],
@@ -272,12 +286,16 @@ def assert_stack_equals_members(models, x, graph, own=False, **call):
 @pytest.mark.parametrize("row", STACKS, ids=lambda row: "-".join(str(value) for value in row.values()))
 def test_a_stack_equals_its_members_one_by_one(row):
     graph = random_graph(N, 60, R, edge_dim=row["edge_dim"])
-    options = {name: row[name] for name in ("layer", "batch_norm", "bias", "num_bases")}
+    names = ("layer", "batch_norm", "bias", "num_bases", "layer_norm", "jumping_knowledge", "num_layers")
+    options = {name: row[name] for name in names}
+    options["residual"] = row["residual"] and row["x"] in ("compact", "shared", "own")
     if row["layer"] == "rgat":
         options |= {name: row[name] for name in ("scope", "score", "heads", "edge_dim")}
         options["num_attention_bases"] = row["num_bases"]
     if row["x"] == "compact":
         options["graph"] = graph
+    if row["x"] in ("shared", "index", "own") and row["identity"]:
+        options |= {"graph": graph, "identity": True}
     inputs = {
         "shared": torch.randn(N, F).double(),
         "own": torch.randn(N, len(RATES), F).double(),

@@ -1,9 +1,14 @@
-"""The two models of the paper (sections 2.2 and 2.3), with either family of layers, and stacks of them."""
+"""The two models of the paper (sections 2.2 and 2.3), with either family of layers, and stacks of them.
+
+Examples:
+    >>> from rgat.models import NodeClassifier
+    >>> NodeClassifier(8, num_classes=4, num_relations=2).num_layers
+    2
+"""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,11 +18,13 @@ from rgat.checks import check_count, check_word
 from rgat.graph import RelationalGraph
 from rgat.nn import FeatureRows, GraphGather, RGATConv, RGCNConv
 from rgat.nn.normalisation import normalise
-from rgat.nn.stacked import SHARED, Stacked, member_tensors, stack_layers
+from rgat.nn.stacked import SHARED, Stack, dropout_rates
+
+__all__ = ["GraphClassifier", "NodeClassifier", "Stack", "stack"]
 
 LAYERS = ("rgat", "rgcn")
 Graphs = RelationalGraph | Sequence[RelationalGraph]  # of all layers, or one for each
-RGCN_OPTIONS = ("num_bases", "feature_dropout", "edge_dropout", "bias", "graph")
+RGCN_OPTIONS = ("num_bases", "feature_dropout", "edge_dropout", "bias", "graph", "num_nodes")
 
 
 def _layer(
@@ -49,19 +56,50 @@ def _units_per_head(hidden_channels: int, heads: int) -> int:
     return hidden_channels // heads
 
 
+def _node_options(graph: RelationalGraph | None, identity: bool, embedding_channels: int | None) -> dict[str, Any]:
+    """Return what the first layer of a node classifier is to know about nodes."""
+    if identity and embedding_channels is not None:
+        raise ValueError("`identity` must not be given with `embedding_channels`, which is featureless; leave one out")
+    if identity and graph is None:
+        raise ValueError("`identity` needs the graph whose nodes get rows of their own; pass `graph=`")
+    if identity and not isinstance(graph, RelationalGraph):
+        raise ValueError("`identity` needs a graph in memory, got one in a store; leave `identity` out")
+    if graph is None or embedding_channels is not None:
+        return {}
+    return {"graph": graph, "num_nodes": graph.num_nodes} if identity else {"graph": graph}
+
+
 def _normalisation(channels: int, batch_norm: bool) -> nn.Module:
     return nn.BatchNorm1d(channels) if batch_norm else nn.Identity()
+
+
+def embedding_bound(channels: int) -> float:
+    """Return the bound of uniform numbers by which rows of embeddings have length one on average."""
+    return float((3 / channels) ** 0.5)
+
+
+def node_embedding(num_nodes: int, channels: int) -> nn.Embedding:
+    """Return a table of embeddings with sparse gradients."""
+    table = nn.Embedding(num_nodes, channels, sparse=True)
+    bound = embedding_bound(channels)
+    nn.init.uniform_(table.weight, -bound, bound)
+    return table
 
 
 class NodeClassifier(nn.Module):
     r"""Relational layers that classify nodes; by default two (figure 3a).
 
-    .. math::
-        H^{(1)} = \mathrm{ReLU}(\mathrm{RGAT}_{\text{concat}}(X)), \qquad
-        \text{logits} = \mathrm{RGAT}_{\text{mean}}(H^{(1)}) \in \mathbb{R}^{N \times \text{classes}}.
+    $$
+    H^{(1)} = \mathrm{ReLU}(\mathrm{RGAT}_{\text{concat}}(X)), \qquad
+    \text{logits} = \mathrm{RGAT}_{\text{mean}}(H^{(1)}) \in \mathbb{R}^{N \times \text{classes}}.
+    $$
 
     All layers have ``heads`` heads. All but the last have ``hidden_channels / heads`` units per head, so that the total
-    stays what was asked; the last has one unit per class and head. Batch normalisation, if on, stands before each ReLU.
+    stays what was asked; the last has one unit per class and head. Normalisation, if on, stands before each ReLU.
+
+    With residual connections the output of a hidden layer is $H^{(l)} = \mathrm{ReLU}(\dots) + H^{(l-1)}$. With
+    jumping knowledge $\text{logits} = \mathrm{RGAT}_{\text{mean}}(H^{(L-1)}) + \sum_{l < L} H^{(l)} J^{(l)}$,
+    where $J^{(l)}$ are learned matrices: the logits see the outputs of all $L$ layers.
 
     Args:
         in_channels: number of node features; for featureless input the number of nodes.
@@ -72,11 +110,28 @@ class NodeClassifier(nn.Module):
         heads: number of heads of all layers.
         batch_norm: normalise the output of each layer but the last.
         graph: for featureless input, let the first layer hold only the kernel rows that the edges of this graph use.
+            With ``identity``, only these rows of its nodes.
         num_layers: number of layers.
         embedding_channels: for featureless input, learn an embedding of this size for each node, and give it to the
             first layer instead of a one-hot vector. Its gradients are sparse: a step costs what its batch touches.
+        make_embedding: makes the table of these embeddings, given the numbers of nodes and channels.
+        identity: in the first layer, add to the projected features of each node a learned row of its own per relation,
+            as a one-hot vector beside the features would; needs ``graph``.
+        residual: add the input of each layer but the last to its output; that of the first through a learned matrix,
+            and none where the input is featureless, for which the model must be built with ``graph``.
+        layer_norm: normalise the outputs of each node, by layer normalisation, in each layer but the last.
+        jumping_knowledge: add a learned linear map of each layer's output to the logits.
         **options: further options of all layers, such as ``scope``, ``score`` or ``feature_dropout``.
+
+    Examples:
+        >>> import rgat
+        >>> data = rgat.data.load("institute")
+        >>> model = rgat.models.NodeClassifier(data.in_channels, 4, data.graph.num_relations, graph=data.graph)
+        >>> model(data.x, data.graph).shape[1]
+        4
     """
+
+    residual: bool = False
 
     def __init__(
         self,
@@ -90,24 +145,37 @@ class NodeClassifier(nn.Module):
         graph: RelationalGraph | None = None,
         num_layers: int = 2,
         embedding_channels: int | None = None,
+        make_embedding: Callable[[int, int], nn.Embedding] = node_embedding,
+        identity: bool = False,
+        residual: bool = False,
+        layer_norm: bool = False,
+        jumping_knowledge: bool = False,
         **options: Any,
     ) -> None:
         super().__init__()
         check_count("num_classes", num_classes)
         check_count("num_layers", num_layers)
         units = _units_per_head(hidden_channels, heads)
+        if "num_nodes" in options:
+            raise ValueError("`num_nodes` must not be given: it follows from `graph` where `identity` is true")
+        first = options | _node_options(graph, identity, embedding_channels)
         if embedding_channels is not None:
             check_count("embedding_channels", embedding_channels)
-            self.embedding = nn.Embedding(in_channels, embedding_channels, sparse=True)
-            bound = (3 / embedding_channels) ** 0.5  # rows have length one on average
-            nn.init.uniform_(self.embedding.weight, -bound, bound)
+            self.embedding = make_embedding(in_channels, embedding_channels)
             in_channels = embedding_channels
-        first = options if graph is None or embedding_channels is not None else options | {"graph": graph}
         for number in range(1, num_layers):
             conv = _layer(layer, in_channels, units, num_relations, heads, "concat", first if number == 1 else options)
             setattr(self, f"conv{number}", conv)
             setattr(self, f"norm{number}", _normalisation(hidden_channels, batch_norm))
+            if layer_norm:
+                setattr(self, f"layer_norm{number}", nn.LayerNorm(hidden_channels))
+            if jumping_knowledge:
+                setattr(self, f"jump{number}", nn.Linear(hidden_channels, num_classes, bias=False))
+            if residual and number == 1 and ("graph" not in first or identity):
+                self.residual1 = nn.Linear(in_channels, hidden_channels, bias=False)
             in_channels = hidden_channels
+        if residual:  # no attribute without it: checkpoints of earlier versions have none
+            self.residual = True
         last = first if num_layers == 1 else options
         setattr(self, f"conv{num_layers}", _layer(layer, in_channels, num_classes, num_relations, heads, "mean", last))
 
@@ -158,37 +226,74 @@ class NodeClassifier(nn.Module):
     def layer(
         self, number: int, x: Tensor | FeatureRows | None, graph: RelationalGraph, constant_attention: bool = False
     ) -> Tensor:
-        """Return the output of one layer, counted from 1, with its normalisation and ReLU."""
-        out: Tensor = getattr(self, f"conv{number}")(x, graph, constant_attention=constant_attention)
-        return self.activate(number, out, graph.counted)
+        """Return the output of one layer, counted from 1: the input of the next, or the logits.
 
-    def activate(self, number: int, out: Tensor, counted: Tensor | None = None) -> Tensor:
-        """Return what the next layer takes of the output of a relational layer: normalisation and ReLU."""
-        if number == self.num_layers:
+        With jumping knowledge, the columns behind those of a hidden layer are its share of the logits and that of the
+        layers before.
+        """
+        conv = getattr(self, f"conv{number}")
+        out = conv(self.conv_input(number, x), graph, constant_attention=constant_attention)
+        return self.activate(number, out, graph.counted, x)
+
+    def conv_input(self, number: int, x: Tensor | FeatureRows | None) -> Tensor | FeatureRows | None:
+        """Return what the convolution of a layer reads of the layer's input."""
+        if number == 1 or not isinstance(x, Tensor) or not hasattr(self, "jump1"):
+            return x
+        return x[..., : self.convs[number - 1].in_channels].contiguous()
+
+    def activate(
+        self, number: int, out: Tensor, counted: Tensor | None = None, x: Tensor | FeatureRows | None = None
+    ) -> Tensor:
+        """Return the output of a layer from its convolution's: normalised, with ReLU, residual and jumping knowledge.
+
+        The input ``x`` of the layer is needed with residual connections and jumping knowledge alone.
+        """
+        is_last, num_targets = number == self.num_layers, out.shape[0]
+        if not is_last:
+            out = normalise(getattr(self, f"norm{number}"), out, counted)
+            if hasattr(self, f"layer_norm{number}"):
+                out = getattr(self, f"layer_norm{number}")(out)
+            out = torch.relu(out)
+            if self.residual:
+                out = out + self._shortcut(number, x, num_targets)
+        if not hasattr(self, "jump1"):
             return out
-        return torch.relu(normalise(getattr(self, f"norm{number}"), out, counted))
+        logits = out if is_last else getattr(self, f"jump{number}")(out)
+        if number > 1:
+            assert isinstance(x, Tensor)
+            logits = logits + x[:num_targets, ..., self.convs[number - 1].in_channels :]
+        return logits if is_last else torch.cat([out, logits], dim=-1)
+
+    def _shortcut(self, number: int, x: Tensor | FeatureRows | None, num_targets: int) -> Tensor | float:
+        """Return what a residual connection adds to the output of a hidden layer."""
+        if number > 1:
+            hidden = self.conv_input(number, x)
+            assert isinstance(hidden, Tensor)
+            return hidden[:num_targets]
+        if not hasattr(self, "residual1"):
+            return 0.0
+        given = FeatureRows(x.table, x.rows[:num_targets]).gathered() if isinstance(x, FeatureRows) else x
+        if given is None or given.layout != torch.strided or not given.is_floating_point():
+            raise ValueError("`residual` without dense features needs a model built with `graph=`; pass the graph")
+        added: Tensor = self.residual1(given[:num_targets])
+        return added
 
     @property
     def depends_on_edges_alone(self) -> bool:
         """Whether a node's logits now depend on others by edges alone, and not on how the edges are numbered."""
-        drops = any(rate > 0 for conv in self.convs for _, rate in _dropout_rates(conv))
+        drops = any(rate > 0 for conv in self.convs for _, rate in dropout_rates(conv))
         norms = (getattr(self, f"norm{number}") for number in range(1, self.num_layers))
         return not self.training or (all(isinstance(norm, nn.Identity) for norm in norms) and not drops)
-
-
-def _dropout_rates(conv: nn.Module) -> list[tuple[float, float]]:
-    """Return the rates of features and edges, for each member of a stack."""
-    rates: list[tuple[float, float]] = getattr(conv, "dropout", [(conv.feature_dropout, conv.edge_dropout)])
-    return rates
 
 
 class GraphClassifier(nn.Module):
     r"""Two relational layers, a gather and two dense layers that classify whole graphs for several tasks (figure 3b).
 
-    .. math::
-        H^{(l)} = \mathrm{ReLU}(\mathrm{RGAT}_{\text{concat}}(H^{(l-1)})), \quad l = 1, 2, \qquad
-        z = \tanh(\mathrm{GraphGather}(H^{(2)})), \qquad
-        \text{logits} = \mathrm{Dense}(\mathrm{ReLU}(\mathrm{Dense}(z))).
+    $$
+    H^{(l)} = \mathrm{ReLU}(\mathrm{RGAT}_{\text{concat}}(H^{(l-1)})), \quad l = 1, 2, \qquad
+    z = \tanh(\mathrm{GraphGather}(H^{(2)})), \qquad
+    \text{logits} = \mathrm{Dense}(\mathrm{ReLU}(\mathrm{Dense}(z))).
+    $$
 
     Both relational layers have ``heads`` heads of ``hidden_channels / heads`` units. Batch normalisation, if on, stands
     before the ReLU of each relational layer.
@@ -204,6 +309,13 @@ class GraphClassifier(nn.Module):
         heads: number of heads of both relational layers.
         batch_norm: normalise the output of both relational layers.
         **options: further options of both relational layers, such as ``scope``, ``score`` or ``edge_dim``.
+
+    Examples:
+        >>> import rgat
+        >>> data = rgat.data.load("molecules")
+        >>> model = rgat.models.GraphClassifier(data.in_channels, len(data.tasks), data.graphs.num_relations)
+        >>> model(*data.graphs.batch(data.test[:5])).shape
+        torch.Size([5, 6, 2])
     """
 
     def __init__(
@@ -222,8 +334,11 @@ class GraphClassifier(nn.Module):
         super().__init__()
         for name, value in (("num_tasks", num_tasks), ("num_classes", num_classes), ("dense_channels", dense_channels)):
             check_count(name, value)
-        if "graph" in options:
-            raise ValueError("`graph` must not be given: a graph classifier is for many graphs, with node features")
+        for name in ("graph", "num_nodes"):
+            if name in options:
+                raise ValueError(
+                    f"`{name}` must not be given: a graph classifier is for many graphs, with node features"
+                )
         units = _units_per_head(hidden_channels, heads)
         self.num_tasks = num_tasks
         self.num_classes = num_classes
@@ -254,58 +369,17 @@ class GraphClassifier(nn.Module):
 Model = NodeClassifier | GraphClassifier
 
 
-class Stack(nn.Module):
-    """Several models of one architecture, ``S`` members, as one computation over one graph; made by :func:`stack`.
-
-    Each member is what it would be alone: parameters, dropout seed and rates, dropout masks and batch-norm statistics
-    are its own. ``stack.model`` has the layers of a single model, with one more axis ``S`` in front of each tensor.
-    """
-
-    def __init__(self, models: Sequence[Model]) -> None:
-        super().__init__()
-        self._like = (copy.deepcopy(models[0]).to("meta"),)  # in a tuple: it is no part of the module
-        self.model = copy.deepcopy(self._like[0])
-        for name, _ in models[0].named_children():
-            setattr(self.model, name, stack_layers([getattr(model, name) for model in models]))
-        self.train(models[0].training)
-
-    def __len__(self) -> int:
-        return len(self.model.convs[0].dropout_state)
-
-    def forward(self, x: Tensor | FeatureRows | None, graph: Graphs, constant_attention: bool = False) -> Tensor:
-        """Return the logits of all members, ``[S, N, num_classes]`` or ``[S, G, num_tasks, num_classes]``.
-
-        Args:
-            x: an input that all members share, as a single model takes it, or features ``[N, S, F]`` of their own.
-            graph: of all members; of node classifiers also one for each layer.
-            constant_attention: give all edges of a softmax group the same attention.
-        """
-        logits: Tensor = self.model(x, graph, constant_attention)
-        return logits.transpose(0, 1)
-
-    def select(self, members: Sequence[int]) -> None:
-        """Keep some members only, in place; an optimiser of the stack must forget the others too."""
-        for layer in self.model.children():
-            if isinstance(layer, Stacked):
-                layer.select(list(members))
-
-    def unstack(self) -> list[Model]:
-        """Return the members as ordinary models, new and independent."""
-        device, models = next(self.parameters()).device, []
-        for member, tensors in enumerate(member_tensors(self.model)):
-            model = copy.deepcopy(self._like[0]).to(next(self.parameters()).dtype).to_empty(device=device)
-            for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-                tensor.data.copy_(tensors[name])
-            for conv, stacked in zip(model.convs, self.model.convs, strict=True):
-                conv.feature_dropout, conv.edge_dropout = _dropout_rates(stacked)[member]
-            models.append(model.train(self.training))
-        return models
-
-
 def stack(models: Sequence[Model]) -> Stack:
     """Put models of one architecture together: many seeds, folds or dropout rates as one computation.
 
     Members may differ in their parameters, dropout seeds and dropout rates, in nothing else. The stack has copies.
+
+    Examples:
+        >>> import rgat
+        >>> data = rgat.data.load("institute")
+        >>> models = [rgat.training.build_model(data, seed) for seed in range(3)]
+        >>> rgat.models.stack(models)(data.x, data.graph).shape[0]
+        3
     """
     if len(models) == 0:
         raise ValueError("`stack` needs at least one model, got an empty list")
@@ -328,6 +402,8 @@ def difference(first: nn.Module, other: nn.Module) -> str | None:
         return "node embeddings, of which there are no stacks"
     if type(first) is not type(other):
         return f"a {type(first).__name__} and a {type(other).__name__}"
+    if getattr(first, "residual", False) != getattr(other, "residual", False):
+        return "models with and without `residual`"
     states = [model.state_dict() for model in (first, other)]
     kinds = [{name: (t.shape, t.dtype, t.device) for name, t in state.items()} for state in states]
     for name in sorted(kinds[0].keys() | kinds[1].keys()):

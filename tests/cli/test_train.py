@@ -36,6 +36,11 @@ def test_a_dump_of_any_name_with_invalid_lines_is_read_on_request(rgat, tmp_path
     assert f"skipped: 1 invalid RDF line, the first: {dump}, line 1: " in done.stdout
     assert "macro-F1" in done.stdout
     assert "confusion matrix" in done.stdout
+    stages = re.findall(r"^stage (\d) of 6: ([a-z-]+)", done.stdout, re.MULTILINE)
+    names = ["reading", "estimate", "cross-validation", "training", "evaluation", "saving"]
+    assert list(dict.fromkeys(stages)) == [(str(number), name) for number, name in enumerate(names, 1)]
+    assert re.search(r"cross-validation, 5 of 5 folds, epoch 1 of 1, validation accuracy 0\.\d+, done in", done.stdout)
+    assert not re.search(r"[\x1b\r]", done.stdout)
     predict = ["predict", model, "--format", "ntriples"]
     assert "--format must be left out here: it is for files of --rdf" in rgat(*predict).stderr
     graph.rename(tmp_path / "new")

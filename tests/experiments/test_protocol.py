@@ -11,6 +11,7 @@ import threading
 import time
 import tomllib
 
+import numpy as np
 import pytest
 import torch
 from helpers import large_graphs
@@ -19,9 +20,11 @@ from rgat.experiments import prepared
 from rgat.experiments import records as record_files
 from rgat.experiments import units as unit_files
 from rgat.experiments.executors import open_executor
-from rgat.experiments.protocol import make_request, next_units, open_protocol, read_request, run_protocol
+from rgat.experiments.protocol import open_protocol
 from rgat.experiments.published import PUBLISHED, constant_row, summarise, write_configs
 from rgat.experiments.records import unpack_array, write_record
+from rgat.experiments.request import make_request, read_request
+from rgat.experiments.running import next_units, run_protocol
 from rgat.experiments.units import train_units
 from rgat.training import roc_auc_per_task
 from rgat.training.configuration import VARIANTS, build_model, split_config
@@ -64,7 +67,9 @@ def graph_run(tmp_path_factory):
 def test_nodes_are_searched_by_folds_and_retrained_without_validation(node_run):
     _, records, progress = node_run
     assert [record["kind"] for record in records] == (["run"] * 2 + ["trial"] * 3) * 2
-    assert progress == [(done, 10) for done in range(11)]
+    assert [counts[:2] for counts in progress] == [(done, 10) for done in range(11)]
+    assert progress[0][2] is None
+    assert sorted(new["kind"] for *_, new in progress[1:]) == ["run"] * 4 + ["trial"] * 6
     for model in NODES["models"]:
         trials = [r for r in records if r["model"] == model and r["kind"] == "trial"]
         runs = [r for r in records if r["model"] == model and r["kind"] == "run"]
@@ -89,6 +94,9 @@ def test_outputs_give_the_score_again(node_run, graph_run):
     for run in [record for record in records if record["kind"] == "run"]:
         logits = unpack_array(run["outputs"]["test"])
         assert (logits.argmax(1) == labels).mean() == pytest.approx(run["scores"]["test"], abs=0.02)
+        confusion = np.array(run["class_scores"]["test"]["confusion"])
+        assert confusion.sum(1).tolist() == np.bincount(labels, minlength=4).tolist()
+        assert confusion.trace() / len(labels) == pytest.approx(run["scores"]["test"])
     description = json.loads((protocol.folder / "experiment.json").read_text())
     assert description["test_labels"][""] == labels.tolist()
     assert description["majority"] == (labels == labels_mode(protocol)).mean()
@@ -221,7 +229,7 @@ def test_a_search_alone_never_looks_at_the_test_part(tmp_path, monkeypatch):
     counts = []
     records = run_protocol(protocol, search_only=True, on_progress=lambda *c: counts.append(c))
     assert [record["kind"] for record in records] == ["trial"]
-    assert counts[-1] == (1, 1)
+    assert counts[-1][:2] == (1, 1)
 
 
 def test_a_failed_or_diverged_unit_is_recorded_and_the_others_go_on(node_run):

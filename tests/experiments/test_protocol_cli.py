@@ -3,6 +3,7 @@
 import errno
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -46,7 +47,10 @@ def test_search_then_reproduce_then_again(rgat, tmp_path):
     assert "configs/institute/rgcn.toml" in first
     assert sorted(path.name for path in (tmp_path / "runs/institute").iterdir()) == ["experiment.json", "records"]
     _, again, _ = rgat(*line)
-    assert again == first.replace("configs/institute/rgcn.toml\n", "")
+    results = [line for line in first.splitlines() if not line.startswith("stage ")]
+    assert [line for line in again.splitlines() if not line.startswith("stage ")] == results[:-1]
+    assert results[-1] == "configs/institute/rgcn.toml"
+    assert "stage 2 of 2: trials and runs, 4 of 4 records\n" in again, "nothing is left to do"
     assert "0 units to do in runs/institute" in rgat("reproduce", "--config", "plan.toml", "--propose")[1]
     text = (tmp_path / "configs/institute/rgcn.toml").read_text()
     assert 'command = "rgat reproduce --config plan.toml --executor local --configs configs"' in text
@@ -58,6 +62,29 @@ def test_priors_are_printed(rgat):
     assert out.count("LogUniform(1e-6, 1e-1)") == 4
 
 
+def test_the_extended_space_is_printed(rgat):
+    _, out, _ = rgat("search", "institute", "--priors", "--space", "extended")
+    assert "OneOf(rgat, rgcn)" in out
+    assert "num_pruned" in out
+    assert "num_pruned" not in rgat("search", "molecules", "--priors", "--space", "extended")[1]
+
+
+def test_a_search_in_minutes_says_what_it_tried(rgat, monkeypatch):
+    monkeypatch.setattr("rgat.experiments.extended.STEP", 2)
+    monkeypatch.setattr("rgat.experiments.extended.MOST_PRUNED", 1)  # nothing to choose
+    line = ("institute", "--budget", "smoke", "--trials", "2", "--executor", "local", "--config", "plan.toml")
+    Path("plan.toml").write_text("max_epochs = 2\npatience = 2\n")
+    code, out, err = rgat("search", *line, "--minutes", "1e-6")
+    assert (code, err) == (0, "")
+    assert "No trial has finished" in out
+    _, out, _ = rgat("search", *line, "--minutes", "9")
+    assert "tried 2 configurations; 2 reached rungs 0 to 0" in out
+    assert "no test data were used" in out
+    _, out, _ = rgat("reproduce", *line, "--minutes", "9")
+    assert "declared ensemble" in out
+    assert "selected model" in out
+
+
 def test_mistakes_are_one_sentence_and_exit_code_2(rgat, tmp_path):
     (tmp_path / "plan.toml").write_text(PLAN.replace("trials", "trails"))
     for line, word in (
@@ -67,6 +94,10 @@ def test_mistakes_are_one_sentence_and_exit_code_2(rgat, tmp_path):
         (("search", "--priors"), "`DATA` must name a data set"),
         (("search", "institute", "--models", "RGCN,ARGAT"), "`model` must be"),
         (("search", "institute", "--executor", "ray", "--address", "127.0.0.1:1"), "none answers"),
+        (("search", "institute", "--space", "wide"), "`space` must be"),
+        (("search", "institute", "--space", "wide", "--priors"), "`space` must be"),
+        (("search", "institute", "--space", "paper", "--minutes", "1"), "`minutes` must be left out"),
+        (("reproduce", "institute", "--minutes", "1", "--configs", "c"), "`--configs` must be left out"),
     ):
         code, _, err = rgat(*line)
         assert (code, err.count("\n")) == (2, 1), err

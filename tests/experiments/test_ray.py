@@ -1,15 +1,23 @@
 """A real Ray cluster of two nodes on loopback, one of which is lost on the way."""
 
+import contextlib
 import http.server
+import os
+import signal
 import socket
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
+from rgat.data import load
 from rgat.experiments.executors import open_executor
-from rgat.experiments.protocol import open_protocol, run_protocol
+from rgat.experiments.folds import fold_data
+from rgat.experiments.protocol import open_protocol
+from rgat.experiments.running import run_protocol
+from rgat.experiments.units import make_unit
 
 ASKED = {"data": "institute", "models": ["RGCN"], "trials": 6, "seeds": 6, "folds": 1, "max_epochs": 4, "patience": 2}
 
@@ -47,7 +55,7 @@ def test_a_lost_node_costs_nothing_but_time(ray, cluster, tmp_path):
     cluster, node = cluster
     alive = []
 
-    def watch(done, total):
+    def watch(done, total, new):
         if done == 2 and not alive:
             wait_until_both_work(ray)
             alive.append(sum(entry["Alive"] for entry in ray.nodes()))
@@ -66,6 +74,48 @@ def test_a_lost_node_costs_nothing_but_time(ray, cluster, tmp_path):
     assert len(many) == len(one) == 12
     for a, b in zip(many, one, strict=True):
         assert a | {"seconds": 0} == b | {"seconds": 0}
+
+
+def kill_a_training_worker(cluster, killed):
+    """Kill the first process of the cluster that trains together with others."""
+    raylets = {node.all_processes["raylet"][0].process.pid for node in cluster.list_all_nodes()}
+    until = time.monotonic() + 120
+    while not killed and time.monotonic() < until:
+        for path in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # a process that ends meanwhile
+                parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+                if parent in raylets and (path / "cmdline").read_bytes().startswith(b"ray::Worker.run"):
+                    os.kill(int(path.name), signal.SIGKILL)
+                    killed.append(path.name)
+                    return
+        time.sleep(0.02)
+
+
+def test_two_workers_train_each_model_together_and_a_lost_one_costs_nothing_but_time(ray, cluster, tmp_path):
+    asked, killed = ASKED | {"trials": 2, "seeds": 2}, []
+    threading.Thread(target=kill_a_training_worker, args=(cluster[0], killed)).start()
+    protocol = open_protocol(asked, tmp_path / "ray")
+    many = run_protocol(protocol, executor="ray", address=cluster[0].address, processes_per_run=2)
+    one = run_protocol(open_protocol(asked, tmp_path / "local"))
+    assert len(killed) == 1
+    assert len(many) == len(one) == 4
+    for a, b in zip(many, one, strict=True):
+        assert a["status"] == b["status"] == "done"
+        curves = [record["curve"] if record["kind"] == "run" else record["folds"][0]["curve"] for record in (a, b)]
+        assert curves[0]["train_loss"] == pytest.approx(curves[1]["train_loss"], rel=1e-3)  # of four digits
+
+
+def test_users_mistakes_with_processes_per_run_are_one_sentence(ray, cluster, folded):
+    with pytest.raises(ValueError, match='must be 1 with the executor "local"; or ask for "ray"'):
+        open_executor("local", folded, processes_per_run=2).__enter__()
+    graphs = fold_data(load("molecules"))
+    with pytest.raises(ValueError, match="must be 1 for graphs"):
+        open_executor("ray", graphs, processes_per_run=2).__enter__()
+    with (
+        open_executor("ray", folded, address=cluster[0].address, processes_per_run=3) as execute,
+        pytest.raises(ValueError, match="must be at most the number of CPUs in the Ray cluster, 2, got 3"),
+    ):
+        list(execute([make_unit("trial", "institute", "RGCN", {})]))
 
 
 @pytest.fixture(scope="module")

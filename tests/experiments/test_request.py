@@ -2,7 +2,7 @@
 
 import pytest
 
-from rgat.experiments.protocol import BUDGETS, make_request, read_request
+from rgat.experiments.request import BUDGETS, make_request, read_request
 from rgat.training.configuration import VARIANTS
 
 SHIPPED = """

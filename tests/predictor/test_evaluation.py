@@ -10,12 +10,12 @@ from sklearn.metrics import confusion_matrix as confusion_of_sklearn
 import rgat
 from rgat.data import load
 from rgat.predictor import load as load_predictor
-from rgat.predictor.evaluation import confusion_matrix, score_classes
 from rgat.predictor.text import MOST_CLASSES, class_tables
 from rgat.training import Settings, many
 from rgat.training.checkpoint import run_difference
 from rgat.training.configuration import build_model
 from rgat.training.loop import make_task
+from rgat.training.metric import confusion_matrix, score_classes
 
 
 def test_scores_of_classes_are_those_of_scikit_learn():

@@ -118,16 +118,19 @@ def test_an_edge_that_the_model_ignores_comes_first():
     assert all(abs(first.log_odds) < abs(first.choice) for first in ignored)
 
 
-def test_an_equal_share_for_each_edge_is_constant_attention():
+@pytest.mark.parametrize(
+    "more", [{}, {"residual": True, "layer_norm": True}, {"jumping_knowledge": True, "residual": True}]
+)
+def test_an_equal_share_for_each_edge_is_constant_attention(more):
     graph = random_graph(9, 30, 3)
     for options in ({}, {"heads": 2, "scope": ["within", "across"]}, {"score": "multiplicative", "head_merge": "mean"}):
         conv, x = RGATConv(5, 4, 3, **options), torch.randn(9, 5)
         out, (_, attention) = conv(x, graph, return_attention_weights=True)
         assert torch.allclose(conv.combine(x, graph, attention), out, atol=1e-6)
     calibration = Calibration(torch.ones(()), torch.zeros(3))
-    model = NodeClassifier(5, 3, 3, layer="rgcn")
+    model = NodeClassifier(5, 3, 3, layer="rgcn", **more)
     assert torch.equal(logits_at_equal_share(Ensemble([model], {}, calibration, {}), x, graph, 0)[0], model(x, graph))
-    model = NodeClassifier(5, 3, 3).eval()
+    model = NodeClassifier(5, 3, 3, **more).eval()
     pair = RelationalGraph(torch.tensor([[0, 1], [2, 2]]), torch.tensor([0, 0]), num_nodes=9, num_relations=3)
     expected = model(x, pair, constant_attention=True)
     logits = logits_at_equal_share(Ensemble([model], {}, calibration, {}), x, pair, 1)
@@ -201,8 +204,11 @@ def test_models_of_any_depth_are_explained(node_data, options):
     assert set(predictor.explain().attention) <= set(base)
 
 
-def test_a_model_with_embeddings_is_explained(node_data):
-    predictor = rgat.fit(node_data, max_epochs=1, patience=1, comparison=False, embedding_channels=8)
+@pytest.mark.parametrize(
+    "options", [{"embedding_channels": 8}, {"residual": True, "jumping_knowledge": True, "layer_norm": True}]
+)
+def test_a_model_with_other_options_is_explained(node_data, options):
+    predictor = rgat.fit(node_data, max_epochs=1, patience=1, comparison=False, **options)
     explanation = predictor.explain(PERSON)
     assert explanation.predicted in node_data.classes
     assert sum(explanation.relations.values()) + explanation.own == pytest.approx(1, abs=1e-4)

@@ -208,30 +208,31 @@ class CrashError(BaseException):  # as KeyboardInterrupt; a comparison survives 
     """The process ends here."""
 
 
-def crash_at(step, share):
-    """A progress callback that ends the fit once a step has got so far."""
+def crash_at(stage, text, share):
+    """A progress callback that ends the fit once a stage has got so far."""
 
-    def progress(name, done):
-        if name == step and done >= share:
+    def progress(step):
+        if step.stage == stage and text in step.text and step.share >= share:
             raise CrashError
 
     return progress
 
 
 @pytest.mark.parametrize(
-    ("step", "kept"), [("the model", ["checkpoint.json", "fit.json", "folds.json"]), ("an RGCN to compare with", None)]
+    ("stage", "text", "kept"),
+    [("training", "epoch", ["checkpoint.json", "fit.json", "folds.json"]), ("comparison", "RGCN, training", None)],
 )
-def test_a_fit_that_was_interrupted_resumes_to_the_same_predictor(tmp_path, node_data, monkeypatch, step, kept):
+def test_a_fit_that_was_interrupted_resumes_to_the_same_predictor(tmp_path, node_data, monkeypatch, stage, text, kept):
     monkeypatch.setattr(many, "fit", functools.partial(many.fit, checkpoint_seconds=0.0))
     options = {"max_epochs": 6, "patience": 6, "hidden_channels": 8, "comparison": kept is None}
     whole = rgat.fit(node_data, **options)
     with pytest.raises(CrashError):
-        rgat.fit(node_data, progress=crash_at(step, 0.5), checkpoint=tmp_path, **options)
+        rgat.fit(node_data, progress=crash_at(stage, text, 0.5), checkpoint=tmp_path, **options)
     if kept is not None:
         assert sorted(path.name for path in tmp_path.glob("*.json")) == kept
     trained = []
-    resumed = rgat.fit(node_data, progress=lambda name, done: trained.append(name), checkpoint=tmp_path, **options)
-    assert "cross-validation of the model" not in trained
+    resumed = rgat.fit(node_data, progress=trained.append, checkpoint=tmp_path, **options)
+    assert [step.text for step in trained if step.stage == "cross-validation"] == ["5 of 5 folds were done before"]
     assert torch.equal(resumed.logits, whole.logits)
     assert torch.equal(resumed.calibration.slope, whole.calibration.slope)
     assert resumed.report == whole.report
@@ -243,10 +244,17 @@ def test_a_search_that_was_interrupted_repeats_no_trial(tmp_path, node_data):
     options = {"search": 3, "max_epochs": 2, "patience": 2, "model": "RGCN", "comparison": False}
     whole = rgat.fit(node_data, **options)
     with pytest.raises(CrashError):
-        rgat.fit(node_data, progress=crash_at("search, configuration 3 of 3", 0.1), checkpoint=tmp_path, **options)
+        rgat.fit(
+            node_data,
+            progress=crash_at("search", "configuration 3 of 3, 5 of 5 folds", 0),
+            checkpoint=tmp_path,
+            **options,
+        )
     trained = []
-    resumed = rgat.fit(node_data, progress=lambda name, done: trained.append(name), checkpoint=tmp_path, **options)
-    assert trained[0] == "search, configuration 3 of 3"
+    resumed = rgat.fit(node_data, progress=trained.append, checkpoint=tmp_path, **options)
+    texts = [step.text for step in trained if step.stage == "search"]
+    assert texts[:2] == [f"configuration {number} of 3, 5 of 5 folds were done before" for number in (1, 2)]
+    assert all(text.startswith("configuration 3 of 3") for text in texts[2:])
     assert resumed.config == whole.config
     assert torch.equal(resumed.logits, whole.logits)
 
@@ -265,8 +273,9 @@ def test_a_checkpoint_of_another_fit_is_refused_and_its_folds_are_not_used(tmp_p
     with pytest.raises(ValueError, match="but it has other data"):
         rgat.fit(dataclasses.replace(node_data, train=node_data.train[1:]), **options)
     trained = []
-    longer = rgat.fit(node_data, progress=lambda name, done: trained.append(name), **options | {"max_epochs": 3})
-    assert trained[0] == "cross-validation of the model"
+    longer = rgat.fit(node_data, progress=trained.append, **options | {"max_epochs": 3})
+    assert [step.text for step in trained[:2]] == ["", "5 of 5 folds, epoch 1 of 3"]
+    assert (trained[0].stage, trained[0].title) == ("cross-validation", "stage 1 of 3: cross-validation")
     assert longer.config["max_epochs"] == 3
 
 

@@ -32,6 +32,20 @@ def test_nodes_added_after_training_are_predicted_by_their_features(tmp_path, in
     assert loaded.predict([f"{PREFIX}person/new"], rdf=new).names == (f"<{PREFIX}person/new>",)
 
 
+def test_a_model_with_features_and_identity_predicts_nodes_added_after_training(tmp_path):
+    graph, labels = write_institute(tmp_path)
+    data = from_rdf(graph, labels, features=("types", "literals"), shares=(0.75, 0.0))
+    model = rgat.fit(data, max_epochs=60, comparison=False, feature_dropout=0.0, identity=True)
+    assert model.members[0].conv1.num_nodes == data.graph.num_nodes
+    model.save(tmp_path / "model")
+    loaded, new = rgat.load(tmp_path / "model"), tmp_path / "new.nt"
+    assert torch.equal(loaded.members[0].conv1.identity.weight, model.members[0].conv1.identity.weight)
+    new.write_text(NEW)
+    assert loaded.predict(rdf=new).labels.tolist() == ["materials"]
+    assert (loaded.predict().probabilities == model.predict().probabilities).all()
+    assert model.explain(model.predict().names[0]).reasons
+
+
 def test_degrees_are_those_of_the_extended_graph(tmp_path, files):
     data = from_rdf(files[0], files[1], features=("types", "degrees"))
     new = tmp_path / "new.nt"

@@ -44,7 +44,7 @@ def table(path):
 def test_a_stream_by_workers_equals_a_prediction_in_memory(tmp_path, graph_model, smiles):
     source, out, shares = tmp_path / "m.smi", tmp_path / "p.csv", []
     source.write_text("".join(f"{text} name of it\n" if text else "\n" for text in smiles))
-    done = predict_file(graph_model, source, out, workers=1, progress=lambda what, share: shares.append(share))
+    done = predict_file(graph_model, source, out, workers=1, progress=lambda step: shares.append(step.share))
     assert done == (43, 2, 0)
     rows = table(out)
     expected = graph_model.predict(smiles)
@@ -65,8 +65,8 @@ def test_an_interrupted_stream_is_resumed_to_the_same_file(tmp_path, graph_model
         file.write("id,SMILES\n" + "".join(f"{row},{text}\n" for row, text in enumerate(smiles)))
     predict_file(graph_model, source, tmp_path / "whole.tsv")
 
-    def stop(what, share):
-        if share > 0.5:
+    def stop(step):
+        if step.share > 0.5:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rgat.experiments.protocol import read_request
+from rgat.experiments.request import read_request
 from rgat.report import write_report
 
 ROOT = Path(__file__).parents[2]

@@ -7,12 +7,14 @@ import re
 
 import made_up
 import pytest
+import torch
 
 from rgat import cli
 from rgat.experiments.records import PACKED, pack, write_record
 from rgat.report import write_report
 from rgat.report.formats import Cell, Column, Line, ReportTable, to_csv, to_latex
 from rgat.report.records import LONGEST_NAME, load_studies
+from rgat.training.metric import score_classes
 
 SCRIPT = '"><script>window.hit=1</script><!--'
 MODELS = (
@@ -110,6 +112,9 @@ def test_damage_of_every_kind_is_listed_and_counted_and_stops_nothing(tmp_path, 
         55: {"outputs": {"test": {"dtype": "float16", "shape": [], "base64": "AAA="}}},
         56: {"selected_on": 5},
         57: {"scores": {"test": 10**400}},
+        58: {"class_scores": {"test": {"classes": {}, "confusion": []}}},
+        59: {"class_scores": {"test": record["class_scores"]["test"] | {"confusion": [[1, 2], [3, 4]]}}},
+        60: {"class_scores": {"test": score_classes(torch.tensor([[9, 1], [3, 1]]))}},
     }
     for seed, change in bad.items():
         write_record(folder, record | {"seed": seed}).write_text(
@@ -134,8 +139,8 @@ def test_damage_of_every_kind_is_listed_and_counted_and_stops_nothing(tmp_path, 
     for part in (*parts, *(f"run-00{seed}.json" for seed in bad)):
         assert len([line for line in said if line.startswith("Left out") and part in line]) == 1, part
         assert part in page
-    assert "Damaged records and files that are left out: 16." in said
-    assert "Damaged records and files that are left out: 16." in page
+    assert "Damaged records and files that are left out: 19." in said
+    assert "Damaged records and files that are left out: 19." in page
     studies, _ = load_studies([runs])
     assert [(study.data, len(study.runs)) for study in studies] == [("aifb", 3), ("mutag", 2)]
 

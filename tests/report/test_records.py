@@ -146,7 +146,7 @@ def test_damage_is_named_and_skipped(tmp_path):
         "no 'test'",
         "`scores.test` must be a number",
         '`status` must be "done"',
-        '`kind` must be "trial" or "run"',
+        '`kind` must be "trial", "run" or "declaration"',
     )
     assert len(notices) == 4
     for seed, reason, notice in zip(bad, reasons, notices, strict=True):

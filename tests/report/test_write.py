@@ -10,13 +10,15 @@ import sys
 import made_up
 import numpy as np
 import pytest
+import torch
 
 from rgat.experiments.published import PUBLISHED
-from rgat.experiments.records import write_record
+from rgat.experiments.records import open_experiment, write_record
 from rgat.report import check_libraries, write_report
 from rgat.report.formats import Cell, Column, Line, ReportTable, to_csv, to_html, to_latex, to_markdown
 from rgat.report.records import load_studies
-from rgat.report.tables import overview, scores, tasks
+from rgat.report.tables import classes, confusions, overview, scores, tasks
+from rgat.training.metric import score_classes
 
 
 def files(folder):
@@ -34,7 +36,15 @@ def test_every_chart_and_table_of_the_paper_is_there(report):
     names = set(files(report / "first"))
     for chart in ("aifb-bars", "aifb-p-values", "aifb-distribution-all", "aifb-distribution-prior", "tox21-bars"):
         assert {f"charts/{chart}.{form}" for form in ("svg", "pdf", "png")} <= names
-    for table in ("results-nodes", "results-graphs", "tox21-scores", "tox21-tasks", "aifb-importance", "claims"):
+    for table in (
+        "results-nodes",
+        "results-graphs",
+        "tox21-scores",
+        "tox21-tasks",
+        "aifb-importance",
+        "aifb-classes",
+        "claims",
+    ):
         assert {f"tables/{table}.csv", f"tables/{table}.tex"} <= names
     assert {"report.html", "results.md"} <= names
 
@@ -113,6 +123,37 @@ def test_best_in_class_is_bold_and_best_of_all_underlined(tmp_path):
     assert {name for name, cell in cells.items() if cell.bold} == {"R-GCN", "additive C-WIRGAT", "multiplicative ARGAT"}
     assert {name for name, cell in cells.items() if cell.underline} == {"additive C-WIRGAT"}
     assert cells["additive C-WIRGAT"].text == "96.86 ± 0.00"
+
+
+def test_classes_have_recall_precision_f1_and_confusions(tmp_path):
+    described = made_up.describe(seeds=2, trials=0, classes=[f"<http://x.org/{name}>" for name in "abcd"])
+    open_experiment(tmp_path, described)
+    first = [[9, 1, 0, 0], [3, 1, 0, 0], [0, 0, 5, 0], [0, 0, 0, 0]]
+    second = [[10, 0, 0, 0], [4, 0, 0, 0], [0, 0, 5, 0], [0, 0, 0, 0]]
+    for seed, confusion in enumerate((first, second)):
+        record = made_up.run_record("RGCN", seed, 0.9, None, described)
+        write_record(tmp_path, record | {"class_scores": {"test": score_classes(torch.tensor(confusion))}})
+    (study,), _ = load_studies([tmp_path])
+    table = classes(study)
+    assert [column.title for column in table.columns] == ["Model", "Class", "Recall", "Precision", "F1", "nodes"]
+    assert [line.cells[1].text for line in table.lines] == ["all, mean", "a", "b", "c", "d"]
+    mean, a, b, _, d = (line.cells for line in table.lines)
+    assert mean[2].values[0] == pytest.approx(((0.9 + 0.25 + 1) / 3 + (1 + 0 + 1) / 3) / 2), "no class without nodes"
+    assert (a[2].text, a[5].text) == ("95.00 ± 7.07", "10")
+    assert (b[2].text, b[3].text) == ("12.50 ± 17.68", "50.00"), "the second run never predicts it"
+    assert [cell.text for cell in d[2:]] == ["-", "-", "-", "0"]
+    table = confusions(study)
+    assert [column.title for column in table.columns] == ["Model", "True class", "a", "b", "c", "d"]
+    assert [cell.text for cell in table.lines[0].cells[2:]] == ["9.5", "0.5", "0", "0"]
+    assert [cell.bold for cell in table.lines[1].cells[2:]] == [False, True, False, False]
+
+
+def test_records_without_scores_of_classes_have_no_tables_of_them(tmp_path):
+    record = made_up.run_record("RGCN", 0, 0.9, None, made_up.describe())
+    open_experiment(tmp_path, made_up.describe())
+    write_record(tmp_path, {key: value for key, value in record.items() if key != "class_scores"})
+    (study,), _ = load_studies([tmp_path])
+    assert classes(study) is confusions(study) is None
 
 
 TRICKY = ReportTable(

@@ -11,16 +11,32 @@ from rgat import ops
 from rgat.models import NodeClassifier, stack
 from rgat.nn import RGCNConv
 from rgat.sampling import NeighborSampler
+from rgat.sampling.padded import PaddedSampler
 
 SEEDS = torch.tensor([4, 0, 7, 8])  # node 8 has no edges
 BACKENDS = [
     ("cpu", "numba"),
     ("cpu", "torch"),
+    ("cpu", "torch, padded"),
     pytest.param("cuda", "triton", marks=pytest.mark.gpu),
+    pytest.param("cuda", "triton, padded", marks=pytest.mark.gpu),
 ]
 
 
-def step(model, x, graph, fanouts=None, **call):
+def make_batch(graph, fanouts, padded):
+    sampler = NeighborSampler(graph, fanouts)
+    if not padded:
+        return sampler.sample(SEEDS)
+    sampler = PaddedSampler(sampler, SEEDS, len(SEEDS), lambda: lambda work: work())
+    sampler.draw(SEEDS, 0)
+    sampler.take()
+    batch, number = sampler.batch()
+    assert number.tolist() == [len(SEEDS)]
+    assert all(each.num_edges > 0 and bool(each.padding.any()) for each in batch.graphs)
+    return batch
+
+
+def step(model, x, graph, fanouts=None, padded=False, **call):
     """Return outputs of the seed nodes and all gradients of a step on the whole graph, or on a sample of it."""
     model = copy.deepcopy(model)
     if x is not None and x.is_floating_point() and x.layout == torch.strided:
@@ -30,12 +46,13 @@ def step(model, x, graph, fanouts=None, **call):
     if fanouts is None:
         out = model(x, graph, **call)[..., SEEDS.to(graph.device), :]
     else:
-        batch = NeighborSampler(graph, fanouts).sample(SEEDS)
+        batch = make_batch(graph, fanouts, padded)
         if x is not None:
             given = x.index_select(0, batch.nodes)
         graphs = batch.graphs[0] if len(fanouts) == 1 else batch.graphs
         out = model(None if x is None else given, graphs, **call)
-        assert out.shape[-2] == batch.num_seeds == len(SEEDS)
+        assert out.shape[-2] == batch.num_seeds
+        out = out[..., : len(SEEDS), :]
     cotangent = torch.randn(out.shape, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
     (out * cotangent.to(out.device)).sum().backward()
     found = {"output": out} | {name: parameter.grad for name, parameter in model.named_parameters()}
@@ -62,9 +79,10 @@ def assert_layer_agrees(conv, x, graph, device, backend, **call):
     conv = conv.double()
     with ops.backend("reference"):
         whole = step(conv, x, graph, **call)
+    backend, _, padded = backend.partition(", ")
     with ops.backend(backend):
         moved = None if x is None else x.to(device)
-        assert_same_step(step(conv.to(device), moved, graph.to(device), [-1], **call), whole)
+        assert_same_step(step(conv.to(device), moved, graph.to(device), [-1], bool(padded), **call), whole)
 
 
 @pytest.mark.parametrize(("device", "backend"), BACKENDS)
@@ -77,9 +95,9 @@ def test_a_sampled_attention_layer_equals_the_reference_on_the_whole_graph(row, 
 @pytest.mark.parametrize(("device", "backend"), BACKENDS)
 @pytest.mark.parametrize("row", RGCN_ROWS, ids=label)
 def test_a_sampled_convolution_equals_the_reference_on_the_whole_graph(row, device, backend):
-    x, width, compact = make_input(row["input"])
+    x, width, nodes = make_input(row["input"])
     options = {name: row[name] for name in ("num_bases", "feature_dropout", "edge_dropout", "bias")}
-    conv = RGCNConv(width, D, R, graph=compact, **options)
+    conv = RGCNConv(width, D, R, **nodes, **options)
     assert_layer_agrees(conv, x, random_graph(N, 60, R, seed=1), device, backend)
 
 
@@ -89,6 +107,24 @@ MODELS = {
     "convolution": {"layer": "rgcn", **DROPOUT},
     "one-hot": {"in_channels": N, **DROPOUT},
     "compact": {"in_channels": N, "graph": random_graph(N, 60, R, seed=1), **DROPOUT},
+    "features and nodes": {"identity": True, "graph": random_graph(N, 60, R, seed=1), "heads": 2, **DROPOUT},
+    "features and bases of nodes": {
+        "identity": True,
+        "graph": random_graph(N, 60, R, seed=1),
+        "num_bases": 2,
+        "score": "multiplicative",
+        **DROPOUT,
+    },
+    "residual": {"residual": True, "layer_norm": True, "num_layers": 3, **DROPOUT},
+    "residual one-hot": {
+        "in_channels": N,
+        "graph": random_graph(N, 60, R, seed=1),
+        "residual": True,
+        "num_layers": 3,
+        **DROPOUT,
+    },
+    "residual embedding": {"in_channels": N, "embedding_channels": 6, "residual": True, **DROPOUT},
+    "jumping knowledge": {"jumping_knowledge": True, "num_layers": 3, "residual": True, "heads": 2, **DROPOUT},
     "edges": {"edge_dim": 3, "score": "dynamic", **DROPOUT},
     "embedding": {"in_channels": N, "embedding_channels": 6, **DROPOUT},
     "deep": {"num_layers": 4, "heads": 2, **DROPOUT},
@@ -111,19 +147,23 @@ def test_a_sampled_model_equals_the_model_on_the_whole_graph(name, device, backe
     model, x, graph = make_model(name)
     model, graph = model.to(device), graph.to(device)
     x = None if x is None else x.to(device)
+    backend, _, padded = backend.partition(", ")
     with ops.backend(backend):
-        sampled = step(model, x, graph, [-1] * model.num_layers)
+        sampled = step(model, x, graph, [-1] * model.num_layers, bool(padded))
         assert_same_step(sampled, step(model, x, graph))
 
 
-@pytest.mark.parametrize("backend", ["numba", "torch"])
-@pytest.mark.parametrize("name", ["attention", "convolution", "compact", "deep"])
+@pytest.mark.parametrize("backend", ["numba", "torch", "torch, padded"])
+@pytest.mark.parametrize(
+    "name", ["attention", "convolution", "compact", "features and nodes", "jumping knowledge", "deep"]
+)
 def test_a_sampled_stack_equals_the_stack_on_the_whole_graph(name, backend):
     models = [make_model(name, seed)[0] for seed in range(3)]
     _, x, graph = make_model(name)
     together = stack(models)
+    backend, _, padded = backend.partition(", ")
     with ops.backend(backend):
-        sampled = step(together, x, graph, [-1] * models[0].num_layers)
+        sampled = step(together, x, graph, [-1] * models[0].num_layers, bool(padded))
         assert_same_step(sampled, step(together, x, graph))
 
 

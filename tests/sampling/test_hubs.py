@@ -25,6 +25,8 @@ LAYERS = {
     "compact": {"in_channels": N, "graph": random_graph(N, 80, R)},
     "embedding": {"in_channels": N, "embedding_channels": 5},
     "convolution": {"layer": "rgcn"},
+    "features and nodes": {"identity": True, "graph": random_graph(N, 80, R), "score": "multiplicative"},
+    "jumping knowledge": {"jumping_knowledge": True, "residual": True, "num_layers": 3},
 }
 
 
@@ -51,7 +53,7 @@ def test_sums_over_parts_are_those_over_all_edges(name, constant, backend):
             torch.testing.assert_close(logits, expected, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", ["within", "mixed", "compact", "convolution"])
+@pytest.mark.parametrize("name", ["within", "mixed", "compact", "convolution", "jumping knowledge"])
 def test_parts_of_a_stack_are_those_of_its_members(name):
     models, (_, x, graph) = [make(name, seed)[0] for seed in range(3)], make(name)
     logits = exact_logits(stack(models), x, NeighborSampler(graph, [1]), block_numbers=1)

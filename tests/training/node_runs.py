@@ -14,8 +14,8 @@ import torch
 from rgat.data import NodeData
 from rgat.graph import RelationalGraph
 from rgat.sampling import exact_logits
-from rgat.training import Settings, build_model, fit, sampled
-from rgat.training.distributed import joined_processes, processes
+from rgat.training import Settings, build_model, fit, node_logits, task
+from rgat.training.distributed import connection, joined_processes, processes
 from rgat.training.sampled import SampledTask
 
 NODES, RELATIONS = 70, 3
@@ -29,11 +29,30 @@ CASES = {
     "sampled shards": (False, BOTH | {"embedding_channels": 4, "heads": 2}, SAMPLED | {"shard_embeddings": True}),
     "whole shards": (False, BOTH | {"embedding_channels": 4}, {"max_epochs": 5, "shard_embeddings": True}),
     "whole features": (True, BOTH | {"batch_norm": True, "bias": False, "scope": "across"}, {"max_epochs": 5}),
+    "sampled nodes": (True, BOTH | {"identity": True, "heads": 2}, SAMPLED | {"kernel_l2": (1e-3, 0.0)}),
+    "whole nodes": (True, BOTH | {"identity": True}, {"max_epochs": 5, "kernel_l2": (1e-3, 0.0)}),
+    "whole jumping knowledge": (
+        True,
+        BOTH | {"jumping_knowledge": True, "residual": True, "layer_norm": True, "num_layers": 3},
+        {"max_epochs": 5, "kernel_l2": (0.0,) * 3, "attention_l2": (0.0,) * 3},
+    ),
+    "whole average": (
+        True,
+        BOTH | {"batch_norm": True, "bias": False},
+        {"max_epochs": 5, "weight_averaging": True, "label_smoothing": 0.2},
+    ),
+    "sampled average": (
+        False,
+        BOTH | {"embedding_channels": 4},
+        SAMPLED | {"weight_averaging": True, "label_smoothing": 0.2},
+    ),
     "whole one-hot": (
         False,
         BOTH | {"num_layers": 3},
         {"max_epochs": 5, "kernel_l2": (1e-3, 0.0, 0.0), "attention_l2": (0.0,) * 3},
     ),
+    "sampled weights": (True, BOTH, SAMPLED | {"class_weights": "balanced"}),
+    "whole weights": (True, BOTH, {"max_epochs": 5, "class_weights": "balanced"}),
     "whole embeddings": (False, BOTH | {"embedding_channels": 4}, {"max_epochs": 5}),
 }
 
@@ -53,24 +72,28 @@ def made_up(with_features):
     return NodeData("made up", graph, x, draw(3, NODES), ("a", "b", "c"), order[:33], order[33:45], order[45:], *names)
 
 
-def run(case, **more):
+def run(case, device, **more):
     with_features, options, settings = CASES[case]
     data, seeds, states, losses = made_up(with_features), [], [], SampledTask.losses
     # Different numbers of blocks, so that processes look up embeddings differently often.
-    sampled.exact_logits = functools.partial(exact_logits, block_numbers=1000 * (1 + processes().rank))
+    task.exact_logits = functools.partial(exact_logits, block_numbers=1000 * (1 + processes().rank))
 
     def watched(self, model, batch):
         seeds.append(batch[0].nodes[: batch[0].num_seeds].tolist())
         return losses(self, model, batch)
 
     SampledTask.losses = watched
-    model = build_model(data, 1, **options).double()
+    model = build_model(data, 1, settings.get("shard_embeddings", False), **options).double().to(device)
+
+    def state():
+        """Return all parameters, of divided embeddings the whole table."""
+        tensors = model.state_dict()
+        if len(tensors.get("embedding.weight", range(NODES))) < NODES:
+            tensors["embedding.weight"] = processes().gather(tensors["embedding.weight"], NODES)
+        return {name: tensor.tolist() for name, tensor in tensors.items()}
 
     def keep(epoch):
-        state = model.state_dict()
-        if len(state.get("embedding.weight", range(NODES))) < NODES:
-            state["embedding.weight"] = processes().gather(state["embedding.weight"], NODES)
-        states.append({name: tensor.tolist() for name, tensor in state.items()})
+        states.append(state())
 
     epochs = more.pop("max_epochs", 2)
     result = fit(model, data, Settings(**({"max_epochs": epochs} | settings)), 4, keep, **more)
@@ -80,19 +103,21 @@ def run(case, **more):
         "curve": [dataclasses.astuple(epoch) for epoch in result.curve],
         "scores": [result.scores, result.constant_scores],
         "state": states[-1],
-        "best": {name: tensor.tolist() for name, tensor in model.state_dict().items()},
+        "best": state(),
+        "logits": node_logits(model, data).tolist(),
     }
 
 
 def main():
     torch.set_num_threads(1)
     folder, *cases = sys.argv[1:]
-    with joined_processes():
-        outcome = {case: run(case) for case in cases}
+    with joined_processes() as device:
+        outcome = {case: run(case, device) for case in cases}
         epochs = {1: 2, 2: 4, 4: 6}[processes().number]
-        outcome["relay"] = run("sampled shards", max_epochs=epochs, checkpoint=Path(folder, "checkpoint"))
+        outcome["relay"] = run("sampled shards", device, max_epochs=epochs, checkpoint=Path(folder, "checkpoint"))
         if epochs == 2:
-            outcome["undisturbed"] = run("sampled shards", max_epochs=6)
+            outcome["undisturbed"] = run("sampled shards", device, max_epochs=6)
+        outcome["connection"] = connection(device) if epochs > 2 else f"one process on {device}"
         Path(folder, f"{processes().number}-{processes().rank}.json").write_text(json.dumps(outcome))
 
 

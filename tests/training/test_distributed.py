@@ -7,6 +7,7 @@ import textwrap
 import pytest
 import torch
 
+import rgat
 from rgat.training.distributed import Processes, joined_processes
 
 # 3 epochs of 7 steps; the last batch has one graph, so that the second process has none.
@@ -32,7 +33,7 @@ RUN = """
         return losses
 
     loop.Training.step = watched
-    with joined_processes():
+    with joined_processes(torch.device("cpu")):
         model = build_model(data, 1, hidden_channels=8, dense_channels=8, heads=2, batch_norm=True).double()
         data = dataclasses.replace(data, graphs=dataclasses.replace(data.graphs, x=data.graphs.x.double()))
         settings["kernel_l2"] = tuple(settings["kernel_l2"])
@@ -83,6 +84,23 @@ def test_the_command_line_trains_in_two_processes_and_one_speaks(tmp_path, free_
     assert "FutureWarning" not in done.stderr
     names = sorted(path.name.partition("-")[0] for path in (tmp_path / "run").iterdir())
     assert names == ["checkpoint", "checkpoint.json", "fit.json", "fitted", "fitted.json"]
+
+
+def test_a_model_with_divided_embeddings_is_saved_whole(tmp_path, free_port):
+    options = ["--epochs", "2", "--fanouts", "5,5", "--embedding", "8", "--no-comparison", "--device", "cpu"]
+    for count in (1, 2):
+        out, more = tmp_path / str(count), ["--option", "shard_embeddings=true"]
+        done = torchrun(count, free_port, "-m", "rgat", "train", "institute", "--out", str(out), *options, *more)
+        assert done.returncode == 0, done.stderr
+        assert ("2 processes are connected by gloo: they run on CPUs." in done.stdout) == (count == 2)
+    one, two = (rgat.load(tmp_path / str(count)) for count in (1, 2))
+    ours, theirs = (predictor.members[0].state_dict() for predictor in (two, one))
+    assert isinstance(two.members[0].embedding, torch.nn.Embedding)
+    assert ours.keys() == theirs.keys()
+    for name, tensor in theirs.items():
+        assert (ours[name] - tensor).abs().max() < 1e-3, name  # Adam magnifies rounding
+    assert (two.logits - one.logits).abs().max() < 1e-2
+    assert two.report["scores"] == one.report["scores"]
 
 
 def test_a_users_mistake_is_printed_by_one_process_and_named_by_the_launcher(tmp_path, free_port):

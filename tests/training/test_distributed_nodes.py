@@ -12,7 +12,7 @@ import torch
 from training.node_runs import CASES, NODES, made_up
 
 from rgat.training import Settings, build_model, fit
-from rgat.training.distributed import Processes, joined_processes
+from rgat.training.distributed import Processes, choose_backend, joined_processes
 from rgat.training.sharded import ShardedNodeTask, balanced_ranges, own_graph
 
 SCRIPT = Path(__file__).with_name("node_runs.py")
@@ -22,39 +22,71 @@ def torchrun(count, *arguments):
     return [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(count), "--standalone", *arguments]
 
 
+def run_cases(folder, count, **environment):
+    """Run all cases in some processes; return the outcome of each rank."""
+    start = [sys.executable] if count == 1 else torchrun(count)
+    done = subprocess.run(
+        [*start, SCRIPT, folder, *CASES],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"} | environment,
+        capture_output=True,
+        text=True,
+        timeout=600,  # a GPU's kernels are compiled first
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads((folder / f"{count}-{rank}.json").read_text()) for rank in range(count)]
+
+
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory):
     """Return the outcome of each case by (number of processes, rank)."""
-    folder, found = tmp_path_factory.mktemp("outcomes"), {}
-    for count in (1, 2, 4):
-        start = [sys.executable] if count == 1 else torchrun(count)
-        done = subprocess.run(
-            [*start, SCRIPT, folder, *CASES],
-            env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
-        assert done.returncode == 0, done.stderr
-        for rank in range(count):
-            found[count, rank] = json.loads((folder / f"{count}-{rank}.json").read_text())
-    return found
+    folder = tmp_path_factory.mktemp("outcomes")
+    by_count = {count: run_cases(folder, count, CUDA_VISIBLE_DEVICES="") for count in (1, 2, 4)}
+    return {(count, rank): outcome for count, all_ in by_count.items() for rank, outcome in enumerate(all_)}
+
+
+def check_equal(together, alone):
+    """Compare parameters, learning curves and scores."""
+    for kind in ("state", "best"):
+        for name, values in alone[kind].items():
+            ours, theirs = (torch.tensor(each, dtype=torch.float64) for each in (together[kind][name], values))
+            assert (ours - theirs).abs().max() < 1e-9, name
+    assert (torch.tensor(together["logits"]) - torch.tensor(alone["logits"])).abs().max() < 1e-6, "single precision"
+    for ours, theirs in zip(together["curve"], alone["curve"], strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-9)
+    for ours, theirs in zip(together["scores"], alone["scores"], strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-9)
 
 
 @pytest.mark.parametrize("count", [2, 4])
 @pytest.mark.parametrize("case", CASES)
 def test_processes_learn_what_one_does(outcomes, case, count):
-    alone = outcomes[1, 0][case]
     for rank in range(count):
-        together = outcomes[count, rank][case]
-        for kind in ("state", "best"):
-            for name, values in alone[kind].items():
-                ours, theirs = (torch.tensor(each, dtype=torch.float64) for each in (together[kind][name], values))
-                assert (ours - theirs).abs().max() < 1e-9, name
-        for ours, theirs in zip(together["curve"], alone["curve"], strict=True):
-            assert ours == pytest.approx(theirs, abs=1e-9)
-        for ours, theirs in zip(together["scores"], alone["scores"], strict=True):
-            assert ours == pytest.approx(theirs, abs=1e-9)
+        check_equal(outcomes[count, rank][case], outcomes[1, 0][case])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("num_gpus", "expected"), [(1, "gloo: some share a GPU"), (2, "NCCL: each has a GPU of its own")]
+)
+def test_two_processes_on_gpus_learn_what_one_does(tmp_path, num_gpus, expected):
+    if torch.cuda.device_count() < num_gpus:
+        pytest.skip(f"{num_gpus} CUDA devices are needed, and this machine has {torch.cuda.device_count()}")
+    visible = ",".join(map(str, range(num_gpus)))
+    (alone,) = run_cases(tmp_path, 1, CUDA_VISIBLE_DEVICES="0")
+    assert alone["connection"] == "one process on cuda:0"
+    for together in run_cases(tmp_path, 2, CUDA_VISIBLE_DEVICES=visible):
+        assert expected in together["connection"]
+        for case in CASES:
+            check_equal(together[case], alone[case])
+
+
+def test_nccl_is_chosen_where_each_process_has_a_gpu_of_its_own():
+    chosen = [choose_backend(rank, 4, gpus) for rank, gpus in ((3, 0), (3, 1), (3, 2), (3, 4), (3, 8))]
+    assert [backend for _, backend in chosen] == ["gloo", "gloo", "gloo", "nccl", "nccl"]
+    assert [str(device) for device, _ in chosen] == ["cpu", "cuda:0", "cuda:1", "cuda:3", "cuda:3"]
+    assert choose_backend(1, 2, 2, torch.device("cpu")) == (torch.device("cpu"), "gloo")
+    assert choose_backend(1, 2, 2, torch.device("cuda")) == (torch.device("cuda", 1), "nccl")
+    assert choose_backend(1, 2, 2, torch.device("cuda", 0)) == (torch.device("cuda", 0), "gloo"), "all on this one"
 
 
 @pytest.mark.parametrize("count", [2, 4])

@@ -1,6 +1,5 @@
 import dataclasses
 import math
-import sys
 
 import pytest
 import torch
@@ -104,15 +103,26 @@ def test_a_diverged_run_ends_and_is_never_the_best():
     assert all(parameter.isfinite().all() for parameter in model.parameters())
 
 
-def test_a_progress_bar_is_shown_on_request_alone(capsys, monkeypatch):
+def test_progress_is_shown_on_request_alone(capsys):
     data = load("institute")
     fit(build_model(data), data, Settings(max_epochs=2))
     assert capsys.readouterr().out == ""
     fit(build_model(data), data, Settings(max_epochs=2), progress=True)
-    assert "2/2 epochs" in capsys.readouterr().out
-    monkeypatch.setitem(sys.modules, "rich.progress", None)
-    with pytest.raises(ImportError, match="`progress=True` needs rich"):
-        fit(build_model(data), data, Settings(max_epochs=2), progress=True)
+    assert "epoch 2 of 2, validation accuracy 0." in capsys.readouterr().out
+
+
+def test_progress_tells_epochs_batches_and_examples():
+    nodes, molecules, steps = load("institute"), load("molecules"), []
+    fanouts = Settings(max_epochs=2, fanouts=(5, 5), batch_size=50, patience=None)
+    fit(build_model(nodes), nodes, fanouts, progress=steps.append)
+    assert {(step.stage, step.unit) for step in steps} == {("training", "seed nodes")}
+    assert steps[1].text == "epoch 1 of 2, batch 2 of 3"
+    assert steps[-1].text.startswith("epoch 2 of 2, batch 3 of 3, training loss ")
+    assert (steps[-1].share, steps[-1].items) == (1.0, 2 * len(nodes.train))
+    steps.clear()
+    fit(build_model(molecules), molecules, Settings(max_epochs=1), progress=steps.append)
+    assert (steps[-1].unit, steps[-1].items) == ("graphs", len(molecules.train))
+    assert ", validation mean ROC-AUC 0." in steps[-1].text
 
 
 def test_data_that_cannot_be_learned_or_selected_on_are_refused():

@@ -7,7 +7,7 @@ import torch
 
 from rgat.models import NodeClassifier
 from rgat.training import balanced_class_weights, l2_penalty, multi_task_cross_entropy, node_cross_entropy
-from rgat.training.loss import balanced_node_weights
+from rgat.training.loss import balanced_node_weights, negative_log_likelihood, summed_cross_entropy
 
 LOGITS = torch.tensor([[0.0, 0.0], [math.log(3), 0.0], [5.0, 5.0], [0.0, math.log(9)]])
 LABELS = torch.tensor([0, 1, -1, 1])
@@ -39,6 +39,24 @@ def test_node_cross_entropy_is_the_weighted_mean():
     nodes, weight = torch.tensor([[0, 1, 3]]), torch.tensor([[1.0, 0.0, 0.25]])
     loss = node_cross_entropy(LOGITS.unsqueeze(0), LABELS.unsqueeze(0), nodes, weight)
     assert loss.tolist() == pytest.approx([-(math.log(1 / 2) + 0.25 * math.log(9 / 10)) / 1.25])
+
+
+def test_smoothed_labels_are_spread_over_all_classes():
+    log_p = torch.log_softmax(LOGITS, dim=-1)
+    expected = 0.8 * -log_p[0, 0] + 0.2 * -(log_p[0, 0] + log_p[0, 1]) / 2 + 0.8 * -log_p[3, 1] - 0.2 * log_p[3].mean()
+    nodes, weight = torch.tensor([[0, 3]]), torch.ones(1, 2)
+    loss = node_cross_entropy(LOGITS.unsqueeze(0), LABELS.unsqueeze(0), nodes, weight, 0.2)
+    torch.testing.assert_close(loss, expected.view(1) / 2)
+    known, labels = LOGITS[[0, 3]], LABELS[[0, 3]]
+    torch.testing.assert_close(summed_cross_entropy(known, labels, None, 0.2), expected)
+    theirs = torch.nn.functional.cross_entropy(known, labels, label_smoothing=0.2)
+    torch.testing.assert_close(loss[0], theirs)
+    graphs = multi_task_cross_entropy(known.unsqueeze(1), labels.unsqueeze(1), smoothing=0.2)
+    torch.testing.assert_close(graphs, theirs)
+    weights = torch.tensor([3.0, 0.5])
+    each = torch.stack([negative_log_likelihood(known, labels, smoothing) for smoothing in (0.0, 0.2)])
+    for smoothing, nll in zip((0.0, 0.2), each, strict=True):
+        torch.testing.assert_close(summed_cross_entropy(known, labels, weights, smoothing), nll @ weights[labels])
 
 
 def test_balanced_weights_let_all_classes_count_equally():

@@ -37,14 +37,16 @@ def eight_models(data, **options):
 
 
 @pytest.mark.parametrize("options", [{"batch_norm": True, "heads": 2}, {"num_bases": 3, "score": "multiplicative"}])
-def test_eight_members_of_different_seeds_rates_and_folds_train_as_they_would_alone(options):
+@pytest.mark.parametrize("more", [{}, {"weight_averaging": True, "label_smoothing": 0.1}])
+def test_eight_members_of_different_seeds_rates_and_folds_train_as_they_would_alone(options, more):
     data = labelled_graph()
+    settings = [dataclasses.replace(each, **more) for each in EIGHT]
     datas = folds(data, 4) * 2
     together, alone = (eight_models(data, hidden_channels=8, **options) for _ in range(2))
-    results = fit_many(together, datas, EIGHT)
+    results = fit_many(together, datas, settings)
     lengths = set()
     for k, (model, result) in enumerate(zip(alone, results, strict=True)):
-        expected = fit(model, datas[k], EIGHT[k])
+        expected = fit(model, datas[k], settings[k])
         assert result.best_epoch == expected.best_epoch
         assert len(result.curve) == len(expected.curve)
         assert result.scores == expected.scores

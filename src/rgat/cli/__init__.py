@@ -52,7 +52,7 @@ for command in (demo.demo, train.train, predict.predict, explain.explain):
     app.command(cls=GroupedCommand)(command)
 app.add_typer(data.app, name="data")
 for command in (search.search, reproduce.reproduce, baseline.baseline, report.report, doctor.doctor):
-    app.command()(command)
+    app.command(cls=GroupedCommand)(command)
 
 
 def _repeat_option(option: str, arguments: Sequence[str]) -> list[str]:

@@ -10,7 +10,7 @@ from typer import Argument, Option
 
 from rgat.cli import printing
 from rgat.cli.options import DataName
-from rgat.cli.printing import mean_and_spread, print_line, print_table
+from rgat.cli.printing import mean_and_spread, print_line, print_table, show_stages
 
 
 def baseline(
@@ -41,12 +41,13 @@ def run_and_print(names: list[str], data: str, seeds: int, out: Path) -> list[di
     """Run baselines, print their scores and failures, and return their records."""
     from rgat.experiments.baseline_runs import run_baselines
 
-    records = []
-    with printing.console.status("loading") as status:
+    records: list[dict[str, Any]] = []
+    with show_stages("baselines") as stages:
+        stages("baselines")
         for name in names:
             for record in run_baselines(name, data, seeds, out):
                 records.append(record)
-                status.update(f"{record['model']}, {len(records)} runs")
+                stages("baselines", text=f"{len(records)} run{'s' * (len(records) > 1)}, {record['model']} the last")
     print_table(("system", "runs", "train", "valid", "test", "seconds"), _rows(records))
     for record in records:
         if record["status"] != "done":

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from typer import Argument, Option
 
-from rgat.cli.options import AsJson, grouped
-from rgat.cli.printing import count_bar, print_line, print_table, triple_bars
+from rgat.cli.options import AsJson, GraphOptions, GroupedCommand, grouped
+from rgat.cli.printing import print_line, print_table, show_stages
+from rgat.progress import Stages
 
 app = typer.Typer(
     help="List, count, download and convert data sets.\n\n\b\nExample:\n  rgat data list",
@@ -21,7 +23,7 @@ app = typer.Typer(
 )
 
 
-@app.command("list")
+@app.command("list", cls=GroupedCommand)
 def list_names() -> None:
     """List the data sets and whether their files are on this machine.
 
@@ -43,7 +45,7 @@ def list_names() -> None:
     print_table(("name", "content", "files"), rows, text_columns=3)
 
 
-@app.command()
+@app.command(cls=GroupedCommand)
 def stats(
     name: Annotated[str, Argument(metavar="DATA", help="A data set that `rgat data list` shows, or a store.")],
     as_json: AsJson = False,
@@ -91,7 +93,7 @@ def _short(name: str) -> str:
     return name.rstrip("/").rpartition("/")[2] if name.startswith("http") else name
 
 
-@app.command()
+@app.command(cls=GroupedCommand)
 def fetch(
     name: Annotated[str, Argument(metavar="DATA", help="A benchmark that `rgat data list` shows.")],
 ) -> None:
@@ -104,48 +106,34 @@ def fetch(
     from rgat.data import BENCHMARKS
     from rgat.data.benchmarks import registry
 
-    with count_bar(name) as show:
-        files = registry.fetch(name, show)
+    with show_stages(f"download of {name}") as stages:
+        files = registry.fetch(name, partial(_show_bytes, stages))
     for file, path in files.items():
         checked = "SHA-256 verified" if BENCHMARKS[name].files[file] else "no published SHA-256 to compare with"
         print_line(f"{path} ({checked})")
 
 
+def _show_bytes(stages: Stages, done: int, total: int | None) -> None:
+    of_all = f" of {total / 1e6:,.1f}" if total else ""
+    stages(stages.names[0], done / total if total else 0.0, f"{done / 1e6:,.1f}{of_all} MB", done / 1e6, "MB")
+
+
 @dataclass(frozen=True)
 class StoreOptions:
-    """What a store holds; the fields are arguments of `rgat.data.convert`."""
+    """What else a store holds; the fields are arguments of `rgat.data.convert`."""
 
-    labels: Annotated[Path | None, Option(metavar="FILE", help="TSV or CSV of nodes and classes, to store.")] = None
-    test_labels: Annotated[Path | None, Option(metavar="FILE", help="Labels of the test part.")] = None
-    node_column: Annotated[str | None, Option(metavar="NAME", help="Column of the nodes.  [default: the first]")] = None
-    label_column: Annotated[str | None, Option(metavar="NAME", help="Column of the classes.  [default: the last]")] = (
-        None
-    )
-    split_column: Annotated[str | None, Option(metavar="NAME", help="Column of the parts: train, valid or test.")] = (
-        None
-    )
-    label_predicate: Annotated[
-        str | None, Option(metavar="IRI", help="Predicate of the classes; its triples are removed.")
-    ] = None
-    skip_unknown: Annotated[bool, Option("--skip-unknown", help="Drop labels of unknown nodes.")] = False
-    drop_predicates: Annotated[
-        list[str] | None, Option("--drop", metavar="IRI", help="Predicate to leave out; repeat for several.")
-    ] = None
     literals: Annotated[str, Option(metavar="KIND", help="Literals: nodes, features or dropped.")] = "nodes"
     blank_nodes: Annotated[str, Option(metavar="KIND", help="Blank nodes: kept or dropped.")] = "kept"
-    features: Annotated[
-        str | None, Option(metavar="LIST", help="Node features: types, degrees, literals, with commas.")
-    ] = None
     inverses: Annotated[bool, Option(help="Add an inverse of every relation.")] = True
     self_loops: Annotated[bool, Option(help="Add a relation from every node to itself.")] = True
-    format: Annotated[str | None, Option(metavar="NAME", help="Format of the files.  [default: by suffix]")] = None
 
 
-@app.command("convert")
+@app.command("convert", cls=GroupedCommand)
 @grouped
 def convert_dumps(
     dumps: Annotated[list[Path], Argument(metavar="DUMP", help="RDF files, plain or compressed.")],
     store: Annotated[Path, Argument(metavar="STORE", help="Folder to write, new or empty.")],
+    graph: GraphOptions,
     options: StoreOptions,
     memory: Annotated[int, Option(min=1, metavar="MB", help="Memory for sorting, beyond the names of nodes.")] = 256,
 ) -> None:
@@ -154,20 +142,19 @@ def convert_dumps(
     \b
     Examples:
       rgat data convert dump.nt.gz STORE
-      rgat data convert a.nt b.ttl STORE --labels labels.tsv --drop http://x.org/p
+      rgat data convert a.nt b.ttl STORE --labels labels.tsv
       rgat train --rdf STORE --labels labels.tsv --out model
     """
     from rgat.data import convert
     from rgat.data.store.writer import show_bytes
 
-    arguments = asdict(options)
-    test = arguments.pop("test_labels")
-    arguments |= {"train": arguments.pop("labels"), "test": test} if test is not None else {}
-    arguments["drop_predicates"] = options.drop_predicates or ()
-    arguments["features"] = tuple(options.features.split(",")) if options.features else ()
+    arguments = graph.arguments() | asdict(options)
+    parts = {part: arguments.pop(f"{part}_labels") for part in ("valid", "test")}
+    if any(parts.values()):
+        arguments |= {"train": arguments.pop("labels"), **parts}
     start = time.monotonic()
-    with triple_bars() as progress:
-        stored = convert(dumps, store, **arguments, memory=memory << 20, progress=progress)
+    with show_stages() as stages:
+        stored = convert(dumps, store, **arguments, memory=memory << 20, progress=stages.show)
     seconds = time.monotonic() - start
     print_line(
         f"{store}: {stored.num_nodes:,} nodes, {stored.manifest.num_triples:,} triples, {stored.num_edges:,} edges, "

@@ -10,7 +10,7 @@ from typer import Option
 
 from rgat.cli import printing
 from rgat.cli.options import Workers
-from rgat.cli.printing import count_bar, mean_and_spread, print_page, print_table
+from rgat.cli.printing import mean_and_spread, print_page, print_table, show_records, show_stages
 
 if TYPE_CHECKING:
     from rgat.experiments.records import Record
@@ -50,11 +50,11 @@ def demo(
     check_libraries()
     names = list(dict.fromkeys(sets or SETUPS))
     total, done = len(names) * len(VARIANTS) * seeds, count(1)
-    with count_bar("training", "runs") as show:
-        show(0, total)
-        on_run = lambda run: show(next(done), total)
+    with show_stages("training", "report") as stages:
+        stages("training")
+        on_run = lambda run: show_records(stages, "training", next(done), total, run)
         runs = compare(names, seeds=seeds, workers=workers, out=out / "records", on_run=on_run)
-    with printing.console.status("writing the report"):
+        stages("report")
         page = write_report([out / "records" / name for name in names], out / "report")
     for name in names:
         printing.console.print(f"\n[bold]{name}[/bold]. {QUESTIONS[name]}")

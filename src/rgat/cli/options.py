@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable
-from dataclasses import is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -19,15 +19,57 @@ ModelFolder = Annotated[Path, Argument(metavar="MODEL", help="A folder that `rga
 SmilesColumn = Annotated[str | None, Option(metavar="NAME", help="Column that holds the SMILES.  [default: smiles]")]
 RdfFormat = Annotated[
     str | None,
-    Option(metavar="NAME", help="Format of --rdf, if file names do not tell: ntriples, turtle, rdfxml, jsonld, ..."),
+    Option(metavar="NAME", help="Format of the files, if names do not tell: ntriples, turtle, rdfxml, jsonld, ..."),
 ]
 AsJson = Annotated[bool, Option("--json", help="Print one JSON object.")]
 Workers = Annotated[int | None, Option(min=1, metavar="N", help="Number of processes.  [default: one per core]")]
 
 
+@dataclass(frozen=True)
+class GraphOptions:
+    """Labels and features of a knowledge graph; the fields are arguments of `rgat.data.from_rdf` and `convert`."""
+
+    labels: Annotated[Path | None, Option(metavar="FILE", help="TSV or CSV of nodes and their classes.")] = None
+    valid_labels: Annotated[
+        Path | None, Option(metavar="FILE", help="Labels of the validation part; --labels are then for training.")
+    ] = None
+    test_labels: Annotated[
+        Path | None, Option(metavar="FILE", help="Labels of the test part.  [default: a fifth of --labels]")
+    ] = None
+    node_column: Annotated[str | None, Option(metavar="NAME", help="Column of the nodes.  [default: first]")] = None
+    label_column: Annotated[str | None, Option(metavar="NAME", help="Column of the classes.  [default: last]")] = None
+    split_column: Annotated[str | None, Option(metavar="NAME", help="Column with the words train, valid and test.")] = (
+        None
+    )
+    label_predicate: Annotated[
+        str | None,
+        Option(metavar="IRI", help="Predicate of the classes, instead of --labels; its triples are removed."),
+    ] = None
+    drop_predicates: Annotated[
+        list[str] | None, Option("--drop", metavar="IRI", help="Predicate to leave out; repeat for several.")
+    ] = None
+    features: Annotated[
+        str | None,
+        Option(
+            metavar="LIST",
+            help="Node features: types, degrees, literals, several with commas; to train also identity (one-hot), "
+            "or auto, the default: the best input by validation.",
+        ),
+    ] = None
+    skip_unknown: Annotated[bool, Option("--skip-unknown", help="Drop labels of unknown nodes.")] = False
+    format: RdfFormat = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the options as arguments of a function."""
+        features = tuple(self.features.split(",")) if self.features else ()
+        return asdict(self) | {"drop_predicates": tuple(self.drop_predicates or ()), "features": features}
+
+
 # Titles of the groups on a help page, by dataclass; fields named here belong to the training, whatever their dataclass.
 PANELS = {
     "GraphFiles": "Your graph",
+    "GraphOptions": "Your graph",
+    "StoreOptions": "Your graph",
     "MoleculeFile": "Your molecules",
     "ModelOptions": "Model",
     "FitOptions": "Training",
@@ -47,7 +89,8 @@ class GroupedCommand(TyperCommand):
             record = parameter.get_help_record(ctx)
             own = "Arguments" if parameter.param_type_name == "argument" else "Options"
             if record is not None:
-                sections.setdefault(getattr(parameter, "rich_help_panel", None) or own, []).append(record)
+                name, sentence = record[0].partition(" <")[0], record[1]  # without the type of an argument
+                sections.setdefault(getattr(parameter, "rich_help_panel", None) or own, []).append((name, sentence))
         for title, records in sections.items():
             if records:
                 with formatter.section(title):

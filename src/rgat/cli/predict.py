@@ -9,7 +9,7 @@ from typing import Annotated
 from typer import Option
 
 from rgat.cli.options import ModelFolder, RdfFormat, SmilesColumn, grouped
-from rgat.cli.printing import print_line, print_table, step_bars
+from rgat.cli.printing import print_line, print_table, show_stages
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,14 @@ def predict(
     """
     from rgat.predictor import files as own_data
     from rgat.predictor import load
+    from rgat.predictor.streaming import PREDICTION
     from rgat.predictor.text import prediction_rows
 
-    predictor = load(model)
-    with step_bars() as progress:
-        predictions, notes = own_data.predict(predictor, out, progress=progress, **asdict(nodes), **asdict(molecules))
+    with show_stages("loading", PREDICTION, show=out is not None) as stages:
+        stages("loading")
+        predictor = load(model)
+        stages(PREDICTION)
+        predictions, notes = own_data.predict(predictor, out, progress=stages, **asdict(nodes), **asdict(molecules))
     if out is None and predictions is not None:
         print_table(*prediction_rows(predictions), text_columns=2)
     for line in notes:

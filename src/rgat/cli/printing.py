@@ -1,18 +1,19 @@
-"""Print lines, tables and progress bars."""
+"""Print lines, tables and progress."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+
+from rgat.progress import Stages, shown
 
 console = Console()
 
@@ -54,42 +55,17 @@ def mean_and_spread(values: Sequence[float]) -> str:
     return f"{statistics.mean(percent):.1f}{spread}"
 
 
-@contextmanager
-def step_bars() -> Iterator[Callable[[str, float], None]]:
-    """Yield a function that takes the name of a step and the share of it that is done, and draws a bar per step."""
-    with Progress(TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=console) as bars:
-        tasks: dict[str, Any] = {}
-
-        def show(step: str, share: float) -> None:
-            if step not in tasks:
-                tasks[step] = bars.add_task(step, total=1.0)
-            bars.update(tasks[step], completed=share)
-
-        yield show
+def show_stages(*names: str, show: bool = True) -> AbstractContextManager[Stages]:
+    """Return a context that shows the stages of a command, unless the console is quiet."""
+    return shown(show and not console.quiet, names, console)
 
 
-@contextmanager
-def count_bar(title: str, unit: str | None = None) -> Iterator[Callable[[int, int | None], None]]:
-    """Yield a function that takes how many units (None: bytes) are done, and of how many, and draws one bar."""
-    counts = (DownloadColumn(),) if unit is None else (MofNCompleteColumn(), TextColumn(f"{unit},"))
-    columns = (TextColumn(title), BarColumn(), *counts, TimeRemainingColumn(), TextColumn("left"))
-    with Progress(*columns, console=console, transient=True) as bars:
-        task = bars.add_task("", total=None)
-        yield lambda done, total: bars.update(task, completed=done, total=total)
-
-
-@contextmanager
-def triple_bars() -> Iterator[Callable[[str, float, int], None]]:
-    """Yield a function that takes a step, the share of it that is done and the triples read; draw a bar per step."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[rate]}"), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bars:
-        tasks: dict[str, Any] = {}
-
-        def show(step: str, share: float, triples: int) -> None:
-            if step not in tasks:
-                tasks[step] = bars.add_task(step, total=1.0, rate="")
-            seconds = bars.tasks[tasks[step]].elapsed or 0.0
-            rate = f"{triples / seconds:,.0f} triples/s" if seconds > 1 and len(tasks) == 1 else ""
-            bars.update(tasks[step], completed=share, rate=rate)
-
-        yield show
+def show_records(stages: Stages, stage: str, done: int, total: int, record: Mapping[str, Any] | None) -> None:
+    """Show how many records there are, and the validation score of the last trial or the test score of the last run."""
+    text = f"{done:,} of {total:,} records"
+    if record is not None:
+        is_trial = record["kind"] == "trial"
+        score = record["objective"] if is_trial else (record["scores"] or {}).get("test")
+        which = f"trial {record['trial']}" if is_trial else f"seed {record['seed']}"
+        text += f", {record['model']}, {which}: {record['status'] if score is None else f'{score:.3f}'}"
+    stages(stage, done / max(total, 1), text)

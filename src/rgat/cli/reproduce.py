@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +13,7 @@ from typer import Option
 
 from rgat.cli.baseline import run_and_print
 from rgat.cli.options import OptionalDataName, Workers, grouped, required_data
-from rgat.cli.printing import count_bar, print_line, print_table
+from rgat.cli.printing import print_line, print_table, show_records, show_stages
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,13 @@ class PlanOptions:
         Option(metavar="N", help="Folds of the search, of 5 for nodes or 10 for graphs.  [default: by budget]"),
     ] = None
     search_seed: Annotated[int | None, Option(metavar="N", help="Random seed of the search.  [default: 0]")] = None
+    space: Annotated[
+        str | None,
+        Option(metavar="NAME", help="paper (its priors, per model), or extended: one search of all models."),
+    ] = None
+    minutes: Annotated[
+        float | None, Option(metavar="M", help="End the search after M minutes; implies --space extended.")
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -45,6 +53,9 @@ class ExecutionOptions:
         str | None, Option(metavar="HOST:PORT", help="Address of a Ray cluster.  [default: start Ray on this machine]")
     ] = None
     device: Annotated[str, Option(metavar="NAME", help="cpu or cuda.")] = "cpu"
+    processes_per_run: Annotated[
+        int, Option(min=1, metavar="K", help="With ray, workers that train each node classifier together.")
+    ] = 1
 
 
 @dataclass(frozen=True)
@@ -81,11 +92,14 @@ def reproduce(
       rgat reproduce aifb --models "GGNN, dynamic WIRGAT, WL" --trials 20
       rgat reproduce mutag --executor ray --address 10.0.0.1:6379
       rgat reproduce --config configs/aifb/rgcn.toml   a setting selected before
+      rgat reproduce aifb --space extended --minutes 30
     """
     from rgat.experiments.baseline_runs import is_baseline
     from rgat.experiments.variants import ALL_VARIANTS
 
     requested = plan_keys(plan, seeds)
+    if configs is not None and {"space", "minutes"} & requested.keys():
+        raise ValueError("`--configs` must be left out with the space extended, whose settings are in its records")
     names = requested.get("models", [])
     baselines = [name for name in names if not files.propose and name not in ALL_VARIANTS and is_baseline(name)]
     if baselines:
@@ -95,6 +109,7 @@ def reproduce(
     else:
         folder, records = run_plan(requested, files, execution, search_only=False)
         if records:
+            print_search(records)
             print_table(("model", "runs", "test", "constant", "paper"), _rows(records))
             print_line(f"Records are in {folder}.")
         if baselines:
@@ -114,6 +129,18 @@ def plan_keys(plan: PlanOptions, seeds: int | None = None) -> dict[str, Any]:
     return given
 
 
+def print_search(records: list[dict[str, Any]]) -> bool:
+    """Print what an extended search tried and selected; return whether it is one."""
+    from rgat.experiments.extended import describe_search
+    from rgat.experiments.request import EXTENDED
+
+    if records[0]["setting"] != EXTENDED:
+        return False
+    for line in describe_search(records):
+        print_line(line)
+    return True
+
+
 def run_plan(
     requested: dict[str, Any], files: FileOptions, execution: ExecutionOptions, search_only: bool
 ) -> tuple[Path, list[dict[str, Any]]]:
@@ -122,14 +149,19 @@ def run_plan(
     The requested keys override those of the plan file. With ``search_only``, no final runs on test data follow.
     """
     from rgat.experiments.prepared import write_prepared
-    from rgat.experiments.protocol import open_protocol, read_request, run_protocol
+    from rgat.experiments.protocol import open_protocol
+    from rgat.experiments.request import read_request
+    from rgat.experiments.running import run_protocol
 
-    protocol = open_protocol((read_request(files.config) if files.config else {}) | requested, files.out)
-    if files.propose:
-        print_line(f"{write_prepared(protocol, search_only)} units to do in {protocol.folder}")
-        return protocol.folder, []
-    with count_bar(protocol.request.data, "records") as show:
-        return protocol.folder, run_protocol(protocol, search_only, on_progress=show, **asdict(execution))
+    work = "trials" if search_only else "trials and runs"
+    with show_stages("reading", work, show=not files.propose) as stages:
+        stages("reading")
+        protocol = open_protocol((read_request(files.config) if files.config else {}) | requested, files.out)
+        if not files.propose:
+            show = partial(show_records, stages, work)
+            return protocol.folder, run_protocol(protocol, search_only, on_progress=show, **asdict(execution))
+    print_line(f"{write_prepared(protocol, search_only)} units to do in {protocol.folder}")
+    return protocol.folder, []
 
 
 def _rows(records: list[dict[str, Any]]) -> list[tuple[str, ...]]:

@@ -8,7 +8,7 @@ from typer import Option
 
 from rgat.cli.options import grouped, required_data
 from rgat.cli.printing import print_line, print_table
-from rgat.cli.reproduce import ExecutionOptions, FileOptions, PlanOptions, plan_keys, run_plan
+from rgat.cli.reproduce import ExecutionOptions, FileOptions, PlanOptions, plan_keys, print_search, run_plan
 
 
 @grouped
@@ -18,27 +18,38 @@ def search(
     execution: ExecutionOptions,
     priors: Annotated[bool, Option("--priors", help="Only print the priors.")] = False,
 ) -> None:
-    """Search hyper-parameters with the paper's priors.
+    """Search hyper-parameters: the paper's priors, or a wider space.
 
     \b
     Examples:
       rgat search aifb --priors                     print the paper's priors
       rgat search institute --budget smoke          3 trials per model
       rgat search aifb --models RGCN --trials 50    one model
+      rgat search aifb --minutes 10                 all models, extended space
     """
     if priors:
-        _print_priors(required_data(plan.data))
+        _print_priors(required_data(plan.data), plan.space)
         return
     folder, records = run_plan(plan_keys(plan), files, execution, search_only=True)
-    if records:
+    if records and not print_search(records):
         print_table(("model", "trials", "not done", "best", "trial"), _rows(records))
+    if records:
         print_line(f"Records are in {folder}.")
+    elif not files.propose:
+        print_line("No trial has finished; give more --minutes.")
 
 
-def _print_priors(data: str) -> None:
+def _print_priors(data: str, space: str | None) -> None:
+    from rgat.checks import check_word
     from rgat.data import load
+    from rgat.experiments.extended import whole_space
+    from rgat.experiments.request import EXTENDED, SPACES
     from rgat.training.configuration import PRIORS, task_of
 
+    check_word("space", space or "paper", SPACES)
+    if space == EXTENDED:
+        print_table(("option", "prior"), [(name, str(prior)) for name, prior in whole_space(load(data)).items()], 2)
+        return
     priors = PRIORS[task_of(load(data))]
     rows = [(row.words, str(row.prior), option, "-" if row.of_attention else "yes") for option, row in priors.items()]
     print_table(("hyper-parameter", "prior", "option", "RGCN"), rows, text_columns=4)

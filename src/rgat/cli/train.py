@@ -2,51 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
 from rgat.cli import printing
-from rgat.cli.options import OptionalDataName, RdfFormat, SmilesColumn, grouped
-from rgat.cli.printing import print_class_tables, print_line, print_table, step_bars, triple_bars
+from rgat.cli.options import GraphOptions, OptionalDataName, SmilesColumn, grouped
+from rgat.cli.printing import print_class_tables, print_line, print_table, show_stages
+
+if TYPE_CHECKING:
+    from rgat.data import GraphData, NodeData
+    from rgat.predictor.predictor import Predictor
 
 
 @dataclass(frozen=True)
 class GraphFiles:
-    """A person's own knowledge graph; the fields are named after those of `rgat.predictor.files.read`."""
+    """A person's own knowledge graph."""
 
     rdf: Annotated[
         list[Path] | None, Option(metavar="FILE", help="RDF file of your graph, repeat for several; or a store.")
     ] = None
-    labels: Annotated[Path | None, Option(metavar="FILE", help="TSV or CSV of nodes and their classes.")] = None
-    valid_labels: Annotated[
-        Path | None, Option(metavar="FILE", help="Labels of the validation part; --labels are then for training.")
-    ] = None
-    test_labels: Annotated[
-        Path | None, Option(metavar="FILE", help="Labels of the test part.  [default: a fifth of --labels]")
-    ] = None
-    node_column: Annotated[str | None, Option(metavar="NAME", help="Column of the nodes.  [default: first]")] = None
-    label_column: Annotated[str | None, Option(metavar="NAME", help="Column of the classes.  [default: last]")] = None
-    split_column: Annotated[str | None, Option(metavar="NAME", help="Column with the words train, valid and test.")] = (
-        None
-    )
-    label_predicate: Annotated[
-        str | None,
-        Option(metavar="IRI", help="Predicate of the classes, instead of --labels; its triples are removed."),
-    ] = None
-    drop_predicates: Annotated[
-        list[str] | None, Option("--drop", metavar="IRI", help="Predicate to leave out; repeat for several.")
-    ] = None
-    features: Annotated[
-        str | None,
-        Option(metavar="LIST", help="Node features: types, degrees, literals, or several of them with commas."),
-    ] = None
-    skip_unknown: Annotated[bool, Option("--skip-unknown", help="Drop labels of unknown nodes.")] = False
-    format: RdfFormat = None
 
 
 @dataclass(frozen=True)
@@ -74,8 +53,11 @@ class FitOptions:
     """Options of `rgat.fit` that are neither of the model nor of its training."""
 
     search: Annotated[int, Option(min=0, metavar="N", help="Trials of a search on validation data.")] = 0
+    minutes: Annotated[
+        float | None, Option(metavar="M", help="Search on validation data, and end after M minutes.")
+    ] = None
     ensemble: Annotated[int, Option(min=1, metavar="N", help="Models to train and average.")] = 1
-    comparison: Annotated[bool, Option(help="Also train simpler systems on the same split.")] = True
+    comparison: Annotated[bool, Option(help="Compare inputs, models and simpler systems.")] = True
     seed: Annotated[int, Option(metavar="N", help="Random seed of parameters, dropout, batches and splits.")] = 0
     device: Annotated[
         str | None,
@@ -94,7 +76,7 @@ class ModelOptions:
     patience: Annotated[int | None, Option(min=1, metavar="N", help="Stop after N epochs without improvement.")] = None
     learning_rate: Annotated[float | None, Option(metavar="RATE", help="Learning rate of Adam.")] = None
     batch_size: Annotated[
-        int | None, Option(min=1, metavar="N", help="Graphs per step, or nodes of a graph that is sampled.")
+        int | None, Option(min=1, metavar="N", help="Graphs per step, or nodes of a sampled graph.")
     ] = None
     fanouts: Annotated[
         str | None,
@@ -134,7 +116,8 @@ def resumable(out: Path) -> Iterator[None]:
 @grouped
 def train(
     out: Annotated[Path, Option(metavar="FOLDER", help="Folder for the model.")],
-    graph: GraphFiles,
+    files: GraphFiles,
+    graph: GraphOptions,
     molecules: MoleculeFile,
     fitting: FitOptions,
     options: ModelOptions,
@@ -155,44 +138,75 @@ def train(
       rgat train --rdf dump.ttl --label-predicate http://x.org/group --out model
       rgat train --smiles assays.csv --threshold IC50=10 --out model
       rgat train --rdf STORE --labels labels.tsv --fanouts 20,10 --out model
+      rgat train --smiles assays.csv --minutes 10 --out model
       rgat train aifb --out runs/aifb --hidden 16 --l2 0.0005 --resume
       torchrun --nproc-per-node 2 -m rgat train tox21 --out runs/tox21
     """
     from rgat.predictor import files as own_data
     from rgat.predictor.dumps import read_within_memory
-    from rgat.predictor.estimates import forecast
-    from rgat.predictor.inspection import describe
-    from rgat.predictor.text import class_tables, comparison_rows, performance
+    from rgat.predictor.fitting import stage_names
     from rgat.training.configuration import check_options
-    from rgat.training.distributed import joined_processes, processes
+    from rgat.training.distributed import connection, joined_processes, processes
+
+    configuration = _configuration(options, config, option or ())
+    check_options(configuration, "node" if files.rdf else "graph" if molecules.smiles else None)
+    thresholds = own_data.read_thresholds(molecules.thresholds or ())
+    given = asdict(files) | graph.arguments() | asdict(molecules) | {"thresholds": thresholds, "seed": fitting.seed}
+    given["features"], with_identity = own_data.read_features(graph.features, bool(files.rdf))
+    configuration |= {"identity": True} if with_identity else {}
+    asked_device = None if fitting.device is None else own_data.read_device(fitting.device)
+    with own_data.held_folder(out, resume), joined_processes(asked_device) as device, resumable(out):
+        printing.console.quiet = processes().rank > 0  # all processes run the same fit, and one prints
+        if processes().number > 1:
+            print_line(connection(device))
+        if resume:
+            configuration |= own_data.resumed_sampling(out, configuration)
+        of_nodes, is_searched = molecules.smiles is None, bool(fitting.search or fitting.minutes)
+        has_choice = of_nodes and ("model" not in configuration or given["features"] == "auto")
+        fit_stages = stage_names(is_searched, of_nodes, fitting.comparison, has_choice)
+        with show_stages("reading", "estimate", *fit_stages, "saving") as stages:
+            stages("reading")
+            reading = given | {"resume": resume, "say": print_line, "progress": stages}
+            read, sampling = read_within_memory(data, out, configuration, device, **reading)
+            asked = asdict(fitting) | {"device": device} | configuration | sampling
+            stages("estimate")
+            _print_estimates(read, **asked)
+            predictor = own_data.train(read, out, stages, **asked)
+    _print_results(predictor)
+    print_line(f"The model is in {out}; use it with `rgat predict {out}`.")
+
+
+def _configuration(options: ModelOptions, config: Path | None, more: Sequence[str]) -> dict[str, Any]:
+    """Return the options of model and training that are given, those of the command line last."""
+    from rgat.predictor import files as own_data
 
     flags = asdict(options) | {"fanouts": None if options.fanouts is None else own_data.read_fanouts(options.fanouts)}
     flags["kernel_l2_1"] = flags["kernel_l2_2"] = flags.pop("kernel_l2")
-    configuration = own_data.given_options(config, option or (), **flags)
-    files = asdict(graph) | asdict(molecules)
-    files["drop_predicates"] = graph.drop_predicates or ()
-    files["features"] = tuple(graph.features.split(",")) if graph.features else ()
-    files["thresholds"] = own_data.read_thresholds(molecules.thresholds or ())
-    check_options(configuration, "node" if graph.rdf else "graph" if molecules.smiles else None)
-    with own_data.held_folder(out, resume), joined_processes() as own_device, resumable(out):
-        printing.console.quiet = processes().rank > 0  # all processes run the same fit, and one prints
-        device = own_device if fitting.device is None else own_data.read_device(fitting.device)
-        if resume:
-            configuration |= own_data.resumed_sampling(out, configuration)
-        with triple_bars() as show:
-            files |= {"seed": fitting.seed}
-            read, sampling = read_within_memory(
-                data, out, configuration, device, resume=resume, say=print_line, progress=show, **files
-            )
-        configuration |= sampling
-        for line in describe(read):
-            print_line(line)
-        asked = asdict(fitting) | {"device": device} | configuration
-        print_line(forecast(read, **asked))
-        with step_bars() as progress:
-            predictor = own_data.train(read, out, progress=progress, **asked)
+    return own_data.given_options(config, more, **flags)
+
+
+def _print_estimates(data: NodeData | GraphData, **asked: Any) -> None:
+    """Print what the data are, and how much time and memory a fit takes."""
+    from rgat.predictor.estimates import forecast
+    from rgat.predictor.inspection import LITERAL_COLUMNS, describe, literal_rows
+
+    for line in describe(data):
+        print_line(line)
+    if rows := literal_rows(data):
+        print_line("literals:")
+        print_table(LITERAL_COLUMNS, rows, text_columns=2)
+    print_line(forecast(data, **asked))
+
+
+def _print_results(predictor: Predictor) -> None:
+    from rgat.predictor.text import choice_table, class_tables, comparison_rows, contribution_table, performance
+
+    for title, columns, rows, texts in (*choice_table(predictor), *contribution_table(predictor)):
+        print_line(title)
+        print_table(columns, rows, texts)
     rows, notes = comparison_rows(predictor)
     print_table((f"{predictor.report['metric']}, %", "train", "test"), rows)
     print_class_tables(class_tables(predictor))
-    for line in (*performance(predictor), *notes, f"The model is in {out}; use it with `rgat predict {out}`."):
+    searched = [predictor.report["searched"]] if "searched" in predictor.report else []
+    for line in (*searched, *performance(predictor), *notes):
         print_line(line)

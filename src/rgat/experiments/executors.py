@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from functools import lru_cache, partial
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import torch
 
 from rgat.checks import check_count, check_word
-from rgat.experiments.folds import FoldedData, decode, encode
+from rgat.data import GraphData
+from rgat.experiments.folds import FoldedData, encode
+from rgat.experiments.joint import run_groups
 from rgat.experiments.records import Record, record_name
-from rgat.experiments.units import Unit, group_by_stack, train_units
+from rgat.experiments.units import Unit, group_by_stack, run_encoded, train_units
 from rgat.workers import WorkerPool
 
 EXECUTORS = ("local", "processes", "ray")
@@ -29,14 +32,29 @@ ANSWER_SECONDS = 3.0  # time for an address to answer
 # answers with a SETTINGS frame.
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
-Execute = Callable[[Sequence[Unit]], Iterator[Record]]
+
+class Execute(Protocol):
+    """A function that runs units and yields their records.
+
+    At ``until``, a time of ``time.monotonic``, it stops; units without a record then may have begun.
+    """
+
+    def __call__(self, units: Sequence[Unit], until: float | None = None) -> Iterator[Record]: ...
 
 
 @contextmanager
 def open_executor(
-    executor: str, data: FoldedData, workers: int | None = None, address: str | None = None, device: str = "cpu"
+    executor: str,
+    data: FoldedData,
+    workers: int | None = None,
+    address: str | None = None,
+    device: str = "cpu",
+    processes_per_run: int = 1,
 ) -> Iterator[Execute]:
-    """Yield a function that runs units and yields their records; its workers end with the block."""
+    """Yield a function that runs units and yields their records; its workers end with the block.
+
+    With ``processes_per_run``, so many workers of a Ray cluster train each node classifier together.
+    """
     check_word("executor", executor, EXECUTORS)
     check_word("device", device.partition(":")[0], ("cpu", "cuda"))
     # The devices of a cluster are not known here.
@@ -46,22 +64,23 @@ def open_executor(
         check_count("workers", workers)
     if address is not None and executor != "ray":
         raise ValueError(f'`address` must be left out with the executor "{executor}"; or ask for "ray"')
+    check_count("processes_per_run", processes_per_run)
+    if processes_per_run > 1 and executor != "ray":
+        raise ValueError(f'`processes_per_run` must be 1 with the executor "{executor}"; or ask for "ray"')
+    if processes_per_run > 1 and isinstance(data.data, GraphData):
+        raise ValueError("`processes_per_run` must be 1 for graphs; several processes train one node classifier")
     if executor == "local":
-        yield lambda units: train_units(units, data, device)
+        yield lambda units, until=None: train_units(units, data, device, until)
     elif executor == "processes":
         with _process_executor(encode(data), device, workers or os.cpu_count() or 1) as execute:
             yield execute
     else:
-        with _ray_executor(encode(data), device, workers, address) as execute:
+        with _ray_executor(encode(data), device, workers, address, processes_per_run) as execute:
             yield execute
 
 
-_decode = lru_cache(maxsize=1)(decode)  # a worker gets the same data with each stack
-
-
-def _run_stack(group: Sequence[Unit], content: bytes, device: str) -> list[Record]:
-    """Run the units of one stack in a worker."""
-    return list(train_units(group, _decode(content), device))
+def _seconds_left(until: float | None) -> float | None:
+    return None if until is None else max(0.0, until - time.monotonic())
 
 
 _worker: dict[str, Any] = {}  # the content and device that this worker process was started with
@@ -72,7 +91,7 @@ def _start_worker(content: bytes, device: str) -> None:
 
 
 def _run_stack_in_process(group: Sequence[Unit]) -> list[Record]:
-    return _run_stack(group, **_worker)
+    return run_encoded(group, **_worker)
 
 
 @contextmanager
@@ -81,7 +100,7 @@ def _process_executor(content: bytes, device: str, workers: int) -> Iterator[Exe
     start_pool = partial(WorkerPool, workers, _start_worker, content, device)
     pool = start_pool()
 
-    def execute(units: Sequence[Unit]) -> Iterator[Record]:
+    def execute(units: Sequence[Unit], until: float | None = None) -> Iterator[Record]:
         nonlocal pool
         remaining = {record_name(group[0]): group for group in group_by_stack(units)}
         num_lost = 0
@@ -93,15 +112,20 @@ def _process_executor(content: bytes, device: str, workers: int) -> Iterator[Exe
                     futures[pool.submit(_run_stack_in_process, group)] = name
             except BrokenProcessPool:
                 is_broken = True
-            for future in as_completed(futures):
-                try:
-                    records = future.result()
-                except BrokenProcessPool:
-                    is_broken = True  # all unfinished futures raise this at once
-                    continue
-                del remaining[futures[future]]
-                num_lost = 0
-                yield from records
+            try:
+                for future in as_completed(futures, _seconds_left(until)):
+                    try:
+                        records = future.result()
+                    except BrokenProcessPool:
+                        is_broken = True  # all unfinished futures raise this at once
+                        continue
+                    del remaining[futures[future]]
+                    num_lost = 0
+                    yield from records
+            except TimeoutError:
+                pool.end()
+                pool = start_pool()
+                return
             if is_broken:
                 pool.end()
                 pool = start_pool()
@@ -119,7 +143,9 @@ def _process_executor(content: bytes, device: str, workers: int) -> Iterator[Exe
 
 
 @contextmanager
-def _ray_executor(content: bytes, device: str, workers: int | None, address: str | None) -> Iterator[Execute]:
+def _ray_executor(
+    content: bytes, device: str, workers: int | None, address: str | None, processes_per_run: int
+) -> Iterator[Execute]:
     """Yield a function that runs units as Ray tasks; Ray itself repeats those of a lost worker or node."""
     try:
         import ray
@@ -130,16 +156,30 @@ def _ray_executor(content: bytes, device: str, workers: int | None, address: str
     _connect(ray, address, workers)
     try:
         data = ray.put(content)
-        task = ray.remote(num_cpus=1, num_gpus=int(device != "cpu"), max_retries=RETRIES)(_run_stack)
+        task = ray.remote(num_cpus=1, num_gpus=int(device != "cpu"), max_retries=RETRIES)(run_encoded)
 
-        def execute(units: Sequence[Unit]) -> Iterator[Record]:
-            waiting = [task.remote(group, data, device) for group in group_by_stack(units)]
+        def run_alone(groups: Sequence[Sequence[Unit]], until: float | None) -> Iterator[list[Record]]:
+            waiting = [task.remote(group, data, device) for group in groups]
             while waiting:
-                finished, waiting = ray.wait(waiting, num_returns=1)
-                try:
-                    yield from ray.get(finished[0])
-                except ray.exceptions.RaySystemError as error:
-                    raise ValueError(f"Ray must run each unit, got one whose workers were lost: {error}") from error
+                finished, waiting = ray.wait(waiting, num_returns=1, timeout=_seconds_left(until))
+                if not finished:
+                    for late in waiting:
+                        ray.cancel(late, force=True)
+                    return
+                yield ray.get(finished[0])
+
+        def execute(units: Sequence[Unit], until: float | None = None) -> Iterator[Record]:
+            groups = group_by_stack(units)
+            together = processes_per_run > 1
+            try:
+                for records in (
+                    run_groups(groups, data, device, processes_per_run, RETRIES)
+                    if together
+                    else run_alone(groups, until)
+                ):
+                    yield from records
+            except (ray.exceptions.RaySystemError, ray.exceptions.RayActorError) as error:
+                raise ValueError(f"Ray must run each unit, got one whose workers were lost: {error}") from error
 
         yield execute
     finally:

@@ -31,7 +31,8 @@ METADATA = ("name", "classes", "tasks", "node_names", "graph_names", "relation_n
 class FoldedData:
     """A data set with its folds, and the splits of the final runs by their seeds.
 
-    Node data have one split, with the key None and an empty valid part.
+    Node data have one split, with the key None and an empty valid part. Their folds from number 5 on are those of
+    further draws of five.
     """
 
     data: NodeData | GraphData
@@ -40,11 +41,18 @@ class FoldedData:
 
     def fold(self, number: int) -> NodeData | GraphData:
         """Return the data of one fold of the search; all labels outside the fold are missing."""
-        train, valid = self.folds[number]
+        train, valid = self.fold_ids(number)
         known = torch.cat([train, valid])
         labels = torch.full_like(self.data.labels, MISSING)
         labels[known] = self.data.labels[known]
         return dataclasses.replace(self.data, labels=labels, train=train, valid=valid, test=train[:0])
+
+    def fold_ids(self, number: int) -> tuple[Tensor, Tensor]:
+        """Return the training and validation ids of one fold."""
+        if isinstance(self.data, GraphData) or number < len(self.folds):
+            return self.folds[number]
+        draw, position = divmod(number, NUM_FOLDS["node"])
+        return _draw_folds(self.data, self.splits[None][0], FOLD_SEED + draw)[position]
 
     def split(self, seed: int | None) -> NodeData | GraphData:
         """Return the data of a final run."""
@@ -62,8 +70,11 @@ def _fold_nodes(data: NodeData) -> FoldedData:
     if not len(data.test):
         raise ValueError(f"{data.name} must have a test part to report on, got none")
     pool = torch.cat([data.train, data.valid]).sort().values
-    positions = stratified_folds(data.labels[pool].tolist(), NUM_FOLDS["node"], FOLD_SEED)
-    return FoldedData(data, _train_and_valid(pool, positions), {None: (pool, data.valid[:0], data.test)})
+    return FoldedData(data, _draw_folds(data, pool, FOLD_SEED), {None: (pool, data.valid[:0], data.test)})
+
+
+def _draw_folds(data: NodeData, pool: Tensor, seed: int) -> list[tuple[Tensor, Tensor]]:
+    return _train_and_valid(pool, stratified_folds(data.labels[pool].tolist(), NUM_FOLDS["node"], seed))
 
 
 def _fold_graphs(data: GraphData) -> FoldedData:

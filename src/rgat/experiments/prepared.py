@@ -17,8 +17,10 @@ from pathlib import Path
 from rgat.data.files import read_whole, write_atomically
 from rgat.experiments.executors import open_executor
 from rgat.experiments.folds import decode, encode
-from rgat.experiments.protocol import Protocol, Request, next_units, run_protocol
-from rgat.experiments.records import has_record, write_record
+from rgat.experiments.protocol import Protocol
+from rgat.experiments.records import Record, has_record, write_record
+from rgat.experiments.request import Request
+from rgat.experiments.running import next_units, run_protocol
 
 UNITS, REQUEST, DATA = "units.json", "request.json", "data.safetensors"
 
@@ -76,7 +78,7 @@ def run_prepared(
     return len(remaining)
 
 
-def _print_progress(finished: int, total: int) -> None:
+def _print_progress(finished: int, total: int, new: Record | None = None) -> None:
     print(f"{finished} of {total} records", flush=True)
 
 

@@ -50,10 +50,13 @@ class Experiment:
 
 
 def record_name(record: Record) -> str:
-    """Return the path of a record below the folder ``records``: the model, then the trial, or the split and seed."""
+    """Return the path of a record below the folder ``records``: the model, then trial and rung, or split and seed."""
     model = _word(record["model"]) + (f"+{_word(record['setting'])}" if record.get("setting") else "")
     if record["kind"] == "trial":
-        return f"{model}/trial-{record['trial']:04d}.json"
+        rung = f"-{record['rung']:d}" if record.get("rung") else ""
+        return f"{model}/trial-{record['trial']:04d}{rung}.json"
+    if record["kind"] == "declaration":
+        return f"{model}/declaration.json"
     split = "" if record.get("split") is None else f"{slug(str(record['split']))}-"
     return f"{model}/run-{split}{record['seed']:04d}.json"
 

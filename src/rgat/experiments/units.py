@@ -6,31 +6,39 @@ worker, nor on the number of threads.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rgat.data import GraphData, NodeData
+from rgat.data import MISSING, GraphData, NodeData
 from rgat.data.dataset import PARTS
-from rgat.experiments.folds import FoldedData
+from rgat.experiments.folds import FoldedData, decode
+from rgat.experiments.inputs import select_inputs, without_inputs
 from rgat.experiments.records import Record, environment, pack_array, rounded
 from rgat.experiments.variants import build_variant
-from rgat.training import Result, fit_many, graph_logits, roc_auc_per_task
+from rgat.training import Epoch, Result, accuracy, fit_many, graph_logits, mean_roc_auc, roc_auc_per_task
 from rgat.training.capture import training_on
 from rgat.training.configuration import split_config
+from rgat.training.metric import confusion_matrix, score_classes
 from rgat.training.task import node_logits
 
 Unit = dict[str, Any]
+OnEpoch = Callable[[int, Epoch], None]
 NO_RESULT: dict[str, dict[str, Any]] = {  # the results in a record of a unit that failed or diverged
     "trial": {"objective": None, "tie_breaker": None, "folds": []},
     "run": {"best_epoch": None, "curve": None, "scores": None, "constant_scores": None},
+    "declaration": {},
 }
+LEAST_LOG = -60.0  # of a stored log-probability, which has 16 bits
+MEMBER_SEED = 1000  # seeds of an ensemble's members differ by this much, more than the number of its runs
 
 
 def make_unit(kind: str, data: str, model: str, config: dict[str, Any], **more: Any) -> Unit:
@@ -48,14 +56,29 @@ def group_by_stack(units: Iterable[Unit]) -> list[list[Unit]]:
     return list(groups.values())
 
 
-def train_units(units: Iterable[Unit], data: FoldedData, device: str = "cpu") -> Iterator[Record]:
-    """Train the models of the units and yield each record when it is complete."""
+class OutOfTimeError(Exception):
+    """Raised in a training that goes on after its time; it leaves no record."""
+
+
+def train_units(
+    units: Iterable[Unit], data: FoldedData, device: str = "cpu", until: float | None = None
+) -> Iterator[Record]:
+    """Train the models of the units and yield each record when it is complete.
+
+    At ``until``, a time of ``time.monotonic``, it stops; the trial that is in training then has no record.
+    """
+
+    def on_epoch(number: int, epoch: Epoch) -> None:
+        if until is not None and time.monotonic() >= until:
+            raise OutOfTimeError
+
     for group in group_by_stack(units):
         started = time.perf_counter()
         try:
             with _one_thread(), training_on(torch.device(device)):
-                is_trial = group[0]["kind"] == "trial"
-                results = [_run_trial(group[0], data, device)] if is_trial else _run_stack(group, data, device)
+                results = _run_group(group, data, device, on_epoch)
+        except OutOfTimeError:
+            return
         except Exception as error:  # of any kind: the record has it, and the other units go on
             results = [failure(error)] * len(group)
         if device != "cpu":
@@ -63,6 +86,22 @@ def train_units(units: Iterable[Unit], data: FoldedData, device: str = "cpu") ->
         seconds = (time.perf_counter() - started) / len(group)
         for unit, result in zip(group, results, strict=True):
             yield complete_record(unit, result, seconds, device)
+
+
+def _run_group(group: Sequence[Unit], data: FoldedData, device: str, on_epoch: OnEpoch) -> list[dict[str, Any]]:
+    if group[0]["kind"] == "trial":
+        return [_run_trial(group[0], data, device, on_epoch)]
+    if group[0]["kind"] == "declaration":  # it says what the final runs will be; there is nothing to train
+        return [{"status": "done"}]
+    return _run_ensembles(group, data, device) if group[0].get("members") else _run_stack(group, data, device)
+
+
+_decode = lru_cache(maxsize=1)(decode)  # a worker gets the same data with each stack
+
+
+def run_encoded(group: Sequence[Unit], content: bytes, device: str) -> list[Record]:
+    """Run the units of one stack in a worker; the content is that of `rgat.experiments.folds.encode`."""
+    return list(train_units(group, _decode(content), device))
 
 
 def failure(error: Exception) -> dict[str, Any]:
@@ -87,14 +126,18 @@ def _one_thread() -> Iterator[None]:
 
 
 def _train(
-    config: dict[str, Any], datas: Sequence[NodeData | GraphData], seeds: Sequence[int], device: str
+    config: dict[str, Any],
+    datas: Sequence[NodeData | GraphData],
+    seeds: Sequence[int],
+    device: str,
+    on_epoch: OnEpoch | None = None,
 ) -> tuple[list[nn.Module], list[Result]]:
     """Train one model for each data set and seed, as one stack where possible."""
-    options, settings = split_config(config)
+    options, settings = split_config(without_inputs(config))
     models: list[nn.Module] = [
         build_variant(data, seed, **options).to(device) for data, seed in zip(datas, seeds, strict=True)
     ]
-    return models, fit_many(models, datas, settings, seeds)
+    return models, fit_many(models, datas, settings, seeds, on_epoch)
 
 
 def fold_seed(trial: int, fold: int) -> int:
@@ -102,20 +145,30 @@ def fold_seed(trial: int, fold: int) -> int:
     return 1000 * (trial + 1) + fold
 
 
-def _run_trial(unit: Unit, data: FoldedData, device: str) -> dict[str, Any]:
+def _run_trial(unit: Unit, data: FoldedData, device: str, on_epoch: OnEpoch) -> dict[str, Any]:
     """Train on each fold; the objective is the mean validation metric at the best epochs."""
     folds: list[dict[str, Any]] = []
+    data = _with_inputs(data, unit["config"])
     seeds = [fold_seed(unit["trial"], number) for number in unit["folds"]]
-    _, results = _train(unit["config"], [data.fold(number) for number in unit["folds"]], seeds, device)
-    for number, result in zip(unit["folds"], results, strict=True):
+    datas = [data.fold(number) for number in unit["folds"]]
+    models, results = _train(unit["config"], datas, seeds, device, on_epoch)
+    for number, model, fold_data, result in zip(unit["folds"], models, datas, results, strict=True):
         if result.best_epoch == 0:
             return {"status": "diverged", "error": f"no finite validation loss in fold {number}", "folds": folds}
         best = result.curve[result.best_epoch - 1]
         metric, loss = best.valid_metric, best.valid_loss
         fold = {"best_epoch": result.best_epoch, "valid_metric": metric, "valid_loss": loss, "curve": _curve(result)}
+        if "rung" in unit:  # an ensemble may be chosen by these
+            logits = _part_logits(model, fold_data, constant_attention=False)["valid"]
+            fold |= {"fold": number, "outputs": pack_array(logits.log_softmax(-1).clamp(min=LEAST_LOG).numpy())}
         folds.append(fold)
     objective, tie_breaker = (float(np.mean([fold[name] for fold in folds])) for name in ("valid_metric", "valid_loss"))
     return {"status": "done", "objective": objective, "tie_breaker": tie_breaker, "folds": folds}
+
+
+def _with_inputs(folded: FoldedData, config: Mapping[str, Any]) -> FoldedData:
+    """Return the data as the configuration wants to see them; all folds and splits share one graph."""
+    return dataclasses.replace(folded, data=select_inputs(folded.data, config))
 
 
 def _curve(result: Result) -> dict[str, list[float]]:
@@ -129,19 +182,56 @@ def _run_stack(group: Sequence[Unit], folded: FoldedData, device: str) -> list[d
     All seeds of the stack are trained, even if some have a record: rounding may depend on the other members.
     """
     unit = group[0]
-    data, seeds = folded.split(unit["split"]), unit.get("stack") or [unit["seed"]]
+    data, seeds = _with_inputs(folded, unit["config"]).split(unit["split"]), unit.get("stack") or [unit["seed"]]
     models, results = _train(unit["config"], [data] * len(seeds), seeds, device)
     members = [seeds.index(unit["seed"]) for unit in group]
     return [_evaluate(unit["config"], models[member], results[member], data) for member in members]
 
 
+def _run_ensembles(group: Sequence[Unit], folded: FoldedData, device: str) -> list[dict[str, Any]]:
+    """Train the members of declared ensembles, those of all seeds of a stack together, and score their weighted means.
+
+    No member is scored alone, so a run evaluates its test part once.
+    """
+    unit = group[0]
+    seeds: list[int] = unit.get("stack") or [unit["seed"]]
+    means: list[dict[str, Tensor]] = [{} for _ in seeds]
+    lost: dict[int, int] = {}  # seed: the member that diverged
+    for number, member in enumerate(unit["members"]):
+        data = _with_inputs(folded, member["config"]).split(unit["split"])
+        own_seeds = [seed + MEMBER_SEED * number for seed in seeds]
+        models, results = _train(member["config"], [data] * len(seeds), own_seeds, device)
+        lost |= {s: number for s, r in zip(seeds, results, strict=True) if _is_diverged(member["config"], r)}
+        for mean, model in zip(means, models, strict=True):
+            for part, logits in _part_logits(model, data, constant_attention=False).items():
+                mean[part] = mean.get(part, 0) + member["weight"] * logits.softmax(-1)
+    data = folded.split(unit["split"])
+    return [
+        {"status": "diverged", "error": f"no finite loss of member {lost[unit['seed']]}"}
+        if unit["seed"] in lost
+        else _score_ensemble(means[seeds.index(unit["seed"])], data)
+        for unit in group
+    ]
+
+
+def _score_ensemble(mean: Mapping[str, Tensor], data: NodeData | GraphData) -> dict[str, Any]:
+    metric = accuracy if isinstance(data, NodeData) else mean_roc_auc
+    logits = {part: values.log().clamp(min=LEAST_LOG) for part, values in mean.items()}
+    scores = {part: metric(values, data.labels[getattr(data, part)]) for part, values in logits.items()}
+    return {"status": "done"} | score_entries(data, logits, scores) | score_entries(data, None, None, "constant_")
+
+
+def _is_diverged(config: Mapping[str, Any], result: Result) -> bool:
+    """Return whether a training had no finite loss, or lost it before its last epoch."""
+    return result.best_epoch == 0 or (config["patience"] is None and result.best_epoch < config["max_epochs"])
+
+
 def _evaluate(config: dict[str, Any], model: nn.Module, result: Result, data: NodeData | GraphData) -> dict[str, Any]:
     """Evaluate a trained model with attention and with constant attention, where it has attention."""
     entries: dict[str, Any] = {"best_epoch": result.best_epoch, "curve": _curve(result)}
-    cut_short = config["patience"] is None and result.best_epoch < config["max_epochs"]
     logits = _part_logits(model, data, constant_attention=False)
     constant_logits = _part_logits(model, data, constant_attention=True)
-    if cut_short or result.best_epoch == 0 or not all(values.isfinite().all() for values in logits.values()):
+    if _is_diverged(config, result) or not all(values.isfinite().all() for values in logits.values()):
         return entries | {"status": "diverged", "error": f"no finite loss after epoch {result.best_epoch}"}
     entries |= {"status": "done"} | score_entries(data, logits, result.scores)
     if config.get("layer") in ("rgcn", "ggnn"):  # without attention
@@ -155,12 +245,16 @@ def score_entries(
     scores: Mapping[str, float] | None,
     prefix: str = "",
 ) -> dict[str, Any]:
-    """Return scores, test outputs and the ROC-AUC of each task as a record has them; null without logits.
+    """Return scores, test outputs and the scores of each task or class as a record has them; null without logits.
 
     Logits and scores are given by part. The prefix is "constant_" for the evaluation with constant attention.
     """
     outputs = None if logits is None else {"test": pack_array(logits["test"].numpy())}
     entries: dict[str, Any] = {f"{prefix}scores": scores, f"{prefix}outputs": outputs}
+    if isinstance(data, NodeData) and logits is not None and not prefix:
+        known = data.labels[data.test] != MISSING
+        labels, predicted = data.labels[data.test][known], logits["test"].argmax(-1)[known]
+        entries["class_scores"] = {"test": score_classes(confusion_matrix(labels, predicted, len(data.classes)))}
     if isinstance(data, GraphData):
         entries[f"{prefix}task_scores"] = (
             None

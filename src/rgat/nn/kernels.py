@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -125,13 +126,20 @@ class RowKernel(Kernel):
 class RowsOfGraph:
     """The rows of a compact kernel as the edges of one graph read them."""
 
-    def __init__(self, kernel: RowKernel, held: Tensor, graph: RelationalGraph, ends: tuple[str, ...]) -> None:
+    def __init__(
+        self, kernel: RowKernel, held: Tensor, graph: RelationalGraph, ends: tuple[str, ...], or_zero: bool = False
+    ) -> None:
         """Look up where the graph's rows stand among those ``held``, which are sorted ``r * N + node``.
 
-        A graph with other rows at one of the ``ends`` is refused, also where a call does not read them.
+        A graph with other rows at one of the ``ends`` is refused, also where a call does not read them; or with
+        ``or_zero`` these other rows are zero.
         """
         self.kernel, self.held, self.graph, self.table = kernel, held, graph, join_members(kernel.weight, 3)
-        self._places = {end: find_rows(held, getattr(graph.structure, end), graph, kernel.in_channels) for end in ends}
+        self.or_zero = or_zero
+        self._places = {end: self._find(getattr(graph.structure, end)) for end in ends}
+
+    def _find(self, rows: Rows) -> ops.Places:
+        return find_rows(self.held, rows, self.graph, self.kernel.in_channels, self.or_zero)
 
     def compose(self) -> Tensor:
         """Return the kernels, ``[R, H, F, D]``."""
@@ -139,8 +147,14 @@ class RowsOfGraph:
 
     def look_up(self, index: Tensor | None, *ends: Rows) -> tuple[Tensor, ...]:
         """Return the values ``[U, H, D]`` of the rows of each end of the edges."""
-        places = (find_rows(self.held, rows, self.graph, self.kernel.in_channels) for rows in ends)
-        return ops.look_up(self.table, *places)
+        places, table = [self._find(rows) for rows in ends], self.table
+        if any(len(end.back) > len(table) for end in places):  # the rows that are not held read a row of zeros
+            table = nn.functional.pad(table, (0, 0, 0, 0, 0, 1))
+            places = [
+                end._replace(back=nn.functional.pad(end.back, (0, len(table) - len(end.back)), value=-1))
+                for end in places
+            ]
+        return ops.look_up(table, *places)
 
     def held_rows(self, with_targets: bool) -> tuple[Tensor, ops.TablePlaces]:
         """Return the rows held, ``[T, H, D]``, and where the graph's rows stand among them."""
@@ -157,46 +171,67 @@ class RowsOfGraph:
         return self.table, ops.TablePlaces(*sources, *targets, of_edges)
 
 
-def find_rows(held: Tensor, rows: Rows, graph: RelationalGraph, num_inputs: int) -> ops.Places:
-    """Return where rows of the graph stand among those that a compact layer holds; an error if one is missing.
+def find_rows(held: Tensor, rows: Rows, graph: RelationalGraph, num_inputs: int, or_zero: bool = False) -> ops.Places:
+    """Return where rows of the graph stand among those that a compact layer holds.
 
-    ``num_inputs`` is the number of nodes of the graph, or of the whole graph that it is a sample of.
+    A missing row is an error; or with ``or_zero`` its place is one past those held, except in compiled code.
+    ``num_inputs`` is the number of nodes of the graph, or of the whole graph that it is a sample of; with ``or_zero``
+    a graph may have more nodes.
     """
 
     def keys() -> Tensor:
         nodes = rows.node.long() if graph.node_ids is None else graph.node_ids.index_select(0, rows.node)
-        return rows.relation.long() * num_inputs + nodes
+        keys = rows.relation.long() * num_inputs + nodes
+        if or_zero:
+            keys = torch.where(nodes < num_inputs, keys, _ABSENT)
+        return keys if graph.padding is None else torch.where(graph.padding[rows.node], _ABSENT, keys)
 
+    padded = graph.padding is not None
     if torch.compiler.is_compiling():
-        return ops.Places(*_find_rows(held, keys()))
+        return ops.Places(*_find_rows(held, keys(), padded))
     known: dict[int, tuple[weakref.ref[Tensor], int, ops.Places]]  # by layer
     known = cache.kept_with(rows.node).setdefault("places", {})
     version, entry = -1 if held.is_inference() else held._version, known.get(id(held))
     if entry is None or entry[0]() is not held or entry[1] != version:
         with outside():
-            places = ops.Places(*_find_rows(held, keys()))
+            places = ops.Places(*_find_rows(held, keys(), padded, or_zero))
         for number in [number for number, (other, _, _) in known.items() if other() is None]:
             known.pop(number, None)
         entry = known[id(held)] = (weakref.ref(held), version, places)
     return entry[2]
 
 
+_ABSENT = -1  # the key of a row of no node that the layer knows
+
+
 @torch.library.custom_op("rgat::find_rows", mutates_args=())
-def _find_rows(held: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the places of ``keys`` among the sorted ``held``, and back; an operator, to check in compiled code too."""
+def _find_rows(held: Tensor, keys: Tensor, padded: bool, or_zero: bool = False) -> tuple[Tensor, Tensor]:
+    """Return the places of ``keys`` among the sorted ``held``, and back; an operator, to check in compiled code too.
+
+    With ``padded``, absent keys are those of padding: these read the first place, and no place leads back to them.
+    """
     places = torch.searchsorted(held, keys)
+    number, size = torch.arange(len(keys), dtype=torch.int32, device=keys.device), len(held)
+    if padded:
+        back = number.new_full((size + 1,), -1)
+        back.index_copy_(0, torch.where(keys == _ABSENT, size, places.clamp(max=size)), number)
+        return places.int(), back[:-1].clone()
+    found: Any = slice(None)
     if may_read_values():
-        missing = len(keys)
+        is_missing = torch.ones_like(keys, dtype=torch.bool)
         if len(held):
-            missing = int((held[places.clamp(max=len(held) - 1)] != keys).sum())
-        if missing:
+            is_missing = held[places.clamp(max=len(held) - 1)] != keys
+        missing = int(is_missing.sum())
+        if missing and not or_zero:
             raise ValueError(
                 "the graph must use only rows (relation, node) of the graph this layer was built with, "
                 f"got {missing} others; build the layer with this graph, or without `graph=`"
             )
-    number = torch.arange(len(keys), dtype=torch.int32, device=keys.device)
-    back = number.new_full(held.shape, -1).index_copy_(0, places, number)
-    if may_read_values() and not torch.equal(back[places], number):
+        if missing:
+            places[is_missing] = len(held)
+            found, size = ~is_missing, len(held) + 1
+    back = number.new_full((size,), -1).index_copy_(0, places[found], number[found])
+    if may_read_values() and not torch.equal(back[places[found]], number[found]):
         raise ValueError(
             "a layer built with `graph=` must get each node of its graph once, got one several times; build the layer "
             "without `graph=`"
@@ -205,7 +240,7 @@ def _find_rows(held: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @_find_rows.register_fake
-def _(held: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+def _(held: Tensor, keys: Tensor, padded: bool, or_zero: bool = False) -> tuple[Tensor, Tensor]:
     return keys.new_empty(keys.shape, dtype=torch.int32), held.new_empty(held.shape, dtype=torch.int32)
 
 

@@ -25,6 +25,12 @@ class FeatureRows(NamedTuple):
     """The features of a batch as rows of a table, which a layer reads where they are instead of from a copy.
 
     A layer gathers them first if it must: if the table needs a gradient, is on another device or of another dtype.
+
+    Examples:
+        >>> import torch
+        >>> from rgat.nn import FeatureRows
+        >>> FeatureRows(torch.randn(1000, 8), rows=torch.tensor([17, 900])).gathered().shape
+        torch.Size([2, 8])
     """
 
     table: Tensor  # [N, F], of all nodes
@@ -46,7 +52,12 @@ class FeatureRows(NamedTuple):
 
 
 class RelationalConv(nn.Module):
-    """A layer whose values are ``g_j = h_j W[r, k]``; subclasses say how neighbours are weighted."""
+    """A layer whose values are ``g_j = h_j W[r, k]``; subclasses say how neighbours are weighted.
+
+    With ``num_nodes`` a learned row per node and relation is added: ``g_j = row[r, j, k] + h_j W[r, k]``, which is what
+    features beside a one-hot vector of the node would give. Rows that a layer built with ``graph`` does not hold, those
+    of other edges and of nodes that were added since, are zero.
+    """
 
     row_ends: ClassVar[tuple[str, ...]]  # which rows of the structure the kernels are read at
     scope: tuple[str, ...] = ("within",)  # per head
@@ -57,7 +68,8 @@ class RelationalConv(nn.Module):
     bias: Tensor | None
     members: int | None = None  # S of a stack; None: a single layer
 
-    rows: Tensor | None  # [U] int64, sorted `r * N + node`: the rows that a compact featureless layer holds
+    num_nodes: int | None = None  # of the rows that are added to projected features; None: there are none
+    rows: Tensor | None  # [U] int64, sorted `r * N + node`: the rows of nodes that a compact layer holds
     rows_digest: str | None = None  # tells rows apart where their values are lost, as `to_empty` loses them
     dropout_state: Tensor  # [2] or [S, 2] int64: seed, number of training calls so far; masks are a function of both
 
@@ -69,6 +81,7 @@ class RelationalConv(nn.Module):
         num_bases: int | None,
         dropout: tuple[float, float],
         graph: RelationalGraph | None,
+        num_nodes: int | None = None,
     ) -> None:
         super().__init__()
         in_channels, out_channels = channels
@@ -85,23 +98,47 @@ class RelationalConv(nn.Module):
         self.heads = heads
         self.feature_dropout, self.edge_dropout = dropout
         self.register_buffer("rows", None)
-        sizes = (num_relations, heads, in_channels, out_channels)
         self.kernel: FullKernel | BasisKernel | RowKernel
+        self.kernel = self._make_kernel("in_channels", in_channels, num_bases, graph if num_nodes is None else None)
+        if num_nodes is not None:
+            check_count("num_nodes", num_nodes, least=0)
+            self.num_nodes = num_nodes
+            self.identity = self._make_kernel("num_nodes", num_nodes, num_bases, graph)
+        self.register_buffer("dropout_state", torch.zeros(2, dtype=torch.int64))
+
+    def _make_kernel(
+        self, name: str, inputs: int, num_bases: int | None, graph: RelationalGraph | None
+    ) -> FullKernel | BasisKernel | RowKernel:
+        """Return a kernel for so many inputs, which ``name`` counts; for those of a graph's nodes it may be compact."""
+        sizes = (self.num_relations, self.heads, inputs, self.out_channels)
         if num_bases is not None:
             check_count("num_bases", num_bases)
-            self.kernel = BasisKernel(*sizes, num_bases)
-        elif graph is not None:
-            keys = self._keys_of(graph)
-            self.kernel = RowKernel(*sizes, len(keys))
-            self.register_buffer("rows", keys.to(self.kernel.weight.device))
-            self.rows_digest = _digest(keys)
-        else:
-            self.kernel = FullKernel(*sizes)
-        self.register_buffer("dropout_state", torch.zeros(2, dtype=torch.int64))
+            return BasisKernel(*sizes, num_bases)
+        if graph is None:
+            return FullKernel(*sizes)
+        if (graph.num_nodes, graph.num_relations) != (inputs, self.num_relations):
+            raise ValueError(
+                f"a layer built with `graph=` must have its sizes, {name}={graph.num_nodes} and "
+                f"num_relations={graph.num_relations}, got {inputs} and {self.num_relations}"
+            )
+        ends = [getattr(graph.structure, end).keys(graph.num_nodes) for end in self.row_ends]
+        keys = torch.unique(torch.cat(ends))  # sorted
+        kernel = RowKernel(*sizes, len(keys))
+        self.register_buffer("rows", keys.to(kernel.weight.device))
+        self.rows_digest = _digest(keys)
+        return kernel
+
+    @property
+    def node_kernel(self) -> FullKernel | BasisKernel | RowKernel | None:
+        """What holds a row per node and relation to add to projected features; None without ``num_nodes``."""
+        kernel: FullKernel | BasisKernel | RowKernel | None = getattr(self, "identity", None)
+        return kernel
 
     def reset_parameters(self) -> None:
         """Draw all parameters anew, and the seed of the dropout masks."""
         self.kernel.reset(self.in_channels + self.out_channels)
+        if self.node_kernel is not None and self.num_nodes is not None:
+            self.node_kernel.reset(self.num_nodes + self.out_channels)
         self.dropout_state.zero_()
         self.dropout_state[0] = torch.randint(2**63 - 1, ())
         if self.bias is not None:
@@ -125,6 +162,8 @@ class RelationalConv(nn.Module):
         """Say what keeps inputs from being aggregated before they are projected; None: nothing does."""
         if self.training and self.feature_dropout > 0:
             return "feature dropout, which is on"
+        if self.num_nodes is not None:
+            return "rows of nodes (`num_nodes`)"
         return "the dynamic score" if attends and self.score == "dynamic" else None
 
     def _check_plan(self, plan: ops.Plan, graph: RelationalGraph, attends: bool) -> None:
@@ -164,13 +203,15 @@ class RelationalConv(nn.Module):
 
     def _call(self, inputs: ops.Inputs, scores: ops.Scores | None, graph: RelationalGraph) -> ops.LayerCall:
         """Describe a call without dropout, bias and plan."""
-        kernel: Any = self.kernel
-        if isinstance(kernel, RowKernel):
-            assert self.rows is not None
-            kernel = RowsOfGraph(kernel, self.rows, graph, self.row_ends)
+        kernels: list[Any] = [self.kernel, self.node_kernel]
+        for number, kernel in enumerate(kernels):
+            if isinstance(kernel, RowKernel):
+                assert self.rows is not None
+                kernels[number] = RowsOfGraph(kernel, self.rows, graph, self.row_ends, or_zero=number == 1)
         across = [word == "across" for word in self.scope] * (self.members or 1)
         slope = None if scores is None or scores.score_kernels is not None else scores.negative_slope
-        return ops.LayerCall(inputs, kernel, scores, graph, ops.Attention(across, slope, *self._dropout_rates))
+        attention = ops.Attention(across, slope, *self._dropout_rates)
+        return ops.LayerCall(inputs, kernels[0], scores, graph, attention, node_kernel=kernels[1])
 
     def logits_and_values(
         self, x: Tensor | FeatureRows | None, graph: RelationalGraph, constant_attention: bool = False
@@ -250,25 +291,23 @@ class RelationalConv(nn.Module):
 
     def _check_input(self, x: Tensor | FeatureRows | None, graph: RelationalGraph) -> ops.Inputs:
         """Return dense features, or the position of the one in each node's one-hot input."""
+        is_compact = isinstance(self.kernel, RowKernel)
+        if self.num_nodes is not None:
+            if x is None:
+                raise ValueError("a layer with `num_nodes` must get features beside its rows of nodes, got `x=None`")
+            if self.rows is None or (graph.node_ids is None and graph.num_nodes < self.num_nodes):
+                _check_nodes("with rows of nodes, `num_nodes`", "num_nodes", self.num_nodes, graph)
         if isinstance(x, FeatureRows):
             device = x.table.device.type
             dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self._dtype
-            if self.rows is None and x.can_stay(graph, dtype) and x.table.shape[1] == self.in_channels:
+            if not is_compact and x.can_stay(graph, dtype) and x.table.shape[1] == self.in_channels:
                 return ops.Inputs(x.table, x.rows)
             x = x.gathered()
-        if self.rows is not None and x is not None:
-            raise ValueError("a layer built with `graph=` is featureless and takes only `x=None`")
-        if x is None and graph.node_ids is not None:  # a sample: one-hot in the whole graph
-            if may_read_values():
-                check_ids("node_ids", graph.node_ids, self.in_channels, "in_channels")
-            return ops.Inputs(None, None if self.rows is not None else graph.node_ids)
+        if is_compact and x is not None:
+            raise ValueError("a layer with `graph=` alone is featureless and takes only `x=None`; add `num_nodes=`")
         if x is None:
-            if graph.num_nodes != self.in_channels:
-                raise ValueError(
-                    f"without features, `in_channels` must be the number of nodes, {graph.num_nodes}, "
-                    f"got {self.in_channels}"
-                )
-            return ops.Inputs(None)
+            _check_nodes("without features, `in_channels`", "in_channels", self.in_channels, graph)
+            return ops.Inputs(None, None if is_compact else graph.node_ids)
         if x.layout != torch.strided:
             x = _one_hot_index(x, self.in_channels)
         if x.dim() == 1 and not x.is_floating_point() and x.dtype != torch.bool:
@@ -294,21 +333,10 @@ class RelationalConv(nn.Module):
     def _dtype(self) -> torch.dtype:
         return next(self.kernel.parameters()).dtype
 
-    def _keys_of(self, graph: RelationalGraph) -> Tensor:
-        """Return the rows ``r * N + node`` that edges of ``graph`` use, sorted."""
-        if (graph.num_nodes, graph.num_relations) != (self.in_channels, self.num_relations):
-            raise ValueError(
-                f"a layer built with `graph=` must have its sizes, in_channels={graph.num_nodes} and "
-                f"num_relations={graph.num_relations}, got {self.in_channels} and {self.num_relations}"
-            )
-        ends = [getattr(graph.structure, end).keys(graph.num_nodes) for end in self.row_ends]
-        keys: Tensor = torch.unique(torch.cat(ends))
-        return keys
-
     @property
-    def _shown_dropout(self) -> str:
-        rates = {name: getattr(self, name) for name in ("feature_dropout", "edge_dropout")}
-        return "".join(f", {name}={rate}" for name, rate in rates.items() if rate)
+    def _shown(self) -> str:
+        values = {name: getattr(self, name) for name in ("feature_dropout", "edge_dropout", "num_nodes")}
+        return "".join(f", {name}={value}" for name, value in values.items() if value)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         rows = state_dict.get(prefix + "rows")
@@ -318,7 +346,7 @@ class RelationalConv(nn.Module):
                 f"`{prefix}rows` must be the rows of the graph this layer was built with "
                 f"({len(self.rows)}), got others ({len(rows)}); build the layer with the graph of the saved one"
             )
-            for name, parameter in self.kernel.named_parameters(prefix + "kernel"):
+            for name, parameter in self.named_parameters(prefix[:-1]):
                 state_dict[name] = parameter.detach()  # keep what is there
             return
         super()._load_from_state_dict(state_dict, prefix, *args)
@@ -326,6 +354,15 @@ class RelationalConv(nn.Module):
 
 def _digest(rows: Tensor) -> str:
     return hashlib.sha256(rows.cpu().numpy().tobytes()).hexdigest()
+
+
+def _check_nodes(what: str, name: str, number: int, graph: RelationalGraph) -> None:
+    """Raise unless the graph, or the whole graph that it is a sample of, has so many nodes."""
+    if graph.node_ids is not None:
+        if may_read_values():
+            check_ids("node_ids", graph.node_ids, number, name)
+    elif graph.num_nodes != number:
+        raise ValueError(f"{what} must be the number of nodes, {graph.num_nodes}, got {number}")
 
 
 def _check_num_nodes(x: Tensor, graph: RelationalGraph) -> None:

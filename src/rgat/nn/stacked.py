@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import batch_norm
+from torch.nn.functional import batch_norm, layer_norm
 
 from rgat import ops
 from rgat.graph import RelationalGraph
 from rgat.nn.gather import GraphGather
 from rgat.nn.kernels import RowKernel
-from rgat.nn.relational import RelationalConv
+from rgat.nn.relational import FeatureRows, RelationalConv
 from rgat.nn.rgat import RGATConv
 from rgat.nn.rgcn import RGCNConv
 
@@ -149,11 +150,27 @@ class StackedBatchNorm(Stacked):
         return flat.view(x.shape)
 
 
+class StackedLayerNorm(Stacked):
+    """Layer normalisation with scales and shifts of each member's own."""
+
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, layers: Sequence[nn.LayerNorm]) -> None:
+        super().__init__()
+        self.members, self.eps = len(layers), layers[0].eps
+        _stack_tensors(self, layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise ``[N, S, C]``."""
+        return layer_norm(x, x.shape[-1:], eps=self.eps) * self.weight + self.bias
+
+
 class StackedLinear(Stacked):
     """Dense layers."""
 
     weight: Tensor
-    bias: Tensor
+    bias: Tensor | None
 
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
         super().__init__()
@@ -161,8 +178,11 @@ class StackedLinear(Stacked):
         _stack_tensors(self, layers)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map ``[G, S, F]`` to ``[G, S, C]``."""
-        return torch.baddbmm(self.bias.unsqueeze(1), x.transpose(0, 1), self.weight.transpose(1, 2)).transpose(0, 1)
+        """Map ``[G, S, F]``, or ``[G, F]`` that all members share, to ``[G, S, C]``."""
+        x = x.transpose(0, 1) if x.dim() == 3 else x.unsqueeze(0).expand(len(self.weight), -1, -1)
+        weight = self.weight.transpose(1, 2)
+        out = torch.bmm(x, weight) if self.bias is None else torch.baddbmm(self.bias.unsqueeze(1), x, weight)
+        return out.transpose(0, 1)
 
 
 class StackedGather(nn.Module):
@@ -181,6 +201,8 @@ def stack_layers(layers: Sequence[nn.Module]) -> nn.Module:
         return _stack_convs(layers)  # type: ignore[arg-type]
     if isinstance(first, nn.BatchNorm1d):
         return StackedBatchNorm(layers)  # type: ignore[arg-type]
+    if isinstance(first, nn.LayerNorm):
+        return StackedLayerNorm(layers)  # type: ignore[arg-type]
     if isinstance(first, nn.Linear):
         return StackedLinear(layers)  # type: ignore[arg-type]
     return StackedGather() if isinstance(first, GraphGather) else nn.Identity()
@@ -194,3 +216,71 @@ def member_tensors(module: nn.Module) -> list[dict[str, Tensor]]:
         {name: tensor if name.rpartition(".")[2] == SHARED else tensor[member] for name, tensor in persistent.items()}
         for member in range(sizes.pop())
     ]
+
+
+def dropout_rates(conv: nn.Module) -> list[tuple[float, float]]:
+    """Return the rates of features and edges, for each member of a stack."""
+    rates: list[tuple[float, float]] = getattr(conv, "dropout", [(conv.feature_dropout, conv.edge_dropout)])
+    return rates
+
+
+class Stack(nn.Module):
+    """Several models of one architecture, ``S`` members, as one computation over one graph.
+
+    `rgat.models.stack` makes one. Each member is what it would be alone: parameters, dropout seed and rates, dropout
+    masks and batch-norm statistics are its own. ``stack.model`` has the layers of a single model, with one more axis
+    ``S`` in front of each tensor.
+
+    Examples:
+        >>> import torch
+        >>> from rgat import RelationalGraph
+        >>> from rgat.models import NodeClassifier, stack
+        >>> edges, types = torch.tensor([[0, 1, 2], [1, 2, 1]]), torch.tensor([0, 0, 1])
+        >>> graph = RelationalGraph(edges, types, num_nodes=3, num_relations=2)
+        >>> models = stack([NodeClassifier(8, num_classes=4, num_relations=2) for _ in range(10)])
+        >>> models(torch.randn(3, 8), graph).shape
+        torch.Size([10, 3, 4])
+        >>> models.select([0, 7])
+        >>> len(models)
+        2
+    """
+
+    def __init__(self, models: Sequence[Any]) -> None:
+        super().__init__()
+        self._like = (copy.deepcopy(models[0]).to("meta"),)  # in a tuple: it is no part of the module
+        self.model = copy.deepcopy(self._like[0])
+        for name, _ in models[0].named_children():
+            setattr(self.model, name, stack_layers([getattr(model, name) for model in models]))
+        self.train(models[0].training)
+
+    def __len__(self) -> int:
+        return len(self.model.convs[0].dropout_state)
+
+    def forward(self, x: Tensor | FeatureRows | None, graph: Any, constant_attention: bool = False) -> Tensor:
+        """Return the logits of all members, ``[S, N, num_classes]`` or ``[S, G, num_tasks, num_classes]``.
+
+        Args:
+            x: an input that all members share, as a single model takes it, or features ``[N, S, F]`` of their own.
+            graph: of all members; of node classifiers also one for each layer.
+            constant_attention: give all edges of a softmax group the same attention.
+        """
+        logits: Tensor = self.model(x, graph, constant_attention)
+        return logits.transpose(0, 1)
+
+    def select(self, members: Sequence[int]) -> None:
+        """Keep some members only, in place; an optimiser of the stack must forget the others too."""
+        for layer in self.model.children():
+            if isinstance(layer, Stacked):
+                layer.select(list(members))
+
+    def unstack(self) -> list[Any]:
+        """Return the members as ordinary models, new and independent."""
+        device, models = next(self.parameters()).device, []
+        for member, tensors in enumerate(member_tensors(self.model)):
+            model = copy.deepcopy(self._like[0]).to(next(self.parameters()).dtype).to_empty(device=device)
+            for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+                tensor.data.copy_(tensors[name])
+            for conv, stacked in zip(model.convs, self.model.convs, strict=True):
+                conv.feature_dropout, conv.edge_dropout = dropout_rates(stacked)[member]
+            models.append(model.train(self.training))
+        return models

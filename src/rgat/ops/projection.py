@@ -68,6 +68,17 @@ def project(x: Tensor, weight: Tensor, rows: Rows, index: Tensor | None = None, 
     ``x`` is ``[N, P, F]``, and row ``u`` reads its entry ``rows.node[u]``, or ``index[u]`` where an index is given, or
     ``u`` itself (``one_to_one``); ``weight`` is ``[R, P, F, M]``; the result is ``[U, P, M]``. The axis ``P`` is a
     batch: each entry has kernels of its own.
+
+    Examples:
+        >>> import torch
+        >>> from rgat import RelationalGraph, ops
+        >>> edges, types = torch.tensor([[0, 1, 2], [1, 2, 1]]), torch.tensor([0, 0, 1])
+        >>> graph = RelationalGraph(edges, types, num_nodes=3, num_relations=2)
+        >>> x, weight = torch.randn(3, 1, 8), torch.randn(2, 1, 8, 4)
+        >>> rows = graph.structure.sources
+        >>> values = ops.project(x, weight, rows)
+        >>> torch.allclose(values[0], x[rows.node[0]] @ weight[rows.relation[0], 0], atol=1e-5)
+        True
     """
     out: Tensor = _project(x, weight, rows, index, one_to_one)
     return out
@@ -118,7 +129,15 @@ _look_up.register_backward(_look_up_grad, differentiable=1, grads=2)
 
 
 def look_up(table: Tensor, *ends: Places) -> tuple[Tensor, ...]:
-    """Return the rows of ``table`` ``[T, ...]`` that each end reads."""
+    """Return the rows of ``table`` ``[T, ...]`` that each end reads.
+
+    Examples:
+        >>> import torch
+        >>> from rgat import ops
+        >>> places = ops.Places(place=torch.tensor([1]).int(), back=torch.tensor([-1, 0]).int())
+        >>> ops.look_up(torch.tensor([[10.0], [11.0]]), places)
+        (tensor([[11.]]),)
+    """
     rows: tuple[Tensor, Tensor] = _look_up(table, [tensor for end in ends for tensor in end])
     return rows[: len(ends)]
 
@@ -140,6 +159,12 @@ def _join_batch(matrices: Tensor, batch: int) -> Tensor:
     return matrices.contiguous().view(-1, batch, *matrices.shape[2:])
 
 
+def fold_values(kernels: Tensor, x: Tensor) -> Tensor:
+    """Return the matrices ``[R, P, F, H / P * D]`` of kernels ``[R, H, F, D]``, in the dtype of the inputs ``x``."""
+    batch = x.shape[1] if x.dim() == 3 else 1
+    return _join_batch(fold_heads(_split_batch(kernels, batch)).to(x.dtype), batch)
+
+
 def fold_kernels(
     backend: Backend, kernels: Tensor, attention: Tensor | None, x: Tensor
 ) -> tuple[Tensor, Tensor | None]:
@@ -147,10 +172,10 @@ def fold_kernels(
 
     Without attention there are only those of values. The heads of each entry of a batch follow one another.
     """
+    if attention is None:
+        return fold_values(kernels, x), None
     dtype, batch = x.dtype, x.shape[1] if x.dim() == 3 else 1
     kernels = _split_batch(kernels, batch)
-    if attention is None:
-        return _join_batch(fold_heads(kernels).to(dtype), batch), None
     attention = _swap_halves(_split_batch(attention, batch), kernels.shape[3])
     weight, query = backend.fold(*widen((kernels, attention)))
     return _join_batch(weight.to(dtype), batch), _join_batch(query.to(dtype), batch)

@@ -32,7 +32,19 @@ def relational_attention(
     feature_dropout: float = 0.0,
     edge_dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """Return the heads' outputs ``[N, H, D]`` and, in the caller's edge order, the undropped attention ``[E, H]``."""
+    """Return the heads' outputs ``[N, H, D]`` and, in the caller's edge order, the undropped attention ``[E, H]``.
+
+    Examples:
+        >>> import torch
+        >>> from rgat import RelationalGraph, ops
+        >>> edges, types = torch.tensor([[0, 1, 2], [1, 2, 1]]), torch.tensor([0, 0, 1])
+        >>> graph = RelationalGraph(edges, types, num_nodes=3, num_relations=2)
+        >>> kernels = torch.randn(2, 1, 8, 4, dtype=torch.float64)
+        >>> x = torch.randn(3, 8, dtype=torch.float64)
+        >>> out, attention = ops.relational_attention(x, kernels, None, graph, scope=["across"])
+        >>> attention.flatten()
+        tensor([0.5000, 1.0000, 0.5000], dtype=torch.float64)
+    """
     source, target = graph.edge_index
     relation = graph.edge_type
     num_heads, channels = kernels.shape[1], kernels.shape[3]
@@ -94,6 +106,12 @@ def compute(call: LayerCall) -> tuple[Tensor, Tensor]:
             x = torch.eye(kernels.shape[2], dtype=kernels.dtype, device=kernels.device)
             position = graph.node_ids if call.inputs.position is None else call.inputs.position
             x = x if position is None else x[position]
+        if call.node_kernel is not None:  # one-hot vectors of the nodes beside the inputs
+            rows = call.node_kernel.compose()
+            ids = torch.arange(graph.num_nodes, device=graph.device) if graph.node_ids is None else graph.node_ids
+            nodes = (ids.unsqueeze(1) == torch.arange(rows.shape[2], device=graph.device)).to(kernels.dtype)
+            nodes = nodes if x.dim() == 2 else nodes.unsqueeze(1).expand(-1, x.shape[1], -1)
+            x, kernels = torch.cat([x.to(kernels.dtype), nodes], -1), torch.cat([kernels, rows], 2)
         attention_kernels, options = None, {}
         if scores is not None:
             query, key = scores.kernels.to(kernels.dtype).chunk(2, dim=2)

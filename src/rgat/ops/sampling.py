@@ -41,7 +41,7 @@ class Numbering:
     def first(self) -> Tensor:
         """The first edge that names each node, for PyTorch's operations; loops do without."""
         if self._first is None:
-            self._first = torch.full_like(self.local, _NEVER)
+            self._first = torch.full_like(self.local, NEVER)
         return self._first
 
     def begin(self, nodes: Tensor) -> None:
@@ -51,10 +51,10 @@ class Numbering:
 
     def clear(self) -> None:
         """Forget all nodes."""
-        self.local[self.nodes] = -1
+        self.local.index_fill_(0, self.nodes, -1)  # as a captured graph must
 
 
-_NEVER = 2**31 - 1
+NEVER = 2**31 - 1
 
 
 def _has_loops(device: torch.device) -> bool:
@@ -190,7 +190,7 @@ def _sample_by_operations(incoming: IncomingEdges, fanout: Fanout, stream: int, 
     edge_id = torch.arange(num_edges, device=device).add_((begin - group_ptr[:-1])[group])
     if fanout.most > 0:
         keys = id_keys(stream, relation * incoming.num_nodes + targets[target_of_group])
-        _draw(edge_id, keys, begin, degree, sizes, group_ptr, fanout.most)
+        draw(edge_id, keys, begin, degree, sizes, group_ptr, fanout.most)
     source = _number_sources(incoming.source[edge_id], numbering)
     num_nodes, num_relations = len(numbering.nodes), len(fanout.table)
     # Keys are int32 where they fit, which sorts twice as fast.
@@ -247,7 +247,7 @@ def _rows(
     return Rows(node, relation, relation_ptr, by_node.int(), node_ptr)
 
 
-def _draw(
+def draw(
     edge_id: Tensor, keys: Tensor, begin: Tensor, degree: Tensor, sizes: Tensor, group_ptr: Tensor, most: int
 ) -> None:
     """Overwrite the edges of groups of which not all are taken; see `ops/numba/sampling_loops.py`."""
@@ -281,7 +281,7 @@ def _number_sources(source: Tensor, numbering: Numbering) -> Tensor:
     is_new = (local[node] < 0).logical_and_(first[node] == position)
     number = is_new.cumsum(0, dtype=torch.int32).add_(len(numbering.nodes) - 1)
     local.scatter_(0, torch.where(is_new, node, nobody), number)
-    first[node] = _NEVER
+    first[node] = NEVER
     numbering.nodes = torch.cat([numbering.nodes, node[is_new]])
     return local[node]
 

@@ -10,12 +10,13 @@ from typing import Any
 import torch
 
 from rgat.data import GraphData, NodeData, convert
+from rgat.data.rdf.features import AUTO
 from rgat.data.rdf.reader import TripleStream
-from rgat.data.store.conversion import Progress
 from rgat.data.store.stored_graph import find_store
 from rgat.memory import free_memory
 from rgat.predictor.estimates import EMBEDDING_CHANNELS, GraphSize, bytes_of_embeddings, bytes_of_graph, sampling_for
 from rgat.predictor.files import check_request, read, refuse_batch_size
+from rgat.progress import Progress, Stages
 from rgat.training.distributed import processes
 
 CONVERTED = "converted-graph"  # the store, in the folder of the model
@@ -50,10 +51,10 @@ def read_within_memory(
     *,
     resume: bool = False,
     say: Callable[[str], None] = lambda line: None,
-    progress: Progress | None = None,
+    progress: Progress = False,
     **files: Any,
 ) -> tuple[NodeData | GraphData, dict[str, Any]]:
-    """Read a data set as :func:`rgat.predictor.files.read` does, and return it with the options by which it fits.
+    """Read a data set as `rgat.predictor.files.read` does, and return it with the options by which it fits.
 
     Dumps that may not fit into memory are converted to a store in the model's folder first. Their size is estimated
     from their first triples, so nothing is read whole before.
@@ -65,17 +66,18 @@ def read_within_memory(
         device: to train on.
         resume: use what an interrupted training has converted.
         say: called with each sentence on what was decided.
-        progress: called while triples are converted, see :func:`rgat.data.convert`.
-        **files: options of :func:`rgat.predictor.files.read`.
+        progress: show the progress, or who is told of it; see `rgat.data.convert`.
+        **files: options of `rgat.predictor.files.read`.
     """
     kind = check_request(name, files.get("rdf"), files.get("smiles"), files)
     if is_converted := kind == "rdf" and _converts(files, out, given, resume, say, progress):
-        files |= CHOSEN | {"rdf": [out / CONVERTED]}
+        is_auto = files.get("features") == AUTO  # chosen when the graph is used
+        files |= CHOSEN | {"rdf": [out / CONVERTED]} | ({"features": AUTO} if is_auto else {})
     store = find_store(list(files["rdf"])) if kind == "rdf" else None
     in_memory = store is None or (
         given.get("fanouts") is None and sampling_for(_size(store, store.x), given, True, device)[1] is None
     )
-    data = read(name, in_memory=in_memory, **files)
+    data = read(name, in_memory=in_memory, progress=progress, **files)
     if is_converted and in_memory:  # by its exact size it fits
         shutil.rmtree(out / CONVERTED)
     if not isinstance(data, NodeData):
@@ -97,7 +99,7 @@ def _converts(
     given: Mapping[str, Any],
     resume: bool,
     say: Callable[[str], None],
-    progress: Progress | None,
+    progress: Progress,
 ) -> bool:
     """Convert dumps that may not fit into memory to a store in the folder of the model, and return whether it did."""
     dumps, store = [Path(path) for path in files["rdf"]], out / CONVERTED
@@ -109,7 +111,8 @@ def _converts(
     if LARGEST_GROWTH * sum(path.stat().st_size for path in dumps if path.is_file()) < free_memory():
         return False
     chosen: dict[str, Any] = {word: files.get(word, default) for word, default in CHOSEN.items()}
-    size = estimate_size(dumps, chosen["format"], bool(chosen["skip_invalid"]), bool(chosen["features"]))
+    has_features = chosen["features"] not in ((), AUTO)
+    size = estimate_size(dumps, chosen["format"], bool(chosen["skip_invalid"]), has_features)
     if size is None:
         return False
     channels = given.get("embedding_channels") or EMBEDDING_CHANNELS
@@ -122,5 +125,6 @@ def _converts(
     )
     if store.exists() and find_store(store) is not None:
         shutil.rmtree(store)  # of a training that was killed before it had a result
-    convert(dumps, store, **chosen, progress=progress)
+    converting = progress.part("reading", 0.0, 1.0) if isinstance(progress, Stages) else progress
+    convert(dumps, store, **chosen, progress=converting)
     return True

@@ -18,13 +18,14 @@ from rgat.predictor.ensemble import Ensemble
 from rgat.predictor.predictor import NodePredictor, Predictor, make_predictor
 from rgat.training import accuracy, graph_logits, mean_pr_auc, mean_roc_auc, node_logits, roc_auc_per_task
 from rgat.training.configuration import Config
+from rgat.training.metric import confusion_matrix, score_classes
 
 REPLICATES = 200  # of the bootstrap
 QUANTILE = 1.959964  # of the normal distribution, for 95 %
 LOGISTIC = "logistic regression"
 OF_ATTENTION = (  # options that an RGCN does not have
     *("heads", "num_attention_bases", "attention_l2_1", "attention_l2_2", "attention_channels"),
-    *("edge_dim", "negative_slope"),
+    *("edge_dim", "negative_slope", "scope"),
 )
 
 
@@ -69,28 +70,6 @@ def _evaluate_nodes(predictor: NodePredictor, data: NodeData) -> dict[str, Any]:
     return report
 
 
-def confusion_matrix(labels: Tensor, predicted: Tensor, num_classes: int) -> Tensor:
-    """Return how many examples of each class (row) were predicted as each class (column)."""
-    return torch.bincount(labels * num_classes + predicted, minlength=num_classes**2).view(num_classes, num_classes)
-
-
-def score_classes(confusion: Tensor) -> dict[str, Any]:
-    """Return the scores of each class and their means, as plain values.
-
-    ``recall`` is None for a class without examples and ``precision`` for one that is never predicted. Means are over
-    the classes that have a value: ``balanced_accuracy`` of recall, ``macro_f1`` of F1.
-    """
-    right, of_class, as_class = confusion.diagonal().double(), confusion.sum(1), confusion.sum(0)
-    shares = {"recall": right / of_class, "precision": right / as_class, "f1": 2 * right / (of_class + as_class)}
-    lists = {name: [None if math.isnan(x) else x for x in values.tolist()] for name, values in shares.items()}
-    return {
-        "balanced_accuracy": float(shares["recall"].nanmean()),
-        "macro_f1": float(shares["f1"].nanmean()),
-        "classes": lists,
-        "confusion": confusion.tolist(),
-    }
-
-
 def _evaluate_test_graphs(logits: Tensor, labels: Tensor, tasks: tuple[str, ...]) -> dict[str, Any]:
     per_task = dict(zip(tasks, roc_auc_per_task(logits, labels), strict=True))
     return {
@@ -119,16 +98,21 @@ def bootstrap(statistic: Callable[[Tensor], float], count: int, seed: int = 0) -
 
 
 def compare(
-    data: NodeData | GraphData, config: Config, seed: int, train: Callable[[Config, str], Rival]
+    data: NodeData | GraphData,
+    config: Config,
+    seed: int,
+    train: Callable[[Config], Rival],
+    tell: Callable[[str], None],
 ) -> tuple[list[dict[str, Any]], Rival | None]:
     """Return a row for each system, with its name, its scores by part and a note, and the rival that was trained.
 
-    ``train`` trains one model of a configuration; a system that fails gets a row that says why.
+    ``train`` trains one model of a configuration, and ``tell`` is called with the name of each system before it runs; a
+    system that fails gets a row that says why.
     """
     rivals: list[Rival] = []
 
     def rgcn() -> tuple[dict[str, float], str]:
-        rivals.append(train(without_attention(config), "an RGCN to compare with"))
+        rivals.append(train(without_attention(config)))
         return _score(rivals[0].ensemble.members[0], data), ""
 
     simple, baselines = ("FEAT", NODE_BASELINES) if isinstance(data, NodeData) else (LOGISTIC, GRAPH_BASELINES)
@@ -143,6 +127,7 @@ def compare(
     for name, run in systems.items():
         if name == config["model"]:
             continue
+        tell(name)
         try:
             scores, note = run()
         except Exception as error:  # the predictor does not depend on it
@@ -186,9 +171,8 @@ def keep_best(predictor: Predictor, rival: Rival, data: NodeData | GraphData, va
     """
     asked, other = predictor.config["model"], rival.ensemble.config["model"]
     is_replaced = is_free and rival.valid > valid
-    where = "of the validation part" if len(data.valid) else "in cross-validation inside the training part"
     predictor.report["selection"] = {
-        "on": f"{predictor.report['metric']} {where}",
+        "on": f"{predictor.report['metric']} {where_validated(data)}",
         "scores": nan_to_none({asked: valid, other: rival.valid}),
         "selected": other if is_replaced else asked,
     }
@@ -200,6 +184,11 @@ def keep_best(predictor: Predictor, rival: Rival, data: NodeData | GraphData, va
     kept.report.update(predictor.report | evaluate(kept, data))
     kept.report.update(training=rival.training, comparison=rows)
     return kept
+
+
+def where_validated(data: NodeData | GraphData) -> str:
+    """Return where validation scores of the data come from."""
+    return "of the validation part" if len(data.valid) else "in cross-validation inside the training part"
 
 
 def nan_to_none(scores: Mapping[str, float]) -> dict[str, float | None]:

@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from operator import methodcaller
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -18,23 +19,25 @@ from rgat.data import GraphData, NodeData, from_rdf, from_smiles
 from rgat.data import load as load_data
 from rgat.data.benchmarks.download import sha256
 from rgat.data.files import open_lines, read_whole
+from rgat.data.rdf.features import AUTO, FEATURES
 from rgat.data.store.manifest import NAME as MANIFEST
 from rgat.data.store.stored_graph import find_store
 from rgat.locks import locked
 from rgat.predictor.explain_molecule import MoleculeExplanation
 from rgat.predictor.explain_node import ORDERS, NodeExplanation, RelationImportance
 from rgat.predictor.explorer import write_explorer
-from rgat.predictor.fitting import FIT, FOLDS, fit
+from rgat.predictor.fitting import fit
+from rgat.predictor.fold_results import FIT, FOLDS
 from rgat.predictor.folder import NAME as PREDICTOR
 from rgat.predictor.predictions import PREDICTED, Predictions
 from rgat.predictor.predictor import MoleculePredictor, NodePredictor, Predictor
 from rgat.predictor.streaming import predict_file
 from rgat.predictor.words import counted
+from rgat.progress import Progress, Stages
 from rgat.training.checkpoint import NAME as CHECKPOINT
 from rgat.training.checkpoint import has_checkpoint
 from rgat.training.configuration import read_config, read_option
-from rgat.training.distributed import processes, under_torchrun
-from rgat.training.run import Progress, no_progress
+from rgat.training.distributed import under_torchrun
 
 Path_ = str | PathLike[str]
 LABELS = (
@@ -107,6 +110,22 @@ def read_thresholds(texts: Sequence[str]) -> dict[str, float]:
     return thresholds
 
 
+def read_features(text: str | None, is_own_graph: bool) -> tuple[str | tuple[str, ...], bool]:
+    """Return the features to make, or "auto", and whether the model also gets one-hot nodes; read from a list of words.
+
+    "identity" alone is one-hot input. A person's own graph is read with "auto" if nothing is given.
+    """
+    words = text.split(",") if text else [AUTO] if is_own_graph else []
+    if AUTO in words:
+        if len(words) > 1:
+            raise ValueError(f'--features must be auto alone or a list of features, got "{text}"; leave auto out')
+        return AUTO, False
+    for word in words:
+        check_word("features", word, (AUTO, "identity", *FEATURES))
+    features = tuple(word for word in words if word != "identity")
+    return features, bool(features) and len(features) < len(words)
+
+
 def read_nodes(named: Sequence[str], path: Path_ | None) -> list[str] | None:
     """Return the named nodes and those of a file with one per line; None if neither is given."""
     if path is None:
@@ -129,11 +148,12 @@ def read(
     smiles: Path_ | None = None,
     seed: int = 0,
     in_memory: bool = True,
+    progress: Progress = False,
     **options: Any,
 ) -> NodeData | GraphData:
     """Load a data set by name, or read RDF files and labels, or a table of SMILES; keep hashes of the files.
 
-    Options are those of `rgat train`, and arguments of :func:`rgat.data.from_rdf` or :func:`rgat.data.from_smiles`.
+    Options are those of `rgat train`, and arguments of `rgat.data.from_rdf` or `rgat.data.from_smiles`.
     """
     check_seed(seed)
     kind = check_request(name, rdf, smiles, options)
@@ -151,7 +171,8 @@ def read(
         else:
             chosen |= {"train": labels, "valid": valid_labels, "test": test_labels}
         graph, shares = list(rdf or ()), (1 - TEST_SHARE, 0.0)
-        data = from_rdf(graph, shares=shares, seed=seed, name=Path(graph[0]).name, in_memory=in_memory, **chosen)
+        chosen |= {"shares": shares, "seed": seed, "in_memory": in_memory, "progress": progress}
+        data = from_rdf(graph, name=Path(graph[0]).name, **chosen)
         graph_files = graph if store is None else [store.path / MANIFEST]  # it has checksums of all others
         files = [*graph_files, *(path for path in (labels, valid_labels, test_labels) if path is not None)]
     data.provenance["sha256"] = {Path(path).name: sha256(Path(path)) for path in files}
@@ -222,18 +243,16 @@ def read_fanouts(text: str) -> list[int]:
         raise ValueError(f'--fanouts must be numbers separated by commas, such as 20,10, got "{text}"') from error
 
 
-def train(data: NodeData | GraphData, out: Path, **asked: Any) -> Predictor:
+def train(data: NodeData | GraphData, out: Path, stages: Stages | None = None, **asked: Any) -> Predictor:
     """Fit a predictor and save it in a folder, before and after the comparison; ``asked`` are arguments of `rgat.fit`.
 
-    A training that was interrupted in this folder continues.
+    A training that was interrupted in this folder continues. The last of ``stages`` is the one that saves.
     """
-
-    def save(predictor: Predictor) -> None:
-        if processes().rank == 0:
-            predictor.save(out)
-
-    predictor = fit(data, checkpoint=out, keep=save, **asked)
-    save(predictor)
+    keep = methodcaller("save", out)  # the first process writes
+    predictor = fit(data, checkpoint=out, keep=keep, progress=stages or False, **asked)
+    if stages is not None:
+        stages(stages.names[-1])
+    keep(predictor)
     return predictor
 
 
@@ -251,7 +270,7 @@ def predict(
     smiles_column: str | None = None,
     workers: int | None = None,
     resume: bool = False,
-    progress: Progress = no_progress,
+    progress: Progress = False,
 ) -> tuple[Predictions | None, list[str]]:
     """Predict nodes or molecules; return the predictions (None if written to a file in parts), and lines to print."""
     names = read_nodes(node or (), nodes)

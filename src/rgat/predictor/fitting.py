@@ -10,10 +10,12 @@ same predictor.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-import json
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,22 +25,24 @@ from torch import Tensor
 from rgat.checks import check_count, check_seed
 from rgat.data import GraphData, NodeData
 from rgat.data import load as load_data
-from rgat.data.files import read_whole, write_atomically
-from rgat.data.splits import stratified_folds, stratified_parts
 from rgat.memory import free_memory
 from rgat.models import Model
+from rgat.nn import RGCNConv
+from rgat.predictor.choice import FIRST, candidates, choose, config_of, configure_for, number_of, with_input
+from rgat.predictor.contributions import contributions
 from rgat.predictor.ensemble import Calibration, Ensemble, calibrate_graphs, calibrate_nodes
-from rgat.predictor.evaluation import Rival, compare, evaluate, keep_best, nan_to_none
+from rgat.predictor.evaluation import Rival, compare, evaluate, keep_best, nan_to_none, where_validated
+from rgat.predictor.fold_results import FoldResults
 from rgat.predictor.inspection import check
-from rgat.predictor.predictor import Predictor, make_predictor
-from rgat.training import has_checkpoint, load_checkpoint, save_checkpoint
-from rgat.training.checkpoint import digest, digest_data, remove_checkpoint
+from rgat.predictor.predictor import NodePredictor, Predictor, make_predictor
+from rgat.predictor.searching import OutOfTimeError, TimedSearch, check_minutes, search_trials
+from rgat.predictor.validation import make_folds, with_validation
+from rgat.progress import Progress, Show, Stages, Step, shown
+from rgat.training.checkpoint import digest
 from rgat.training.configuration import (
     Config,
     Settings,
     build_model,
-    configure,
-    priors_of,
     split_config,
     task_of,
 )
@@ -46,15 +50,11 @@ from rgat.training.distributed import processes
 from rgat.training.loop import Data
 from rgat.training.loss import balanced_class_weights
 from rgat.training.many import Job, bytes_needed, fit_many, members_that_fit
-from rgat.training.run import Epoch, Progress, Result, curve_from_json, curve_to_json, no_progress
-from rgat.training.search import ROUND, propose, select
+from rgat.training.run import Epoch, Result
 from rgat.training.task import graph_logits, node_logits
 
-NUM_FOLDS = 5
-MANY_NODES = 5_000  # training nodes: from here on a tenth of them is held out instead of cross-validation
-VALID_SHARE = 0.1
-FOLDS, FIT = "folds", "fit.json"  # files of a fit in its folder
-_LARGEST = 1 << 20  # bytes of the latter
+CHOICE, SEARCH, CROSS_VALIDATION = "choice", "search", "cross-validation"  # stages
+TRAINING, EVALUATION, COMPARISON = "training", "evaluation", "comparison"
 
 
 def fit(
@@ -62,58 +62,124 @@ def fit(
     *,
     ensemble: int = 1,
     search: int = 0,
+    minutes: float | None = None,
     seed: int = 0,
     comparison: bool = True,
     device: torch.device | str = "cpu",
-    progress: Progress = no_progress,
+    progress: Progress = False,
     checkpoint: str | Path | None = None,
     keep: Callable[[Predictor], None] | None = None,
     **options: Any,
 ) -> Predictor:
     """Fit a predictor to labelled nodes or graphs; the defaults are meant to work.
 
+    For nodes, validation inside the training part chooses what is not given: the input of a graph that
+    :func:`rgat.data.from_rdf` read with features "auto" (:mod:`rgat.predictor.choice`), and the model.
+
     Args:
-        data: what :func:`rgat.data.from_rdf` or :func:`rgat.data.from_smiles` returns, or the name of a data set.
+        data: what `rgat.data.from_rdf` or `rgat.data.from_smiles` returns, or the name of a data set.
         ensemble: number of models, with different seeds, whose outputs are averaged.
         search: number of configurations to try first, on validation data; 0 takes the given or default one.
+        minutes: for the whole fit, instead of ``search``: configurations of all models are tried on validation data
+            as long as time is left for the training that follows (`rgat.predictor.searching`).
         seed: the seed of everything random.
-        comparison: also train simpler systems on the same split, for the predictor's ``report``; several processes
-            leave this out. If one of these, an RGCN, has a higher validation score, it becomes the predictor, unless
-            ``model`` is given or ``ensemble`` is above 1.
+        comparison: compare inputs and models, and train simpler systems on the same split, for the predictor's
+            ``report``; several processes leave this out. For graphs: if one of these, an RGCN, has a higher validation
+            score, it becomes the predictor, unless ``model`` is given or ``ensemble`` is above 1.
         device: where to train.
-        progress: called with the current step and its finished share, from 0 to 1.
+        progress: show the progress, or a function to call with each `rgat.progress.Step`.
         checkpoint: a folder where an interrupted fit resumes. It keeps what the fit was asked for, the results of
             cross-validation until the fit is complete and, of a single model, the checkpoints of its training; a fit
             of other data or options is refused.
         keep: called with the predictor before the comparison, so that it can be saved whatever happens there.
         **options: ``model`` (a name in the paper's tables), options of the model, settings of training; see
-            :mod:`rgat.training.configuration`.
+            `rgat.training.configuration`.
+
+    Examples:
+        >>> import rgat
+        >>> model = rgat.fit("institute", model="RGCN", comparison=False, max_epochs=2)
+        >>> model.predict(["http://institute.example/person/99"]).columns
+        ('materials', 'vision', 'genetics', 'climate')
     """
     if isinstance(data, str):
         data = load_data(data)
     check_count("ensemble", ensemble)
     check_seed(seed)
     check_count("search", search, least=0)
+    started = check_minutes(minutes, search)
     check(data)
-    config = configure(task_of(data), options)
+    config = configure_for(data, options)
     data = with_validation(data, config, seed)
-    trainer = _Trainer(data, torch.device(device), seed, progress, None if checkpoint is None else Path(checkpoint))
-    trainer.fold_results.check_same_fit(config | {"seed": seed, "ensemble": ensemble, "search": search})
-    if search:
-        config = _search(trainer, config, options, search)
-    trained, results = trainer.train(config, ensemble, checkpoint=trainer.folder if ensemble == 1 else None)
-    predictor = make_predictor(trained, data)
-    predictor.report.update(seed=seed, ensemble=ensemble, search=search, **evaluate(predictor, data))
-    predictor.report["training"] = [_summary(result) for result in results]
-    if keep is not None:
-        keep(predictor)
-    if comparison and processes().number == 1:
-        predictor.report["comparison"], rival = compare(data, config, seed, trainer.train_rival)
-        if rival is not None:
-            is_free = ensemble == 1 and "model" not in options
-            predictor = keep_best(predictor, rival, data, trainer.valid_score(config, results), is_free)
-    trainer.fold_results.remove()
-    return predictor
+    folder = None if checkpoint is None else Path(checkpoint)
+    folds = make_folds(data, seed)
+    given = options if minutes is None else {"model": FIRST} | options  # a search in minutes tries all models
+    has_choice = number_of(*candidates(data, given, len(folds), comparison)) > 0
+    names = stage_names(bool(search or minutes), bool(folds), comparison, has_choice)
+    with shown(progress if processes().rank == 0 else False, names) as stages:
+        trainer = _Trainer(data, folds, torch.device(device), seed, stages, folder)
+        asked = {"seed": seed, "ensemble": ensemble, "search": search} | ({"minutes": minutes} if minutes else {})
+        trainer.fold_results.check_same_fit(config | asked)
+        trainer, config, found = _choose(trainer, config, given, comparison)
+        data = trainer.data
+        if search:
+            config = search_trials(trainer.try_config, task_of(data), config, options, search, seed)
+        if minutes is not None:
+            models = ensemble + (COMPARISON in names) * (trainer.num_folds + 1)
+            config, found["searched"] = trainer.search(config, options, minutes, started, models)
+        predictor, valid = trainer.fit(config, ensemble)
+        predictor.report.update(seed=seed, ensemble=ensemble, search=search, **found)
+        if keep is not None:
+            keep(predictor)
+        if isinstance(data, NodeData) and isinstance(predictor, NodePredictor) and processes().number == 1:
+            predictor.report.update(contributions(predictor, data, seed, stages.part(EVALUATION, 0.0, 1.0)))
+        if comparison and processes().number == 1:
+            tell = partial(stages, COMPARISON, 0.0)
+            predictor.report["comparison"], rival = compare(data, config, seed, trainer.train_rival, tell)
+            if rival is not None and "choice" not in found:
+                predictor = keep_best(predictor, rival, data, valid, ensemble == 1 and "model" not in options)
+        trainer.fold_results.remove()
+        return predictor
+
+
+def stage_names(is_searched: bool, has_folds: bool, comparison: bool, has_choice: bool) -> list[str]:
+    """Return the stages of a fit."""
+    is_compared = comparison and processes().number == 1
+    due = {CHOICE: has_choice and is_compared, SEARCH: is_searched, CROSS_VALIDATION: has_folds, TRAINING: True}
+    due |= {EVALUATION: True, COMPARISON: is_compared}
+    return [name for name, is_due in due.items() if is_due]
+
+
+def _choose(
+    trainer: _Trainer, config: Config, options: Mapping[str, Any], comparison: bool
+) -> tuple[_Trainer, Config, dict[str, Any]]:
+    """Return the trainer of the chosen input, the chosen configuration, and what the report says of the choice."""
+    data, stages = trainer.data, trainer.stages
+    inputs, models = candidates(data, options, len(trainer.folds), comparison)
+    total = number_of(inputs, models)
+    if not total and CHOICE in stages.names:
+        stages(CHOICE, 1.0, "not needed: input and model are given")
+    if isinstance(data, GraphData):
+        return trainer, config, {}
+    described = with_input(data, inputs[-1])
+    datas = {kind: data if kind == "identity" else described for kind in inputs}
+    trainers = {kind: trainer.with_data(datas[kind], kind) for kind in inputs}
+    if not total:
+        return trainers[inputs[0]], config_of(inputs[0], models[0], datas[inputs[0]], options), {}
+
+    def score_of(kind: str, config: Config, number: int) -> tuple[float, float]:
+        text = f"{number} of {total}: {kind}, {config['model']}"
+        part = stages.part(CHOICE, (number - 1) / total, number / total, text)
+        best, _ = trainers[kind].cross_validate(config, Stages(part, [CROSS_VALIDATION]))
+        return mean_of(best, "valid_metric"), mean_of(best, "valid_loss")
+
+    choice = choose(datas, options, models, score_of)
+    record = {"on": where_validated(data), "input": choice.input, "model": choice.config["model"]}
+    return trainers[choice.input], choice.config, {"choice": record | {"candidates": choice.rows}}
+
+
+def mean_of(points: Sequence[Epoch], name: str) -> float:
+    """Return the mean of a score over the folds."""
+    return float(statistics.mean(getattr(point, name) for point in points))
 
 
 def _summary(result: Result) -> dict[str, Any]:
@@ -126,101 +192,167 @@ def _summary(result: Result) -> dict[str, Any]:
 class _Trainer:
     """Trains models on one data set; ``folder`` is where an interrupted fit resumes."""
 
-    def __init__(self, data: Data, device: torch.device, seed: int, progress: Progress, folder: Path | None) -> None:
-        self.data, self.device, self.seed, self.progress, self.folder = data, device, seed, progress, folder
-        self.folds = make_folds(data, seed)
-        self.fold_results = _FoldResults(folder, data, seed)
+    def __init__(
+        self, data: Data, folds: list[NodeData], device: torch.device, seed: int, stages: Stages, folder: Path | None
+    ) -> None:
+        self.data, self.folds, self.device, self.seed, self.stages = data, folds, device, seed, stages
+        self.folder, self.fold_results = folder, FoldResults(folder, data, seed)
+        self.trained: dict[str, tuple[Model, Result]] = {}  # by configuration, on the validation part
+
+    def with_data(self, data: NodeData, kind: str) -> _Trainer:
+        """Return a trainer of the same graph with another kind of input, whose results are kept with the others."""
+        if data is self.data:
+            return self
+        other = copy.copy(self)
+        other.data, other.folds, other.trained = data, make_folds(data, self.seed), {}
+        other.fold_results = self.fold_results.of(data, kind)
+        return other
+
+    def fit(self, config: Config, ensemble: int) -> tuple[Predictor, float]:
+        """Return a predictor with its scores, and its validation score."""
+        if CROSS_VALIDATION in self.stages.names and not self.folds:
+            self.stages(CROSS_VALIDATION, 1.0, "not needed: there is a validation part")
+        trained, results = self.train(config, ensemble, self.stages, self.folder if ensemble == 1 else None)
+        self.stages(EVALUATION)
+        predictor = make_predictor(trained, self.data)
+        predictor.report.update(**evaluate(predictor, self.data))
+        predictor.report["training"] = [_summary(result) for result in results]
+        return predictor, self.valid_score(config, results)
 
     def run(
         self,
-        step: str,
         datas: Sequence[Data],
         config: Config,
         settings: Settings,
         seeds: Sequence[int],
-        position: tuple[int, int] | None = None,
+        show: Show,
         checkpoint: Path | None = None,
     ) -> tuple[list[Model], list[Result]]:
-        """Train one model for each data set and seed.
-
-        ``position`` is the number of models that this step trained before, and the number that it trains in all.
-        """
+        """Train one model for each data set and seed."""
         options, _ = split_config(config)
         models: list[Any] = [
-            build_model(data, seed, **options).to(self.device) for data, seed in zip(datas, seeds, strict=True)
+            build_model(data, seed, settings.shard_embeddings, **options).to(self.device)
+            for data, seed in zip(datas, seeds, strict=True)
         ]
-        before, count = position or (0, len(models))
-        total = count * settings.max_epochs
-
-        def on_step(number: int, epochs: float) -> None:
-            self.progress(step, ((before + number) * settings.max_epochs + epochs) / total)
-
-        def on_epoch(number: int, epoch: Epoch) -> None:
-            on_step(number, epoch.epoch)
-
         # The seed decides the order of the batches, which members of a stack share.
         order = [self.seed] * len(models) if isinstance(self.data, GraphData) else list(seeds)
-        results = fit_many(models, list(datas), settings, order, on_epoch, checkpoint=checkpoint, on_step=on_step)
-        self.progress(step, (before + len(models)) / count)
+        results = fit_many(models, list(datas), settings, order, progress=show, checkpoint=checkpoint)
         if any(result.best_epoch == 0 for result in results):
             if checkpoint is not None:
                 self.fold_results.forget_fit()
             raise ValueError(
-                f"training must keep finite numbers, but {step} diverged; lower `learning_rate` "
+                f"training must keep finite numbers, but that of {config['model']} diverged; lower `learning_rate` "
                 f"(now {settings.learning_rate})"
             )
         return models, results
 
-    def cross_validate(self, config: Config, step: str) -> tuple[list[Epoch], list[Tensor]]:
+    @property
+    def num_folds(self) -> int:
+        """The number of folds; data with a validation part are one."""
+        return len(self.folds) or 1
+
+    def try_config(self, config: Config, trial: int, trials: int) -> list[Epoch]:
+        """Return the best epochs of a configuration of a search, which is one of so many."""
+        text = f"configuration {trial + 1} of {trials}"
+        part = self.stages.part(SEARCH, trial / trials, (trial + 1) / trials, text)
+        return self.cross_validate(config, Stages(part, [CROSS_VALIDATION]))[0]
+
+    def search(
+        self, config: Config, given: Mapping[str, Any], minutes: float, started: float, models: int
+    ) -> tuple[Config, str]:
+        """Search a configuration in time to train so many models after it; return it and a sentence about it."""
+
+        def best_epochs(config: Config, text: str, folds: Sequence[int], until: float | None) -> list[Epoch]:
+            def show(step: Step) -> None:
+                now = time.monotonic()
+                if until is not None and now >= until:
+                    raise OutOfTimeError
+                self.stages(SEARCH, min(1.0, (now - started) / (60 * minutes)), text)
+
+            return self.cross_validate(config, Stages(show, [CROSS_VALIDATION]), folds)[0]
+
+        share = models / self.num_folds
+        timed = TimedSearch(task_of(self.data), config, given, self.num_folds, self.seed, share)
+        return timed.run(best_epochs, minutes, started)
+
+    def cross_validate(
+        self, config: Config, stages: Stages, folds: Sequence[int] | None = None
+    ) -> tuple[list[Epoch], list[Tensor]]:
         """Train one model per fold; return the best epoch of each and the logits of its held-out nodes.
 
         Data with a validation part are one fold, and get no logits. No more models are held than are trained together.
+        By default all folds are trained.
         """
         datas: list[Data] = [*self.folds] or [self.data]
-        missing = [fold for fold in range(len(datas)) if self.fold_results.get(config, fold) is None]
+        asked = range(len(datas)) if folds is None else folds
+        missing = [fold for fold in asked if self.fold_results.get(config, fold) is None]
+        done, count = len(asked) - len(missing), len(asked)
+        stages(CROSS_VALIDATION, done / count, f"{done} of {count} folds were done before" if done else "")
         size = max(1, members_that_fit(self._job(datas[0], config))) if len(missing) > 1 else 1
         for start in range(0, len(missing), size):
-            self._train_folds(datas, missing[start : start + size], config, step)
-        pairs = [self.fold_results.get(config, fold) for fold in range(len(datas))]
+            chosen = missing[start : start + size]
+            which = f"fold {chosen[0] + 1} of {len(datas)}" if len(chosen) == 1 else f"{len(chosen)} of {count} folds"
+            shares = ((done + start) / count, (done + start + len(chosen)) / count)
+            part = stages.part(CROSS_VALIDATION, *shares, which if count > 1 else "")
+            self._train_folds(datas, chosen, config, part)
+        pairs = [self.fold_results.get(config, fold) for fold in asked]
         return [pair[0] for pair in pairs if pair], [pair[1] for pair in pairs if pair and pair[1] is not None]
 
-    def _train_folds(self, datas: Sequence[Data], chosen: Sequence[int], config: Config, step: str) -> None:
+    def _train_folds(self, datas: Sequence[Data], chosen: Sequence[int], config: Config, show: Show) -> None:
         _, settings = split_config(config)
-        seeds = [self.seed + 1000 + fold for fold in chosen]
-        position = (chosen[0], len(datas))
-        models, results = self.run(step, [datas[fold] for fold in chosen], config, settings, seeds, position)
+        seeds = [self.seed + 1000 + fold for fold in chosen] if self.folds else [self.seed * 1000]
+        models, results = self.run([datas[fold] for fold in chosen], config, settings, seeds, show)
         for fold, model, result in zip(chosen, models, results, strict=True):
+            if not self.folds:
+                self._keep_trained(config, model, result)
             logits = node_logits(model, self.folds[fold], nodes=self.folds[fold].valid) if self.folds else None
             self.fold_results.add(config, fold, result.curve[result.best_epoch - 1], logits)
 
+    def _keep_trained(self, config: Config, model: Model, result: Result) -> None:
+        """Keep a model of the validation part, of several the best and the RGCN, so that none is trained twice."""
+        self.trained[digest(sorted(config.items()))] = model, result
+        best = max(result.scores["valid"] for _, result in self.trained.values())
+        self.trained = {
+            key: (model, result)
+            for key, (model, result) in self.trained.items()
+            if result.scores["valid"] == best or isinstance(model.convs[0], RGCNConv)
+        }
+
     def _job(self, data: Data, config: Config) -> Job:
         options, settings = split_config(config)
-        return Job(build_model(data, self.seed, **options).to(self.device), data, settings, self.seed)
+        model = build_model(data, self.seed, settings.shard_embeddings, **options)
+        return Job(model.to(self.device), data, settings, self.seed)
 
     def train(
-        self, config: Config, ensemble: int, step: str = "the model", checkpoint: Path | None = None
+        self, config: Config, ensemble: int, stages: Stages, checkpoint: Path | None = None
     ) -> tuple[Ensemble, list[Result]]:
         """Train the members of an ensemble, and calibrate their mean."""
         _, settings = split_config(config)
         seeds = [self.seed * 1000 + member for member in range(ensemble)]
         calibration = None
         if self.folds:
-            best, logits = self.cross_validate(config, f"cross-validation of {step}")
+            best, logits = self.cross_validate(config, stages)
             # Each node is predicted by the model that did not learn from it.
             labels = torch.cat([fold.labels[fold.valid] for fold in self.folds])
             calibration = calibrate_nodes(torch.cat(logits), labels)
             epochs = statistics.median_high([point.epoch for point in best])
             settings = dataclasses.replace(settings, max_epochs=epochs, patience=None)
-        datas = [self.data] * ensemble
-        members, results = self.run(step, datas, config, settings, seeds, checkpoint=checkpoint)
+        if ensemble == 1 and (known := self.trained.get(digest(sorted(config.items())))):  # as a candidate
+            return Ensemble([known[0]], config, self._calibrate([known[0]]), {}), [known[1]]
+        stages(TRAINING)
+        show = stages.part(TRAINING, 0.0, 1.0)
+        members, results = self.run([self.data] * ensemble, config, settings, seeds, show, checkpoint)
         return Ensemble(members, config, calibration or self._calibrate(members), {}), results
 
-    def train_rival(self, config: Config, step: str) -> Rival:
+    def train_rival(self, config: Config) -> Rival:
         """Train one model to compare with; raise if memory is short."""
         needed, free = bytes_needed(self._job(self.data, config)), free_memory(self.device)
         if needed > free and config.get("fanouts") is None:
             raise ValueError(f"it may take {needed / 2**30:.1f} GiB of memory, and {free / 2**30:.1f} GiB are free")
-        ensemble, results = self.train(config, 1, step)
+        names = [CROSS_VALIDATION, TRAINING] if self.folds else [TRAINING]
+        ensemble, results = self.train(
+            config, 1, Stages(self.stages.part(COMPARISON, 0.0, 1.0, config["model"]), names)
+        )
         return Rival(ensemble, [_summary(result) for result in results], self.valid_score(config, results))
 
     def valid_score(self, config: Config, results: Sequence[Result]) -> float:
@@ -237,126 +369,3 @@ class _Trainer:
             return calibrate_graphs(logits, data.labels[valid], balanced_class_weights(data.labels[data.train]))
         logits = torch.stack([node_logits(member, data, nodes=valid) for member in members]).mean(0)
         return calibrate_nodes(logits, data.labels[valid])
-
-
-class _FoldResults:
-    """The best epoch of each fold's model and its held-out logits, by configuration and fold.
-
-    They are stored under a digest of everything that they depend on, so those of another data set, seed or
-    configuration are never returned. Without a folder they live in memory alone.
-    """
-
-    def __init__(self, folder: Path | None, data: Data, seed: int) -> None:
-        self.folder, self.seed = folder, seed
-        self.data = {} if folder is None else digest_data(data)
-        self.points: dict[str, Any] = {}
-        self.logits: dict[str, Tensor] = {}
-        if folder is not None and has_checkpoint(folder, FOLDS):
-            self.logits, record = load_checkpoint(folder, FOLDS)
-            self.points = record["points"]
-
-    def check_same_fit(self, options: Mapping[str, Any]) -> None:
-        """Note the data and options of the fit in the folder; raise if the folder has those of another one.
-
-        Only ``max_epochs`` may differ.
-        """
-        if self.folder is None:
-            return
-        path = self.folder / FIT
-        ours: dict[str, Any] = json.loads(json.dumps({**options, "data": digest(self.data)}))
-        if path.exists():
-            try:
-                theirs: dict[str, Any] = json.loads(read_whole(path, _LARGEST))
-                other = [name for name in {**theirs, **ours} if theirs.get(name) != ours.get(name)]
-            except (OSError, ValueError, AttributeError, TypeError) as error:
-                raise ValueError(f"{path} must describe a fit, but is damaged; choose another folder") from error
-            for name in (name for name in other if name != "max_epochs"):
-                difference = f"its `{name}` is {theirs.get(name)!r}, not {ours.get(name)!r}"
-                raise ValueError(
-                    f"the fit in {self.folder} must be resumed with the same data and options, but "
-                    f"{'it has other data' if name == 'data' else difference}; "
-                    "use those of the first call, or choose another folder"
-                )
-        if processes().rank == 0:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, json.dumps(ours, indent=1).encode())
-
-    def forget_fit(self) -> None:
-        """Remove what a fit that failed has left, so that it can be started again with other options."""
-        if self.folder is not None and processes().rank == 0:
-            (self.folder / FIT).unlink(missing_ok=True)
-            remove_checkpoint(self.folder)
-        self.remove()
-
-    def _key(self, config: Mapping[str, Any], fold: int) -> str:
-        return digest([self.data, self.seed, sorted(config.items()), fold])
-
-    def get(self, config: Mapping[str, Any], fold: int) -> tuple[Epoch, Tensor | None] | None:
-        """Return the best epoch of a fold's model and its held-out logits; None if the fold is not finished."""
-        key = self._key(config, fold)
-        return (curve_from_json([self.points[key]])[0], self.logits.get(key)) if key in self.points else None
-
-    def add(self, config: Mapping[str, Any], fold: int, best: Epoch, logits: Tensor | None) -> None:
-        """Add a finished fold, and write it to the folder."""
-        key = self._key(config, fold)
-        (self.points[key],) = curve_to_json([best])
-        if logits is not None:
-            self.logits[key] = logits
-        if self.folder is not None and processes().rank == 0:
-            save_checkpoint(self.folder, self.logits, {"points": self.points}, FOLDS)
-
-    def remove(self) -> None:
-        """Remove the file of a fit that is complete."""
-        if self.folder is not None and processes().rank == 0:
-            remove_checkpoint(self.folder, FOLDS)
-
-
-def with_validation(data: Data, config: Config, seed: int) -> Data:
-    """Take a tenth of the training nodes for validation where there are none and cross-validation is not worth it.
-
-    That is where nodes are many, so that a tenth of them tells epochs and settings apart, or batches are sampled.
-    """
-    if isinstance(data, GraphData) or len(data.valid):
-        return data
-    if config.get("fanouts") is None and len(data.train) < MANY_NODES:
-        return data
-    shares = (1 - VALID_SHARE, VALID_SHARE)
-    train, valid, _ = stratified_parts(data.labels[data.train].tolist(), shares, seed)
-    if not len(valid):
-        return data
-    return dataclasses.replace(data, train=data.train[train], valid=data.train[valid])
-
-
-def make_folds(data: Data, seed: int) -> list[NodeData]:
-    """Return the data sets of a cross-validation inside the training part; none where there is a validation part."""
-    if isinstance(data, GraphData) or len(data.valid):
-        return []
-    classes = data.labels[data.train].tolist()
-    folds = []
-    for held_out in stratified_folds(classes, min(NUM_FOLDS, len(classes)), seed):
-        is_learned = torch.ones(len(classes), dtype=torch.bool).index_fill_(0, held_out, False)
-        folds.append(dataclasses.replace(data, train=data.train[is_learned], valid=data.train[held_out]))
-    return folds
-
-
-def _search(trainer: _Trainer, config: Config, given: Mapping[str, Any], trials: int) -> Config:
-    """Return the best of several configurations on validation data; the first is ``config`` itself."""
-    priors = priors_of(task_of(trainer.data), config["model"])
-    priors = {name: prior for name, prior in priors.items() if name not in given}
-    finished: list[dict[str, Any]] = []
-    for trial in range(trials):
-        if trial % ROUND == 0:
-            proposals = propose(priors, trainer.seed, trial // ROUND, finished)
-        tried = config if trial == 0 else config | proposals[trial % ROUND]
-        record = {"trial": trial, "model": config["model"], "config": dict.fromkeys(priors) | tried, "error": None}
-        try:
-            best, _ = trainer.cross_validate(tried, f"search, configuration {trial + 1} of {trials}")
-        except ValueError as error:  # it diverged, which is no reason to stop the search
-            finished.append(record | {"status": "diverged", "error": str(error)})
-            continue
-        objective, tie_breaker = (
-            statistics.mean(getattr(point, name) for point in best) for name in ("valid_metric", "valid_loss")
-        )
-        finished.append(record | {"status": "done", "objective": objective, "tie_breaker": tie_breaker, "tried": tried})
-    chosen: Config = select(finished)["tried"]
-    return chosen

@@ -20,6 +20,7 @@ from rgat.predictor.ensemble import Calibration, Ensemble, MoleculeVocabulary
 from rgat.training import build_model, has_checkpoint, load_checkpoint, save_checkpoint
 from rgat.training.checkpoint import digest
 from rgat.training.configuration import split_config
+from rgat.training.embeddings import whole_state
 from rgat.version import __version__
 
 FORMAT = 1  # of the record; the checkpoint that holds it has its own
@@ -29,9 +30,9 @@ _NAMES = ("classes", "node_names", "relation_names")
 
 def write_folder(folder: str | PathLike[str], ensemble: Ensemble, data: NodeData | MoleculeVocabulary) -> None:
     """Write the members, calibration, settings and names and, for nodes, the graph."""
-    tensors = {"slope": ensemble.calibration.slope, "intercept": ensemble.calibration.intercept}
+    tensors: dict[str, Any] = {"slope": ensemble.calibration.slope, "intercept": ensemble.calibration.intercept}
     for number, member in enumerate(ensemble.members):
-        tensors |= {f"member.{number}.{name}": tensor for name, tensor in member.state_dict().items()}
+        tensors |= {f"member.{number}.{name}": tensor for name, tensor in whole_state(member).items()}
     record: dict[str, Any] = {
         "model_format": FORMAT,
         "version": __version__,
@@ -58,7 +59,7 @@ def write_folder(folder: str | PathLike[str], ensemble: Ensemble, data: NodeData
 
 
 def read_folder(folder: str | PathLike[str]) -> tuple[Ensemble, NodeData | MoleculeVocabulary]:
-    """Read what :func:`write_folder` wrote, on any machine; refuse incomplete, changed or foreign files."""
+    """Read what `write_folder` wrote, on any machine; refuse incomplete, changed or foreign files."""
     folder = Path(folder)
     if not has_checkpoint(folder, NAME):
         content = "only model.json, of an earlier rgat" if has_checkpoint(folder, "model") else f"no {NAME}.json"

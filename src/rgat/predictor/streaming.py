@@ -26,9 +26,10 @@ from rgat.data.tables import csv_cell, separator_hint
 from rgat.locks import locked
 from rgat.predictor.predictions import table_text
 from rgat.predictor.predictor import MoleculeBatch, MoleculePredictor, parse_molecules
-from rgat.training.run import Progress, no_progress
+from rgat.progress import Progress, Stages, shown
 from rgat.workers import WorkerPool
 
+PREDICTION = "prediction"  # the stage of `rgat predict`
 BATCH_SIZE = 512  # molecules in one forward pass: more would not be faster
 
 
@@ -48,7 +49,7 @@ def predict_file(
     smiles_column: str | None = None,
     workers: int | None = None,
     resume: bool = False,
-    progress: Progress = no_progress,
+    progress: Progress = False,
 ) -> Streamed:
     """Predict all molecules of a file and write a .csv or .tsv table with one row per molecule, in the same order.
 
@@ -65,8 +66,8 @@ def predict_file(
         raise ValueError(f"{out}: cannot be written: it is a folder")
     workers = (os.cpu_count() or 1) if workers is None else workers
     check_count("workers", workers)
-    with locked(out.with_name(f"{out.name}.part.lock"), str(out)):
-        return _predict_file(predictor, source, out, smiles_column, workers, resume, progress)
+    with locked(out.with_name(f"{out.name}.part.lock"), str(out)), shown(progress, [PREDICTION]) as stages:
+        return _predict_file(predictor, source, out, smiles_column, workers, resume, stages)
 
 
 def _predict_file(
@@ -76,7 +77,7 @@ def _predict_file(
     smiles_column: str | None,
     workers: int,
     resume: bool,
-    progress: Progress,
+    stages: Stages,
 ) -> Streamed:
     part = out.with_name(f"{out.name}.part")
     header = predictor.predict([]).header()
@@ -102,7 +103,8 @@ def _predict_file(
                 file.write(table_text(predictor.predict_parsed(smiles, batch).rows(), out))
                 file.flush()
                 predicted, invalid = predicted + len(smiles), invalid + len(smiles) - len(batch.valid)
-                progress("molecules", (done + predicted) / total)
+                so_far = done + predicted
+                stages(PREDICTION, so_far / total, f"{so_far:,} of {total:,} molecules", so_far, "molecules")
         move_into_place(part, out)
         digest_file.unlink()
     except BrokenProcessPool as error:

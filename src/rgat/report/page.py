@@ -11,6 +11,7 @@ from string import Template
 
 from rgat.data.files import write_atomically
 from rgat.report import charts, tables
+from rgat.report import extended as search_tables
 from rgat.report.claims import MEMORISED, claims_table, listed
 from rgat.report.formats import (
     Chart,
@@ -67,7 +68,12 @@ READING = [
 
 
 def check_libraries() -> None:
-    """Raise an ImportError unless the libraries of the report are installed; call it before a long training."""
+    """Raise an ImportError unless the libraries of the report are installed; call it before a long training.
+
+    Examples:
+        >>> from rgat.report import check_libraries
+        >>> check_libraries()  # no error: they are installed
+    """
     try:
         import matplotlib as mpl
         import scipy
@@ -89,6 +95,14 @@ def write_report(runs: Sequence[Path], out: Path, on_damage: Callable[[str], Non
         runs: folders and packed files of records.
         out: the folder.
         on_damage: called with a sentence on each of the first 20 damaged records and files, and one with their number.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from rgat.experiments.baseline_runs import run_baselines
+        >>> from rgat.report import write_report
+        >>> records = list(run_baselines("FEAT", "institute", seeds=1, out=Path("runs")))
+        >>> write_report([Path("runs")], Path("report")).name
+        'report.html'
     """
     check_libraries()
     studies, notices = load_studies(runs)
@@ -118,8 +132,10 @@ def write_report(runs: Sequence[Path], out: Path, on_damage: Callable[[str], Non
 
 def arrange(studies: Sequence[Study], notices: Sequence[str]) -> list[Section]:
     """Return all sections in reading order."""
-    claims = claims_table(studies)
     provenance = tables.provenance(studies)
+    extended = [study for study in studies if study.is_extended]
+    studies = [study for study in studies if not study.is_extended]
+    claims = claims_table(studies)
     summaries = [Block(study.title, paragraphs=summarise(study), study=study.key) for study in studies]
     sections = [
         Section("summary", "Summary", blocks=summaries),
@@ -127,10 +143,21 @@ def arrange(studies: Sequence[Study], notices: Sequence[str]) -> list[Section]:
         Section("results", "Results", blocks=_overview(studies)),
         *(Section(s.key, s.title, blocks=_study_blocks(s), study=s.key) for s in studies),
         Section("claims", "The paper's claims", blocks=[Block(None, tables=[claims])] if claims else []),
+        Section("extended", "Beyond the paper: the extended space", *_extended(extended)),
         Section("reading", "How to read this", READING),
         Section("provenance", "Provenance", blocks=[Block(None, tables=provenance)]),
     ]
     return [section for section in sections if section.paragraphs or section.blocks]
+
+
+def _extended(studies: Sequence[Study]) -> tuple[list[str], list[Block]]:
+    """Return the paragraphs and blocks of the searches in the extended space; none where there are none."""
+    blocks = []
+    for study in studies:
+        shown = [search_tables.rows(study), search_tables.members(study), tables.settings(study)]
+        found = list(filter(None, shown))
+        blocks.append(Block(study.title, tables=found, paragraphs=search_tables.describe(study), study=study.key))
+    return ([search_tables.READING] if blocks else []), blocks
 
 
 def _overview(studies: Sequence[Study]) -> list[Block]:
@@ -164,6 +191,7 @@ def _study_blocks(study: Study) -> list[Block]:
             ],
         ),
         ("Tasks", [], [tables.tasks(study)]),
+        ("Classes", [], [tables.classes(study), tables.confusions(study)]),
         (
             "The search",
             [

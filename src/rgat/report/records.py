@@ -18,13 +18,24 @@ from rgat.experiments.records import (
     record_name,
     unpack_array,
 )
-from rgat.report.studies import MODELS, TITLES, Study
+from rgat.experiments.request import EXTENDED
+from rgat.report.studies import MODELS, PER_CLASS, TITLES, Study
 
 LONGEST_NAME, LONGEST_TEXT = 200, 10_000  # characters
 LARGEST_NUMBER = 1e300  # leaves room to print it in percent
 BUDGETS = ("paper", "small", "custom", "smoke")  # largest first
 DATA_ORDER = (*TITLES, "institute", "molecules")
-ANCHORS = ("summary", "notices", "results", "claims", "reading", "provenance", "main", "tip")  # the page's own
+ANCHORS = (
+    "summary",
+    "notices",
+    "results",
+    "claims",
+    "reading",
+    "provenance",
+    "main",
+    "tip",
+    "extended",
+)  # the page's own
 LEFT_OUT = "Left out"  # start of every notice about damage
 
 Check = Callable[[Any], bool]
@@ -60,6 +71,15 @@ def _is_packed(value: Any) -> bool:
     return True
 
 
+def _is_class_scores(value: Any) -> bool:
+    confusion, shares = value["confusion"], [value["classes"][name] for name in PER_CLASS]
+    has_lists = all(_list_of(_or_null(_is_score))(each) and len(each) == len(confusion) for each in shares)
+    has_counts = all(_list_of(_is_whole)(row) and len(row) == len(confusion) for row in confusion)
+    return (
+        has_lists and has_counts and all(_or_null(_is_score)(value[name]) for name in ("macro_f1", "balanced_accuracy"))
+    )
+
+
 def _or_null(check: Check) -> Check:
     return lambda value: value is None or check(value)
 
@@ -72,6 +92,22 @@ def _table_of(check: Check) -> Check:
     return lambda value: isinstance(value, dict) and all(_is_name(k) and check(entry) for k, entry in value.items())
 
 
+def _is_config(value: Any) -> bool:
+    return _table_of(lambda entry: _is_single_option(entry) or _list_of(_is_single_option)(entry))(value)
+
+
+def _is_member(value: Any) -> bool:
+    return _is_whole(value["trial"]) and _is_config(value["config"]) and _is_score(value["objective"])
+
+
+def _is_declared(value: Any) -> bool:
+    counts = (
+        _is_whole(value["trials"]) and _list_of(_is_whole)(value["by_rung"]) and _list_of(_is_whole)(value["folds"])
+    )
+    members = _is_member(value["selected"]) and _list_of(_is_member)(value["members"])
+    return counts and members and _is_score(value["ensemble_objective"]) and _is_name(value["trials_sha256"])
+
+
 _NAME = (_is_name, f"a name of at most {LONGEST_NAME} characters")
 _TEXT = (_is_text, f"text of at most {LONGEST_TEXT:,} characters")
 _TEXTS = (_table_of(_is_text), "a table of texts")
@@ -80,7 +116,7 @@ _SCORE = (_is_score, "a number from 0 to 1")
 
 # Every key of a record that the report uses.
 RECORD: Forms = {
-    "kind": (lambda value: value in ("trial", "run"), '"trial" or "run"'),
+    "kind": (lambda value: value in ("trial", "run", "declaration"), '"trial", "run" or "declaration"'),
     "status": (lambda value: value in ("done", "failed", "diverged"), '"done", "failed" or "diverged"'),
     **dict.fromkeys(("model", "setting", "data", "budget"), _NAME),
     **dict.fromkeys(("device", "selected_on"), _TEXT),
@@ -90,16 +126,17 @@ RECORD: Forms = {
         ("task_scores", "constant_task_scores"),
         (_table_of(_table_of(_or_null(_is_score))), "a table of tables of numbers from 0 to 1"),
     ),
+    "class_scores": (_table_of(_is_class_scores), "a table of the scores and confusions of all classes"),
     **dict.fromkeys(("outputs", "constant_outputs"), (_table_of(_or_null(_is_packed)), "a table of packed arrays")),
     "split": (lambda value: _is_whole(value) or _is_name(value), "a whole number or a name"),
     "from_prior": (lambda value: isinstance(value, bool), "true or false"),
     "seconds": (_is_number, "a number"),
     "objective": _SCORE,
     "versions": _TEXTS,
-    "config": (
-        _table_of(lambda value: _is_single_option(value) or _list_of(_is_single_option)(value)),
-        "a table of numbers, texts and lists of these",
-    ),
+    "config": (_is_config, "a table of numbers, texts and lists of these"),
+    **dict.fromkeys(("rung", "workers"), (lambda value: _is_whole(value) and value >= 0, "a whole number")),
+    **dict.fromkeys(("declaration", "sha256"), _NAME),
+    "declared": (_is_declared, "a declaration of final runs"),
     "curve": (_table_of(_or_null(_list_of(_or_null(_is_number)))), "a table of lists of numbers"),
 }
 # Every key of an experiment that the report uses, except for the labels.
@@ -108,6 +145,7 @@ DESCRIPTION: Forms = {
     **dict.fromkeys(("trials", "seeds", "folds", "search_seed"), _WHOLE),
     "majority": _SCORE,
     "tasks": (_list_of(_is_name), "a list of names"),
+    "classes": (_list_of(_is_text), "a list of texts"),
     "data_hashes": _TEXTS,
     "command": _TEXT,
 }
@@ -123,6 +161,8 @@ def _check_forms(content: Mapping[str, Any], forms: Forms, required: Sequence[st
 def _keep(record: Record) -> Record:
     """Check what the report uses of a record, and drop the rest: the folds of a trial hold long curves."""
     _check_forms(record, RECORD, required=("kind", "status"))
+    if record["kind"] == "declaration" and (record.get("setting") != EXTENDED or not record["declared"]):
+        raise ValueError("a declaration must be one of the extended space, got another")
     if record["status"] == "done" and record["kind"] == "trial" and record["objective"] is None:
         raise ValueError("`objective` must be a number where `status` is done, got null")
     if record["status"] == "done" and record["kind"] == "run":
@@ -145,7 +185,10 @@ def _check_description(description: Mapping[str, Any]) -> None:
 
 
 def _check_outputs(record: Record, description: Mapping[str, Any]) -> None:
-    """Raise unless a run's outputs have the shape of its task, and of its labels where they are known."""
+    """Raise unless a run's outputs and class scores have the shape of its task, and of its labels where known."""
+    for scores in (record.get("class_scores") or {}).values():
+        if len(scores["confusion"]) != len(description.get("classes") or []):
+            raise ValueError(f"`class_scores` must be of the experiment's classes, got {len(scores['confusion'])}")
     split = "" if record.get("split") is None else str(record["split"])
     labels = np.array((description.get("test_labels") or {}).get(split) or [])
     for key in ("outputs", "constant_outputs"):
@@ -164,7 +207,7 @@ def load_studies(paths: Sequence[Path]) -> tuple[list[Study], list[str]]:
     Returns:
         the studies, and notices for the reader: damaged files, mixed experiments, repeated records, failed runs.
     """
-    studies: dict[tuple[str, str], Study] = {}
+    studies: dict[tuple[str, str, bool], Study] = {}
     seen: dict[tuple[str, str, str], Record] = {}
     notices: list[str] = []
     for path in dict.fromkeys(chain.from_iterable(map(find_experiments, paths))):
@@ -189,10 +232,13 @@ def load_studies(paths: Sequence[Path]) -> tuple[list[Study], list[str]]:
                 if any(first.get(key) != record.get(key) for key in ("scores", "objective", "status")):
                     notices.append(f"{data}, {name} occurs twice with different results; the first is used.")
                 continue
-            study = studies.setdefault((data, budget), Study(data, budget, description))
+            is_extended = record.get("setting") == EXTENDED
+            new = Study(data, budget, description, is_extended=is_extended)
+            study = studies.setdefault((data, budget, is_extended), new)
             if study.description is not description:
                 notices += _differences(study, description)
-            (study.trials if record["kind"] == "trial" else study.runs).append(record)
+            kinds = {"trial": study.trials, "run": study.runs, "declaration": study.declarations}
+            kinds[record["kind"]].append(record)
     if not studies:
         more = notices[0] if notices else "`rgat demo` and `rgat reproduce` write some"
         raise ValueError(f"{', '.join(map(str, paths))} must hold records of runs or trials, got none; {more}")
@@ -220,7 +266,7 @@ def _arrange(studies: list[Study], notices: list[str]) -> list[Study]:
     order = (*DATA_ORDER, *sorted({study.data for study in studies}.difference(DATA_ORDER)))
     studies.sort(key=lambda s: (order.index(s.data), BUDGETS.index(s.budget) if s.budget in BUDGETS else len(BUDGETS)))
     for data in dict.fromkeys(study.data for study in studies):
-        same_data = [study for study in studies if study.data == data]
+        same_data = [study for study in studies if study.data == data and not study.is_extended]
         kept = [s for s in same_data if any(r["model"] in MODELS for r in (*s.runs, *s.trials))] or same_data[:1]
         for baselines in (s for s in same_data if s not in kept):  # not searched, so the budget does not matter
             kept[0].runs += baselines.runs
@@ -234,6 +280,8 @@ def _arrange(studies: list[Study], notices: list[str]) -> list[Study]:
                 study.title += f" (budget {study.budget})"
                 study.key = slug(f"{data}-{study.budget}")
     taken = set(ANCHORS)
+    for study in (study for study in studies if study.is_extended):
+        study.title, study.key = f"{study.title}, extended space", slug(f"{study.data}-{study.budget}-{EXTENDED}")
     for study in studies:
         study.runs.sort(key=lambda r: (r["model"], r.get("setting") or "", str(r.get("split") or ""), r["seed"]))
         study.trials.sort(key=lambda r: (r["model"], r.get("setting") or "", r["trial"]))

@@ -43,6 +43,7 @@ TITLES = {
     "tox21": "Tox21",
     "tox21-distinct": "Tox21, distinct molecules",
 }
+PER_CLASS = ("recall", "precision", "f1")
 ENSEMBLE = "ensemble of the five models"
 RESAMPLINGS = 400  # bootstrap samples of the test examples
 
@@ -91,11 +92,15 @@ class ModelRow:
 
     def scores(self, part: str = "test") -> Array:
         """Metric on one part, for every run that has it."""
-        return _without_none(scores.get(part) for _, scores in self._results("scores"))
+        return without_none(scores.get(part) for _, scores in self._results("scores"))
 
     def task_scores(self, task: str) -> Array:
         """ROC-AUC of one task on the test part, for every run where it is defined."""
-        return _without_none((scores.get("test") or {}).get(task) for _, scores in self._results("task_scores"))
+        return without_none((scores.get("test") or {}).get(task) for _, scores in self._results("task_scores"))
+
+    def class_scores(self) -> list[dict[str, Any]]:
+        """Scores and confusions of the classes on the test part, of every run that has them."""
+        return [scores["test"] for _, scores in self._results("class_scores") if "test" in scores]
 
     def outputs(self) -> dict[str, NDArray[np.float32]] | None:
         """Test logits by split, ``[runs, ...]``; None unless every run has them in the same shape."""
@@ -110,7 +115,8 @@ class ModelRow:
         return {split: np.stack(arrays) for split, arrays in splits.items()}
 
 
-def _without_none(values: Iterable[float | None]) -> Array:
+def without_none(values: Iterable[float | None]) -> Array:
+    """Return the values that are not None."""
     return np.array([value for value in values if value is not None], float)
 
 
@@ -158,6 +164,8 @@ class Study:
     runs: list[Record] = field(default_factory=list, repr=False)  # failed ones included
     trials: list[Record] = field(default_factory=list, repr=False)  # failed ones included
     mixed: bool = False  # whether it combines experiments with different settings
+    is_extended: bool = False  # whether it searched the extended space, not the paper's priors
+    declarations: list[Record] = field(default_factory=list, repr=False)  # of final runs, in the extended space
     title: str = field(init=False)
     key: str = field(init=False)  # for file names and anchors, unique in a report
 
@@ -233,7 +241,7 @@ class Study:
                 continue
             mean = torch.stack([torch.from_numpy(array).double().softmax(-1) for array in outputs]).mean(0)
             values = [None if math.isnan(v) else v for v in roc_auc_per_task(mean, torch.tensor(labels))]
-            known = _without_none(values)
+            known = without_none(values)
             if len(known):
                 tasks = dict(zip(self.description.get("tasks") or [], values, strict=False))
                 scores = {"scores": {"test": float(known.mean())}, "task_scores": {"test": tasks}}

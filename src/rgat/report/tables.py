@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
 from rgat.experiments.published import PUBLISHED, Score
+from rgat.predictor.words import short
 from rgat.report.formats import EMPTY, Cell, Column, Line, ReportTable
 from rgat.report.statistics import SIGNIFICANT, Array, explained, mid_ranks, spread, welch_half_width
-from rgat.report.studies import ENSEMBLE, MODELS, Comparison, ModelRow, Study, objectives
+from rgat.report.studies import (
+    ENSEMBLE,
+    MODELS,
+    PER_CLASS,
+    Comparison,
+    ModelRow,
+    Study,
+    objectives,
+    without_none,
+)
 
 PART_TITLES = {"train": "Training", "valid": "Validation", "test": "Test"}
 TONES = {"better": "good", "worse": "bad", "holds": "good", "does not hold": "bad"}
 PAPER_RUNS = {True: 200, False: 6}  # of each of the paper's own rows: nodes; graphs (three splits, two seeds each)
 FEWEST_TRIALS = 10  # with fewer, no option's importance differs from chance
+MOST_CLASSES = 20  # of a confusion matrix on the page; the records have all
+MOST_LINES = 40  # of an open table of classes
 MEAN = ("mean", "standard deviation")  # fields of a column of scores
 ENSEMBLE_NOTE = (
     "Mean of the test probabilities predicted by all runs of the five models, on each split; n and the interval count "
@@ -28,7 +41,8 @@ def p_text(p: float | None) -> str:
     return "-" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def _mean(study: Study, values: Array, bold: bool = False, underline: bool = False) -> Cell:
+def mean_cell(study: Study, values: Array, bold: bool = False, underline: bool = False) -> Cell:
+    """Return mean and standard deviation."""
     if not len(values):
         return EMPTY
     mean, deviation = float(values.mean()), spread(values)
@@ -45,11 +59,12 @@ def _means(study: Study, scores: Callable[[ModelRow], Array]) -> dict[str, Cell]
         rivals = [printed[other.name] for other in values if other.group == row.group and other.name in printed]
         bold = len(rivals) > 1 and printed.get(row.name) == max(rivals)
         underline = len(printed) > 1 and printed.get(row.name) == max(printed.values())
-        cells[row.name] = _mean(study, values[row], bold, underline)
+        cells[row.name] = mean_cell(study, values[row], bold, underline)
     return cells
 
 
-def _count(count: int) -> Cell:
+def count_cell(count: int) -> Cell:
+    """Return a number of runs or trials."""
     return Cell(str(count), (count,))
 
 
@@ -57,7 +72,8 @@ def _value(value: float | None, form: Callable[[float], str]) -> Cell:
     return EMPTY if value is None else Cell(form(value), (value,))
 
 
-def _half_width(study: Study, value: float | None) -> Cell:
+def half_width_cell(study: Study, value: float | None) -> Cell:
+    """Return half of an interval; empty without one."""
     return _value(value, lambda half: f"± {study.number(half)}")
 
 
@@ -92,9 +108,9 @@ def overview(studies: Sequence[Study], key: str, caption: str) -> ReportTable:
         columns += [Column("paper", MEAN, study.key)] if _any_published(study) else []
         for name in rows:
             row = study.row(name)
-            cells[name] += [means[name], _count(len(row.scores()))] if row else [EMPTY, EMPTY]
+            cells[name] += [means[name], count_cell(len(row.scores()))] if row else [EMPTY, EMPTY]
             if study.is_node:
-                cells[name].append(_mean(study, row.scores("train")) if row else EMPTY)
+                cells[name].append(mean_cell(study, row.scores("train")) if row else EMPTY)
             if _any_published(study):
                 cells[name].append(_paper(study, row or rows[name], "test"))
     order = sorted(rows.values(), key=lambda row: row.sort_key)
@@ -118,7 +134,10 @@ def scores(study: Study) -> ReportTable | None:
     columns += [Column("n"), Column("± seeds"), Column("± seeds, examples")]
     columns += [Column("Test above paper", ("difference", "half width"))] if _any_published(study) else []
     for row in study.rows:
-        cells[row] += [_count(len(row.scores())), *(_half_width(study, value) for value in study.half_widths(row))]
+        cells[row] += [
+            count_cell(len(row.scores())),
+            *(half_width_cell(study, value) for value in study.half_widths(row)),
+        ]
         cells[row] += [_above_paper(study, row)] if _any_published(study) else []
     unit = "in %" if study.percent else "as a fraction"
     notes = [
@@ -179,8 +198,8 @@ def _comparison(study: Study, c: Comparison, paired: bool) -> list[Cell]:
         Cell(c.verdict, tone=TONES.get(c.verdict, "open")),
         Cell(study.number(c.difference, sign=True), (c.difference,)),
         Cell(f"{100 * c.relative:+.2f} %", (c.relative,)),
-        _half_width(study, c.seeds),
-        _half_width(study, c.examples),
+        half_width_cell(study, c.seeds),
+        half_width_cell(study, c.examples),
         Cell(f"{c.above:.2f}", (c.above,)),
         EMPTY if interval is None else Cell(f"{interval[0]:.2f} to {interval[1]:.2f}", interval),
         Cell(f"{c.tie:.2f}", (c.tie,)),
@@ -220,6 +239,58 @@ def tasks(study: Study) -> ReportTable | None:
     return ReportTable(f"{study.key}-tasks", f"{study.title}: test ROC-AUC of each task", columns, lines)
 
 
+def classes(study: Study) -> ReportTable | None:
+    """Return recall, precision and F1 of each class on the test part, and their means; None without class scores."""
+    names, lines = _class_names(study), []
+    for row, found in _with_class_scores(study):
+        summary = [
+            mean_cell(study, without_none(each[key] for each in found)) for key in ("balanced_accuracy", "macro_f1")
+        ]
+        lines.append(Line([_name(row), Cell("all, mean"), summary[0], EMPTY, summary[1], EMPTY], row.group, row.model))
+        for number, name in enumerate(names):
+            values = [without_none(each["classes"][key][number] for each in found) for key in PER_CLASS]
+            tested = count_cell(sum(found[0]["confusion"][number]))
+            cells = [Cell(row.label, (row.name,)), Cell(name), *(mean_cell(study, each) for each in values), tested]
+            lines.append(Line(cells, row.group, row.model))
+    if not lines:
+        return None
+    columns = [Column("Model", text=True), Column("Class", text=True)]
+    columns += [*(Column(title, MEAN) for title in ("Recall", "Precision", "F1")), Column("nodes")]
+    notes = [
+        "Mean ± standard deviation over runs, in %. The mean recall of all classes is the balanced accuracy, and their "
+        "mean F1 the macro-F1. A class that is never predicted has no precision."
+    ]
+    caption = f"{study.title}: classes of the test part"
+    return ReportTable(f"{study.key}-classes", caption, columns, lines, notes, folded=len(lines) > MOST_LINES)
+
+
+def confusions(study: Study) -> ReportTable | None:
+    """Return the confusion matrices of the test part; None without class scores, or with too many classes."""
+    names, lines = _class_names(study), []
+    for row, found in _with_class_scores(study):
+        counts = np.mean([each["confusion"] for each in found], axis=0)
+        for number, name in enumerate(names):
+            cells = [Cell(f"{v:.4g}", (float(v),), bold=number == k) for k, v in enumerate(counts[number])]
+            lines.append(Line([Cell(row.label, (row.name,)), Cell(name), *cells], row.group, row.model))
+    if not lines or len(names) > MOST_CLASSES:
+        return None
+    columns = [Column("Model", text=True), Column("True class", text=True), *map(Column, names)]
+    notes = ["Nodes of each true class (row) by predicted class (column), mean over runs; bold: predicted correctly."]
+    caption = f"{study.title}: confusion matrices of the test part"
+    return ReportTable(f"{study.key}-confusions", caption, columns, lines, notes, True)
+
+
+def _with_class_scores(study: Study) -> list[tuple[ModelRow, list[dict[str, Any]]]]:
+    return [(row, found) for row in study.rows if not row.constant and (found := row.class_scores())]
+
+
+def _class_names(study: Study) -> list[str]:
+    """Return short names of the classes, or the whole names where the short ones are not distinct."""
+    names = study.description.get("classes") or []
+    shorter = list(map(short, names))
+    return shorter if len(set(shorter)) == len(names) else names
+
+
 def search(study: Study) -> ReportTable | None:
     """Return the number of trials and the validation scores of each search; None without trials."""
     if not study.searched:
@@ -228,7 +299,7 @@ def search(study: Study) -> ReportTable | None:
     for model in study.searched:
         trials, prior = study.trials_of(model), study.trials_of(model, prior_only=True)
         done = objectives(trials)
-        cells = [Cell(model), *map(_count, (len(trials), len(prior), len(trials) - len(done)))]
+        cells = [Cell(model), *map(count_cell, (len(trials), len(prior), len(trials) - len(done)))]
         for values, reduce in ((done, np.max), (done, np.median), (objectives(prior), np.median)):
             cells.append(_value(float(reduce(values)) if len(values) else None, study.number))
         lines.append(Line(cells, model=model))
@@ -256,7 +327,7 @@ def importance(study: Study) -> ReportTable | None:
     lines = []
     for option in sorted(shares, key=lambda option: (-max(shares[option].values()), option)):
         values = [shares[option].get(model) for model in models]
-        lines.append(_option_line(option, [_value(v, "{:.0%}".format) for v in values]))
+        lines.append(option_line(option, [_value(v, "{:.0%}".format) for v in values]))
     columns = [Column("Option", text=True), *(Column(model, model=model) for model in models)]
     notes = [
         "Share of the variance of the trials' ranks that an option explains alone, corrected for chance. The sampler "
@@ -271,22 +342,26 @@ def settings(study: Study) -> ReportTable | None:
     options = sorted({option for run in first_runs.values() for option in run["config"]})
     if not options:
         return None
-    lines = [_option_line(o, [_option(run["config"].get(o)) for run in first_runs.values()]) for o in options]
+    lines = [option_line(o, [option_cell(run["config"].get(o)) for run in first_runs.values()]) for o in options]
     columns = [Column("Option", text=True), *(Column(row.name, model=row.model) for row in first_runs)]
     selected_on = {row.name: run.get("selected_on") for row, run in first_runs.items()}
     notes = [f"{name} was selected on: {sentence}" for name, sentence in selected_on.items() if sentence]
     return ReportTable(f"{study.key}-settings", f"{study.title}: settings of the final runs", columns, lines, notes)
 
 
-def _option_line(option: str, cells: list[Cell]) -> Line:
+def option_line(option: str, cells: list[Cell]) -> Line:
+    """Return the line of an option of a configuration."""
     return Line([Cell(option.replace("_", " "), (option,)), *cells])
 
 
-def _option(value: object) -> Cell:
+def option_cell(value: object) -> Cell:
+    """Return the value of an option; empty where it has none."""
     if value is None:
         return EMPTY
     if isinstance(value, float):
         return Cell(f"{value:.4g}", (value,))
+    if isinstance(value, list):
+        value = ", ".join(map(str, value))
     return Cell(str(value), (value if isinstance(value, int) else str(value),))
 
 
@@ -299,6 +374,7 @@ def provenance(studies: Sequence[Study]) -> list[ReportTable]:
         hours = sum(record.get("seconds") or 0.0 for record in records) / 3600
         done = [len(study.trials), len(study.runs), f"{hours:.2f}"]
         command = study.description.get("command") or f"rgat reproduce {study.data} --budget {study.budget}"
+        command = f"{command} --space extended" if study.is_extended else command
         cells = [EMPTY if value is None else Cell(str(value)) for value in (*planned, *done)]
         experiments.append([title, *cells, Cell(str(command))])
         installed = [sorted((record.get("versions") or {}).items()) for record in records]

@@ -14,7 +14,8 @@ import functools
 import hashlib
 import json
 import types
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,12 @@ from torch import Tensor, nn
 
 from rgat.data import GraphData, GraphStore, NodeData
 from rgat.data.dataset import PARTS
-from rgat.data.files import WriteError, read_whole, replacing, write_atomically
+from rgat.data.files import WriteError, move_into_place, read_whole, replacing, write_atomically
 from rgat.graph import RelationalGraph
 from rgat.training.configuration import Settings
+from rgat.training.distributed import processes
+from rgat.training.embeddings import DividedRows, whole_state
+from rgat.training.tensor_files import as_bytes, digest_file, give_rows, read_tensors, write_tensors
 
 FORMAT = 1
 NAME = "checkpoint"
@@ -34,28 +38,39 @@ _NEW_SETTINGS = {
     "fanouts": None,
     "validate_every": 1,
     "class_weights": None,
+    "label_smoothing": 0.0,
+    "weight_averaging": False,
 }  # settings that earlier versions did not have
-_FLOATS = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
-_INTEGERS = {torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8"}
-_TYPES = _FLOATS | _INTEGERS | {torch.bool: "BOOL"}  # the words of safetensors
 LARGEST_RECORD = 2**30  # bytes; enough for the names of about ten million nodes
 
 
 def save_checkpoint(
-    folder: str | Path, tensors: Mapping[str, Tensor], record: Mapping[str, Any], name: str = NAME
+    folder: str | Path, tensors: Mapping[str, Tensor | DividedRows], record: Mapping[str, Any], name: str = NAME
 ) -> None:
-    """Write tensors and a record that JSON can hold, and replace the checkpoint of the same name."""
-    folder, pieces, hashed = Path(folder), _as_safetensors(tensors), hashlib.sha256()
-    for piece in pieces:
-        hashed.update(piece)
-    digest = hashed.hexdigest()
-    file = f"{name}-{digest[:16]}.safetensors"
-    body = {"format": FORMAT, "tensors": file, "tensors_sha256": digest, **record}
-    text = json.dumps(body | {"sha256": _hash(body)}, indent=1, allow_nan=False)
+    """Write tensors and a record that JSON can hold, and replace the checkpoint of the same name.
+
+    The first process writes. The others must call this too if tensors are divided among the processes.
+
+    Examples:
+        >>> import torch
+        >>> from rgat.training import load_checkpoint
+        >>> from rgat.training import save_checkpoint
+        >>> save_checkpoint("folder", {"weight": torch.ones(2)}, {"epoch": 3})
+        >>> load_checkpoint("folder")[0]["weight"]
+        tensor([1., 1.])
+    """
+    if processes().rank > 0:
+        give_rows(tensors)
+        return
+    folder = Path(folder)
     try:
-        with replacing(folder / file) as opened:
-            for piece in pieces:
-                opened.write(piece)
+        unnamed = folder / f"{name}-new.safetensors"
+        with replacing(unnamed) as output:
+            digest = write_tensors(output, tensors)
+        file = f"{name}-{digest[:16]}.safetensors"
+        move_into_place(unnamed, folder / file)
+        body = {"format": FORMAT, "tensors": file, "tensors_sha256": digest, **record}
+        text = json.dumps(body | {"sha256": _hash(body)}, indent=1, allow_nan=False)
         write_atomically(folder / f"{name}.json", text.encode())
         for old in folder.glob(f"{name}-*.safetensors"):
             if old.name != file:
@@ -69,35 +84,27 @@ def save_checkpoint(
         ) from error
 
 
-def _as_safetensors(tensors: Mapping[str, Tensor]) -> list[bytes | memoryview]:
-    """Return a safetensors file in pieces: its header, then the memory of each tensor itself.
-
-    The library's own function copies all tensors, three times, which a large graph has no memory for.
-    """
-    _safetensors()  # without it the file could not be read
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    names = sorted(plain, key=lambda name: (-plain[name].element_size(), name))  # so that all are aligned
-    header, pieces, end = dict[str, Any](), list[bytes | memoryview](), 0
-    for name in names:
-        memory = plain[name].reshape(-1).view(torch.uint8).numpy().data
-        offsets, end = [end, end + memory.nbytes], end + memory.nbytes
-        header[name] = {"dtype": _TYPES[plain[name].dtype], "shape": list(plain[name].shape), "data_offsets": offsets}
-        pieces.append(memory)
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    return [len(text).to_bytes(8, "little"), text, *pieces]
-
-
-def load_checkpoint(folder: str | Path, name: str = NAME) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def load_checkpoint(
+    folder: str | Path, name: str = NAME, divided: Collection[str] = ()
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors and the record of a checkpoint; refuse one that is incomplete, changed or of another program.
 
-    If another process replaces the checkpoint meanwhile, the new one is read.
+    Of the tensors in ``divided``, only this process's rows are read. If another process replaces the checkpoint
+    meanwhile, the new one is read.
+
+    Examples:
+        >>> import torch
+        >>> from rgat.training import load_checkpoint, save_checkpoint
+        >>> save_checkpoint("folder", {"weight": torch.ones(2)}, {"epoch": 3})
+        >>> tensors, record = load_checkpoint("folder")
+        >>> tensors["weight"], record["epoch"]
+        (tensor([1., 1.]), 3)
     """
     path = Path(folder) / f"{name}.json"
     while True:
         before = _version(path)
         try:
-            return _load_once(folder, name)
+            return _load_once(Path(folder), name, divided)
         except ValueError:
             if _version(path) == before:
                 raise
@@ -112,10 +119,10 @@ def _version(path: Path) -> tuple[int, ...] | None:
     return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
 
-def _load_once(folder: str | Path, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    folder, packed = Path(folder), _safetensors()
+def _load_once(folder: Path, name: str, divided: Collection[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     path = folder / f"{name}.json"
-    text = _read(path, LARGEST_RECORD)
+    with _refusing(path):
+        text = read_whole(path, LARGEST_RECORD)
     try:
         record = json.loads(text)
         written_hash = record.pop("sha256", None) if isinstance(record, dict) else None
@@ -132,17 +139,28 @@ def _load_once(folder: str | Path, name: str) -> tuple[dict[str, Tensor], dict[s
     if not isinstance(record["tensors"], str):
         raise _refusal(path, "it does not name its tensors")
     file = folder / Path(record["tensors"]).name
-    data = _read(file)
-    if hashlib.sha256(data).hexdigest() != record.get("tensors_sha256"):
+    with _refusing(file):
+        digest = digest_file(file)
+    if digest != record.get("tensors_sha256"):
         raise _refusal(file, "it was cut off or changed since it was written")
     try:
-        return packed.load(data), record
+        return read_tensors(file, divided), record
+    except ImportError:
+        raise
     except Exception as error:
         raise _refusal(file, f"it is not a safetensors file ({error})") from error
 
 
 def has_checkpoint(folder: str | Path, name: str = NAME) -> bool:
-    """Return whether a folder holds a checkpoint."""
+    """Return whether a folder holds a checkpoint.
+
+    Examples:
+        >>> import torch
+        >>> from rgat.training import has_checkpoint, save_checkpoint
+        >>> save_checkpoint("folder", {"weight": torch.ones(2)}, {"epoch": 3})
+        >>> has_checkpoint("folder"), has_checkpoint("elsewhere")
+        (True, False)
+    """
     return (Path(folder) / f"{name}.json").exists()
 
 
@@ -157,9 +175,10 @@ def _hash(record: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
-def _read(path: Path, limit: int | None = None) -> bytes:
+@contextmanager
+def _refusing(path: Path) -> Iterator[None]:
     try:
-        return read_whole(path, limit)
+        yield
     except OSError as error:
         raise _refusal(path, str(error.strerror)) from error
     except MemoryError as error:
@@ -170,30 +189,26 @@ def _refusal(path: Path, reason: str) -> ValueError:
     return ValueError(f"{path} must be part of a complete checkpoint, but {reason}; train again, into another folder")
 
 
-def _safetensors() -> types.ModuleType:
-    try:
-        import safetensors.torch
-    except ImportError as error:
-        raise ImportError("checkpoints need safetensors; install it with `pip install safetensors`") from error
-    return safetensors.torch
-
-
 def identify(model: nn.Module, data: NodeData | GraphData, settings: Settings, seed: int) -> dict[str, Any]:
     """Describe a run before its first epoch: names and settings as plain values, everything else by digests.
 
     Two runs with the same description, built on any device, start from the same numbers and take the same steps.
     """
+    state = whole_state(model)
     parts = {
         "layer options": [(name, _options(module)) for name, module in model.named_modules()],
-        "initial parameters": [(name, p.requires_grad, p) for name, p in model.named_parameters()],
+        "initial parameters": [(name, p.requires_grad, state[name]) for name, p in model.named_parameters()],
         "initial buffers": list(model.named_buffers()),
     }
+    digests = {name: digest(part) for name, part in parts.items()}
+    if any(isinstance(tensor, DividedRows) for tensor in state.values()):  # the first process alone reads them
+        digests["initial parameters"] = processes().word_of_first(digests["initial parameters"])
     return {
         "data": str(data),
         "model": str(model),
         "seed": seed,
         "settings": {name: list(v) if isinstance(v, tuple) else v for name, v in vars(settings).items()},  # as in JSON
-        "digests": digest_data(data) | {name: digest(part) for name, part in parts.items()},
+        "digests": digest_data(data) | digests,
     }
 
 
@@ -249,9 +264,10 @@ def _listed(words: list[str]) -> str:
 
 
 def _options(module: nn.Module) -> tuple[str, dict[str, Any]]:
-    """Return the class of a module, and its attributes besides parameters, buffers and other modules."""
+    """Return the name of a module, and its attributes besides parameters, buffers and other modules."""
     attributes = vars(module).keys() - vars(nn.Module()).keys()
-    return type(module).__qualname__, {name: vars(module)[name] for name in sorted(attributes)}
+    kind: str = module._get_name()  # type: ignore[no-untyped-call]
+    return kind, {name: vars(module)[name] for name in sorted(attributes)}
 
 
 def digest(value: Any) -> str:
@@ -268,7 +284,11 @@ def _add(sha256: Any, value: Any, seen: set[int]) -> None:
             entries = value.detach().to_sparse(layout=torch.sparse_coo).coalesce()
             _add(sha256, [entries.indices(), entries.values()], seen)
             return
-        sha256.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+        sha256.update(as_bytes(value))
+    elif isinstance(value, DividedRows):
+        _add(sha256, f"{torch.strided} {value.dtype} {list(value.shape)}", seen)
+        for block in value.blocks():
+            sha256.update(as_bytes(block))
     elif isinstance(value, list | tuple):
         _add(sha256, len(value), seen)
         for item in value:

@@ -2,7 +2,7 @@
 
 A configuration is a flat dict: ``model`` (a name from the paper's tables), options of the model and settings of
 training; L2 coefficients are given per layer, as ``kernel_l2_1``, ``kernel_l2_2``, ``attention_l2_1``,
-``attention_l2_2``.
+``attention_l2_2``. The scope of the softmax follows from the model, except for ``scope = "mixed"``.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from rgat.data import GraphData, NodeData
 from rgat.data.files import read_whole
 from rgat.models import RGCN_OPTIONS, GraphClassifier, Model, NodeClassifier
 from rgat.nn import RGATConv
+from rgat.training.distributed import processes
+from rgat.training.embeddings import ShardedEmbedding
 
 Config = dict[str, Any]
 
@@ -63,8 +65,15 @@ DEFAULTS: dict[str, Config] = {
 PER_LAYER = ("kernel_l2", "attention_l2")
 MAX_LAYERS = {"node": 4, "graph": 2}  # with L2 coefficients
 SEEDS_PER_STEP = 1024  # of sampled training, unless a batch size is given
-_FROM_DATA = ("self", "in_channels", "out_channels", "num_classes", "num_tasks", "num_relations", "graph", "options")
+_FROM_DATA = (
+    *("self", "in_channels", "out_channels", "num_classes", "num_tasks", "num_relations", "num_nodes"),
+    *("graph", "options", "make_embedding"),
+)
 _FROM_VARIANT = ("layer", "scope", "score", "head_merge")
+_FLAGS = (
+    *("autocast", "shard_embeddings", "weight_averaging"),
+    *("identity", "residual", "layer_norm", "jumping_knowledge"),
+)
 _TYPES = {bool: "true or false", int: "an integer", float: "a finite number", str: "a word"}
 
 
@@ -177,6 +186,12 @@ class Settings:
     Training stops after ``patience`` epochs without an improvement on the validation part, at an epoch that ends with a
     validation: each ``validate_every``-th, and the last. With None it takes exactly ``max_epochs`` epochs, ignores the
     validation part (which may be empty) and keeps the last epoch.
+
+    Examples:
+        >>> from rgat.training import Settings
+        >>> settings = Settings(learning_rate=0.005, kernel_l2=(5e-4, 0.0), fanouts=(10, 5))
+        >>> settings.patience
+        30
     """
 
     learning_rate: float = DEFAULTS["node"]["learning_rate"]  # of Adam
@@ -190,6 +205,8 @@ class Settings:
     validate_every: int = 1  # epochs from one validation to the next
     shard_embeddings: bool = False  # divide node embeddings among the processes of `torchrun`
     class_weights: str | None = None  # "balanced": all classes of nodes count equally in losses; graphs always balance
+    label_smoothing: float = 0.0  # share of each label that is spread evenly over all classes, in losses to learn from
+    weight_averaging: bool = False  # validate and keep the mean of the parameters over epochs (`averaging.py`)
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "max_epochs", "patience", "batch_size", "validate_every"):
@@ -197,6 +214,10 @@ class Settings:
                 raise ValueError(f"`{name}` must be above 0, got {getattr(self, name)}")
         if self.class_weights is not None:
             check_word("class_weights", self.class_weights, ("balanced",))
+        if not 0 <= self.label_smoothing < 1:
+            raise ValueError(f"`label_smoothing` must be at least 0 and below 1, got {self.label_smoothing}")
+        if self.weight_averaging and self.shard_embeddings:
+            raise ValueError("`weight_averaging` must be left out with `shard_embeddings`; choose one of them")
         for name in PER_LAYER:
             values = getattr(self, name)
             if not all(value >= 0 for value in values):
@@ -208,14 +229,31 @@ def task_of(data: NodeData | GraphData) -> str:
     return "node" if isinstance(data, NodeData) else "graph"
 
 
-def build_model(data: NodeData | GraphData, seed: int = 0, **options: Any) -> Model:
-    """Build a model that fits the data, its parameters drawn from ``seed``."""
+def build_model(data: NodeData | GraphData, seed: int = 0, shard_embeddings: bool = False, **options: Any) -> Model:
+    """Build a model that fits the data, its parameters drawn from ``seed``.
+
+    With ``shard_embeddings``, each of several processes draws its own rows of the embeddings, and holds no others.
+
+    Examples:
+        >>> import rgat
+        >>> data = rgat.data.load("institute")
+        >>> model = rgat.training.build_model(data, seed=3, layer="rgcn", hidden_channels=32)
+        >>> model.conv2
+        RGCNConv(
+          32, 4, num_relations=43
+          (kernel): FullKernel()
+        )
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if isinstance(data, GraphData):
             return GraphClassifier(data.in_channels, len(data.tasks), data.graphs.num_relations, **options)
-        if data.x is None and options.get("embedding_channels") is None:
+        if data.x is None:  # then identity is the input itself
+            options = options | {"identity": False}
+        if options.get("identity") or (data.x is None and options.get("embedding_channels") is None):
             options = options | {"graph": data.graph}
+        if shard_embeddings and processes().number > 1:
+            options = options | {"make_embedding": ShardedEmbedding.draw}
         return NodeClassifier(data.in_channels, len(data.classes), data.graph.num_relations, **options)
 
 
@@ -262,13 +300,17 @@ def check_options(given: Mapping[str, Any], task: str | None = None) -> None:
             check_count(name, value)
         if name == "fanouts":
             check_fanouts(value, given.get("num_layers", 2))
-        if name in ("autocast", "shard_embeddings") and not isinstance(value, bool):
+        if name in _FLAGS and not isinstance(value, bool):
             raise ValueError(f"`{name}` must be true or false, got {value!r}")
         if name == "class_weights" and value is not None:
             check_word(name, value, ("balanced",))
+        if name == "scope":
+            check_word(name, value, ("mixed",))
+        if name == "label_smoothing" and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise ValueError(f"`label_smoothing` must be a number of at least 0 and below 1, got {value!r}")
     if "model" in given:
         check_word("model", given["model"], tuple(VARIANTS))
-    of_attention = [name for name in ("heads", "attention_l2_1", "attention_l2_2") if name in given]
+    of_attention = [name for name in ("heads", "scope", "attention_l2_1", "attention_l2_2") if name in given]
     if given.get("model") == "RGCN" and of_attention:
         raise ValueError(f"`{of_attention[0]}` must not be given for RGCN, which has no attention; leave it out")
 
@@ -293,7 +335,7 @@ def known_options(task: str) -> tuple[str, ...]:
         settings = [name for name in settings if name not in ("fanouts", "shard_embeddings", "class_weights")]
     per_layer = [f"{name}_{layer}" for name in PER_LAYER for layer in range(1, MAX_LAYERS[task] + 1)]
     chosen = (name for name in options if name not in (*_FROM_DATA, *_FROM_VARIANT))
-    return tuple(dict.fromkeys(["model", *chosen, *settings, *per_layer]))
+    return tuple(dict.fromkeys(["model", "scope", *chosen, *settings, *per_layer]))
 
 
 def split_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], Settings]:
@@ -331,6 +373,8 @@ def read_config(path: str | PathLike[str]) -> Config:
     if not isinstance(content["config"], dict):
         raise ValueError(f"{path}: `config` must be a table, got {content['config']!r}")
     config = {name: value for name, value in content["config"].items() if name not in ("layer", "scope", "score")}
+    if content["config"].get("scope") == "mixed":
+        config["scope"] = "mixed"
     return ({"model": content["model"]} if "model" in content else {}) | config
 
 

@@ -32,7 +32,7 @@ class Processes(NamedTuple):
         return ids[self.rank :: self.number]
 
     def gather(self, rows: Tensor, size: int) -> Tensor:
-        """Return the rows of all processes, in the order of the ids before :meth:`share`."""
+        """Return the rows of all processes, in the order of the ids before `share`."""
         if self.number == 1:
             return rows
         all_rows = rows.new_zeros(size, *rows.shape[1:])
@@ -59,6 +59,12 @@ class Processes(NamedTuple):
         decided = torch.tensor([int(decision)], device=device)
         dist.broadcast(decided, 0)
         return bool(decided)
+
+    def word_of_first(self, word: str) -> str:
+        """Return the word of the first process."""
+        words = [word]
+        dist.broadcast_object_list(words, 0)
+        return words[0]
 
     def gather_parts(self, part: Tensor) -> list[Tensor]:
         """Return the rows of each process, which may differ in number, in the order of the ranks."""
@@ -114,19 +120,65 @@ def under_torchrun() -> bool:
 
 
 @contextmanager
-def joined_processes() -> Iterator[torch.device]:
-    """Join the process group of `torchrun`, if there is one, and yield this process's device."""
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if torch.cuda.is_available() else None
+def joined_processes(device: torch.device | None = None) -> Iterator[torch.device]:
+    """Join the process group of `torchrun`, if there is one, and yield this process's device.
+
+    Args:
+        device: where to train; by default a GPU of its own if there is one, or one that it shares with others.
+    """
+    local_rank, local_number = (int(os.environ.get(name, default)) for name, default in _LOCAL.items())
+    own, backend = choose_backend(local_rank, local_number, torch.cuda.device_count(), device)
     if not under_torchrun():
-        yield device or torch.device("cpu")
+        yield own
         return
-    if device is not None:
+    with process_group(own, backend, **_own_store()):
+        yield own
+
+
+_LOCAL = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}  # as `torchrun` sets them
+
+
+def choose_backend(
+    local_rank: int, local_number: int, num_gpus: int, device: torch.device | None = None
+) -> tuple[torch.device, str]:
+    """Return the device of a process and the backend of its group: NCCL where each process has a GPU of its own.
+
+    NCCL refuses a GPU that two processes use. Gloo takes tensors on GPUs too, and copies them through the host.
+
+    Args:
+        local_rank: the number of this process among those on its host.
+        local_number: the number of processes on its host.
+        num_gpus: the number of GPUs of its host.
+        device: where to train, if that is given.
+    """
+    if num_gpus == 0 or (device is not None and device.type == "cpu"):
+        return torch.device("cpu"), "gloo"
+    if device is not None and device.index is not None:
+        return device, "nccl" if local_number == 1 else "gloo"
+    own = torch.device("cuda", local_rank % num_gpus)
+    return own, "nccl" if local_number <= num_gpus else "gloo"
+
+
+@contextmanager
+def process_group(device: torch.device, backend: str, **options: Any) -> Iterator[None]:
+    """Join the process group that the options of `torch.distributed.init_process_group` describe, and leave it."""
+    if device.type == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group("gloo" if device is None else "nccl", device_id=device, **_own_store())
+    dist.init_process_group(backend, device_id=device if backend == "nccl" else None, **options)
     try:
-        yield device or torch.device("cpu")
+        yield
     finally:
         dist.destroy_process_group()
+
+
+def connection(device: torch.device) -> str:
+    """Return a sentence that says how this process on a device and the others are connected, and why."""
+    number, backend = processes().number, dist.get_backend()
+    if backend == "nccl":
+        return f"{number} processes are connected by NCCL: each has a GPU of its own."
+    if device.type == "cpu":
+        return f"{number} processes are connected by gloo: they run on CPUs."
+    return f"{number} processes are connected by gloo: some share a GPU, which NCCL does not allow."
 
 
 def _own_store() -> dict[str, Any]:

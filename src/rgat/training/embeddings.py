@@ -1,37 +1,55 @@
-"""Node embeddings divided among processes: each holds the rows whose id modulo the number of processes is its rank."""
+"""Node embeddings divided among processes: each holds the rows whose id modulo the number of processes is its rank.
+
+No process ever holds the whole table: each draws its own rows, and reads them from a checkpoint. The first process
+collects blocks of rows to write them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
+from rgat.models import embedding_bound
 from rgat.training.distributed import Requests, processes
 
+BLOCK_NUMBERS = 2**20  # of a whole table, that a process holds at a time; the C library keeps freed larger blocks
 # Of a checkpoint, which holds them whole.
 SHARDED_TENSORS = tuple(f"{name}.embedding.weight" for name in ("model", "best")) + tuple(
     f"adam.embedding.weight.{name}" for name in ("exp_avg", "exp_avg_sq")
 )
 
 
-class ShardedEmbedding(nn.Module):
+class ShardedEmbedding(nn.Embedding):
     """This process's rows of a table; a lookup asks other processes for theirs, and gradients return to the owner.
 
     All processes must look up equally often, or answer the others with `serve`. Gradients are sparse and those of all
-    processes together.
+    processes together. Its name and sizes are those of the whole table, so that any number of processes resumes the
+    same checkpoints.
 
     Args:
-        table: the whole table, of which this process's rows are copied.
+        num_embeddings: number of rows of the whole table.
+        rows: this process's rows.
     """
 
-    def __init__(self, table: Tensor) -> None:
-        super().__init__()
-        self.num_embeddings = len(table)
-        self.weight = nn.Parameter(processes().share(table.detach()).clone())
+    def __init__(self, num_embeddings: int, rows: Tensor) -> None:
+        super().__init__(num_embeddings, rows.shape[1], sparse=True, device="meta")
+        self.weight = nn.Parameter(rows)
+
+    def _get_name(self) -> str:
+        return nn.Embedding.__name__
+
+    @classmethod
+    def draw(cls, num_nodes: int, channels: int) -> ShardedEmbedding:
+        """Draw this process's rows of the table that `rgat.models.node_embedding` draws whole."""
+        _skip_normal(num_nodes * channels)  # `nn.Embedding` draws these before
+        bound, sizes = embedding_bound(channels), _block_sizes(num_nodes, channels)
+        blocks = (torch.empty(size, channels).uniform_(-bound, bound) for size in sizes)
+        return cls(num_nodes, own_rows(blocks, num_nodes))
 
     def forward(self, nodes: Tensor) -> Tensor:
         """Return the embeddings of nodes, ``[n, C]``."""
@@ -53,37 +71,81 @@ class ShardedEmbedding(nn.Module):
         while not (requests := Requests(nobody, nobody, is_over=True)).are_all_over:
             requests.fetch(self._rows(requests))
 
-    def whole(self, shard: Tensor) -> Tensor:
-        """Return the whole table of which each process has a shard such as ``weight``; the first process alone has it.
 
-        The others get an empty tensor.
-        """
-        rank, number = processes()
-        longest = -(-self.num_embeddings // number)
-        padded = torch.cat([shard, shard.new_zeros(longest - len(shard), *shard.shape[1:])])
-        shards = [torch.empty_like(padded) for _ in range(number)] if rank == 0 else None
-        dist.gather(padded, shards)
-        if shards is None:
-            return shard[:0]
-        return torch.stack(shards, dim=1).flatten(0, 1)[: self.num_embeddings]
+class DividedRows:
+    """A table of which each process has the rows of a `ShardedEmbedding`.
+
+    Args:
+        own: this process's rows.
+        num_rows: number of rows of the whole table.
+    """
+
+    def __init__(self, own: Tensor, num_rows: int) -> None:
+        self.own, self.dtype, self.shape = own.detach(), own.dtype, (num_rows, *own.shape[1:])
+
+    def blocks(self) -> Iterator[Tensor]:
+        """Yield the whole table in blocks of rows on the CPU, in the first process; all processes must call this."""
+        (rank, number), num_rows = processes(), self.shape[0]
+        longest = -(-num_rows // number)
+        most = max(1, BLOCK_NUMBERS // (number * max(1, self.shape[1])))
+        for start in range(0, longest, most):
+            part = self.own[start : start + most]
+            missing = min(most, longest - start) - len(part)
+            part = torch.cat([part, part.new_zeros(missing, *part.shape[1:])])
+            parts = [torch.empty_like(part) for _ in range(number)] if rank == 0 else None
+            dist.gather(part, parts)
+            if parts is not None:
+                yield torch.stack(parts, dim=1).flatten(0, 1)[: num_rows - start * number].cpu()
 
 
-@contextmanager
-def sharded_embeddings(model: nn.Module, shards: bool) -> Iterator[None]:
-    """Divide a model's embeddings among processes, if asked; afterwards every process has the whole table again."""
-    table: nn.Embedding | None = getattr(model, "embedding", None)
-    if not shards or table is None or processes().number == 1:
-        yield
+def own_rows(blocks: Iterator[Tensor], num_rows: int) -> Tensor:
+    """Return this process's rows of a table that comes in blocks of rows."""
+    rank, number = processes()
+    rows: Tensor | None = None
+    first = done = 0
+    for block in blocks:
+        own = block[(rank - first) % number :: number]
+        if rows is None:
+            rows = block.new_empty(len(range(rank, num_rows, number)), *block.shape[1:])
+        rows[done : done + len(own)] = own
+        first, done = first + len(block), done + len(own)
+    assert rows is not None
+    return rows
+
+
+def row_ranges(num_rows: int, channels: int) -> Iterator[tuple[int, int]]:
+    """Yield where blocks of rows of bounded size begin and end."""
+    most = max(1, BLOCK_NUMBERS // max(1, channels))
+    yield from ((start, min(start + most, num_rows)) for start in range(0, num_rows, most))
+
+
+def _block_sizes(num_rows: int, channels: int) -> Iterator[int]:
+    return (end - start for start, end in row_ranges(num_rows, channels))
+
+
+def _skip_normal(count: int) -> None:
+    """Advance the random generator of the CPU as ``torch.empty(count).normal_()`` does, without the memory.
+
+    From 16 numbers on, PyTorch draws one uniform number for each, and the last 16 again unless 16 divides the count.
+    """
+    if count < 16:
+        torch.empty(count).normal_()
         return
-    sharded = ShardedEmbedding(table.weight)
-    table.weight.data = table.weight.new_empty(0)  # free its memory
-    model.embedding = sharded
-    try:
-        yield
-    finally:
-        model.embedding = table
-    whole = sharded.whole(sharded.weight.data)
-    if processes().rank > 0:
-        whole = whole.new_empty(sharded.num_embeddings, *whole.shape[1:])
-    dist.broadcast(whole, 0)
-    table.weight.data = whole
+    for size in _block_sizes(count + (16 if count % 16 else 0), 1):
+        torch.empty(size).uniform_()
+
+
+def divide_embedding(model: Any) -> None:
+    """Divide a model's embeddings among the processes, if there are several and it is not done."""
+    table = getattr(model, "embedding", None)
+    if isinstance(table, nn.Embedding) and not isinstance(table, ShardedEmbedding) and processes().number > 1:
+        model.embedding = ShardedEmbedding(len(table.weight), processes().share(table.weight.detach()).clone())
+
+
+def whole_state(model: nn.Module) -> dict[str, Tensor | DividedRows]:
+    """Return the tensors of a model by name; those of divided embeddings can be read whole, in blocks."""
+    state: dict[str, Tensor | DividedRows] = dict(model.state_dict())
+    table = getattr(model, "embedding", None)
+    if isinstance(table, ShardedEmbedding):
+        state["embedding.weight"] = DividedRows(table.weight, table.num_embeddings)
+    return state

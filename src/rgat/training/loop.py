@@ -15,22 +15,22 @@ from rgat.data import GraphData, NodeData
 from rgat.data.dataset import PARTS
 from rgat.models import NodeClassifier, Stack
 from rgat.nn.stacked import SHARED
+from rgat.progress import Progress, shown
 from rgat.training.adam import make_adam, select_members
+from rgat.training.averaging import WeightAverage
 from rgat.training.capture import Captured, training_on, why_not_capture
 from rgat.training.checkpoint import has_checkpoint, identify, load_checkpoint, run_difference, save_checkpoint
 from rgat.training.configuration import PER_LAYER, Settings, check_fanouts
 from rgat.training.distributed import parallel, processes, separate_masks
-from rgat.training.embeddings import SHARDED_TENSORS, ShardedEmbedding, sharded_embeddings
+from rgat.training.embeddings import SHARDED_TENSORS, DividedRows, ShardedEmbedding, divide_embedding
 from rgat.training.loss import l2_penalty, member_l2_penalties, relational_layers
-from rgat.training.run import Epoch, Result, Run, curve_from_json, curve_to_json, epoch_bar
+from rgat.training.run import Epoch, Meter, Result, Run, curve_from_json, curve_to_json
 from rgat.training.sampled import SampledTask
 from rgat.training.sharded import ShardedNodeTask
 from rgat.training.task import GraphTask, NodeTask, Score, check_parts, device_of
 
-CHECKPOINT_PAUSE = 20  # the time between checkpoints is at least so many times that of writing one
 Data = NodeData | GraphData
-UncapturedTask = SampledTask | ShardedNodeTask
-Task = NodeTask | GraphTask | UncapturedTask
+Task = NodeTask | GraphTask | SampledTask | ShardedNodeTask
 
 
 def fit(
@@ -39,10 +39,9 @@ def fit(
     settings: Settings | None = None,
     seed: int = 0,
     on_epoch: Callable[[Epoch], None] | None = None,
-    progress: bool = False,
+    progress: Progress = False,
     checkpoint: str | Path | None = None,
     checkpoint_seconds: float = 30.0,
-    on_step: Callable[[float], None] | None = None,
 ) -> Result:
     """Train ``model`` in place and leave it at its best epoch by validation.
 
@@ -52,37 +51,41 @@ def fit(
         model: a ``NodeClassifier`` or ``GraphClassifier`` that fits the data, on the device to train on. Its parameters
             and the seed of its dropout were drawn when it was built.
         data: the data to learn from.
-        settings: how to train.
+        settings: how to train. With ``shard_embeddings``, the model's embeddings stay divided among the processes.
         seed: the seed of the order of the batches.
         on_epoch: called after every epoch.
-        progress: show a progress bar.
+        progress: show the progress, or a function to call with each `rgat.progress.Step`.
         checkpoint: a folder for checkpoints. If it holds one of the same run (the same data, initial model, settings
             and seed), training resumes from there, on the CPU to the same numbers bit for bit; another is refused.
-        checkpoint_seconds: the time between checkpoints, longer where writing one takes more than a twentieth of it;
-            0 writes one after each epoch. The last epoch always writes one.
-        on_step: called after every step with the number of epochs so far, the share of the current one included.
+        checkpoint_seconds: the least time between checkpoints, 0 for each epoch; the last epoch always writes one.
+
+    Examples:
+        >>> from rgat import data, training
+        >>> institute = data.load("institute")
+        >>> model = training.build_model(institute)
+        >>> training.fit(model, institute, training.Settings(max_epochs=2)).metric
+        'accuracy'
     """
     settings = settings or Settings()
     _check_layers(settings, model)
     with training_on(device_of(model)):
         task = make_task([data], settings, device_of(model), seed)
+        if settings.shard_embeddings:
+            divide_embedding(model)
         identity = None if checkpoint is None else identify(model, data, settings, seed)
         of_graphs = isinstance(data, GraphData)
-        with sharded_embeddings(model, settings.shard_embeddings), parallel(model, of_graphs) as called:
+        with parallel(model, of_graphs) as called:
             training = Training(called, model, task, [Run(settings)], seed)
-            training.on_step = on_step
             writer = None
             if checkpoint is not None and identity is not None:
                 writer = _Checkpoints(Path(checkpoint), checkpoint_seconds, training, identity)
             if of_graphs:
                 separate_masks(model)
-            with epoch_bar(settings.max_epochs, progress and processes().rank == 0) as advance:
-                run = training.runs[0]
+            with shown(progress if processes().rank == 0 else False, ["training"]) as stages:
+                run, meter = training.runs[0], Meter.of([settings], data, task.metric, stages.show)
+                training.on_step = meter.on_step
                 for ((_, epoch),) in training.epochs():
-                    shown = f"validation {task.metric} {epoch.valid_metric:.3f}"
-                    if math.isnan(epoch.valid_metric):
-                        shown = f"training loss {epoch.train_loss:.3f}"
-                    advance(f"{shown}, best epoch {run.best_epoch}")
+                    meter.on_epoch([epoch])
                     if on_epoch is not None:
                         on_epoch(epoch)
                     if writer is not None:
@@ -106,15 +109,13 @@ def _check_layers(settings: Settings, model: nn.Module) -> None:
 def make_task(datas: Sequence[Data], settings: Settings, device: torch.device, seed: int = 0) -> Task:
     """Return the data of the members of a stack, or of one model, as the loop uses them."""
     selects, first = settings.patience is not None, datas[0]
-    if processes().number > 1 and settings.class_weights is not None:
-        raise ValueError("`class_weights` must be left out where several processes train one model; use one process")
     if isinstance(first, GraphData):
         return GraphTask(first, settings.batch_size, device, selects)
     if settings.fanouts is not None:
         check_parts(first, selects)
         return SampledTask(first, settings, device, seed)
     if processes().number > 1:
-        return ShardedNodeTask(first, device, selects)
+        return ShardedNodeTask(first, device, selects, settings.class_weights)
     nodes = [data for data in datas if isinstance(data, NodeData)]
     return NodeTask(nodes, device, selects, settings.class_weights)
 
@@ -127,6 +128,7 @@ class Training:
 
     def __init__(self, called: nn.Module, model: nn.Module, task: Task, runs: list[Run], seed: int) -> None:
         self.called, self.model, self.task, self.runs = called, model, task, runs
+        task.label_smoothing = runs[0].settings.label_smoothing
         self.members = list(range(len(runs)))  # those still in training
         self.generator = torch.Generator().manual_seed(seed)
         self.layers: nn.Module = model.model if isinstance(model, Stack) else model
@@ -139,8 +141,9 @@ class Training:
         self.optimizer = make_adam(self.dense, rates)
         # Gradients of node embeddings are sparse: only the rows of a batch are updated.
         self.row_optimizer = torch.optim.SparseAdam(rows, lr=rates[0]) if rows else None
+        self.average = WeightAverage(self.layers, runs[0].settings.weight_averaging)
         # Without validation the last epoch is the best, so large embeddings need no copy.
-        keeps_last = bool(rows) and runs[0].settings.patience is None
+        keeps_last = bool(rows) and runs[0].settings.patience is None and not self.average.on
         state = self.layers.state_dict()
         self.best = {name: tensor.detach() if keeps_last else tensor.detach().clone() for name, tensor in state.items()}
         self.finished: dict[int, dict[str, Tensor]] = {}  # the best state of members that have left the stack
@@ -150,7 +153,10 @@ class Training:
         self.autocast = torch.autocast(
             self.device.type, torch.bfloat16, runs[0].settings.autocast, cache_enabled=self.device.type != "cuda"
         )
-        self.why_not_capture = why_not_capture(task.why_not_pad, self.device)
+        sparse = "its embeddings are updated row by row" if rows else None
+        self.why_not_capture = why_not_capture(task.why_not_pad or sparse, self.device)
+        if isinstance(task, SampledTask):
+            task.pads = self.why_not_capture is None
         self._prepare()
 
     def _prepare(self) -> None:
@@ -166,7 +172,7 @@ class Training:
 
     def step(self, ids: Any) -> Tensor:
         """Take one step of Adam on a batch, captured where possible; return the loss of each member, ``[S]``."""
-        if self.why_not_capture is not None or isinstance(self.task, UncapturedTask):
+        if self.why_not_capture is not None or isinstance(self.task, ShardedNodeTask):
             return self._learn(lambda: self.task.losses(self.called, ids))
         if not self.task.pad(ids):  # the padded buffer has a new address
             self.captured_step.forget()
@@ -175,10 +181,10 @@ class Training:
 
     def validate(self) -> list[Score]:
         """Score each member on the validation part, with its logits captured where possible."""
-        if self.why_not_capture is not None or isinstance(self.task, UncapturedTask) or not self.task.keeps("valid"):
-            return self.task.evaluate(self.called, ["valid"])[0]
-        logits = self.task.logits
-        return self.task.scores(self.captured_logits(lambda: logits(self.called, "valid")), "valid")
+        task = self.task
+        if not isinstance(task, NodeTask | GraphTask) or self.why_not_capture is not None or not task.keeps("valid"):
+            return task.evaluate(self.called, ["valid"])[0]
+        return task.scores(self.captured_logits(lambda: task.logits(self.called, "valid")), "valid")
 
     def _learn(self, compute_losses: Callable[[], Tensor]) -> Tensor:
         with self.autocast:
@@ -211,9 +217,10 @@ class Training:
             losses = torch.stack(list(self._steps(epoch))).mean(0)
             train_losses = processes().average(losses).tolist()
             self.called.eval()
+            self.average.update(epoch + 1)
             scores: list[Score] = [(math.nan, math.nan)] * len(self.members)
             if self._validates(epoch + 1):
-                with torch.no_grad(), self.autocast:
+                with torch.no_grad(), self.autocast, self.average.in_place():
                     scores = self.validate()
             points, improved = [], []
             for place, (member, loss, score) in enumerate(zip(self.members, train_losses, scores, strict=True)):
@@ -242,7 +249,7 @@ class Training:
         return settings.patience is not None and is_due
 
     def _keep_best(self, places: list[int]) -> None:
-        state = self.layers.state_dict()
+        state = self.layers.state_dict() | self.average.mean
         if len(places) == len(self.members):
             for name, tensor in state.items():
                 self.best[name].copy_(tensor)
@@ -280,6 +287,7 @@ class Training:
             self.task.select(staying)
             select_members(self.optimizer, staying)
             self.best = {name: t if _is_shared(name) else t[staying] for name, t in self.best.items()}
+            self.average.select(staying)
             self._prepare()
 
     def results(self, model: nn.Module, runs: Sequence[Run], how: str) -> list[Result]:
@@ -299,28 +307,28 @@ class Training:
             results.append(Result(self.task.metric, run.best_epoch, metrics, constant, run.curve, seconds, how=trained))
         return results
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return all tensors of a single model's training, by name; sharded ones whole, in the first process."""
-        tensors = {"generator": self.generator.get_state()}
+    def tensors(self) -> dict[str, Tensor | DividedRows]:
+        """Return all tensors of a single model's training, by name."""
+        tensors: dict[str, Any] = {"generator": self.generator.get_state()}
         for name, tensor in self.layers.state_dict().items():
             tensors |= {f"model.{name}": tensor, f"best.{name}": self.best[name]}
+        tensors |= {f"mean.{name}": tensor for name, tensor in self.average.mean.items()}
         for name, parameter in self.layers.named_parameters():
             state = self._adam_state(parameter)
             tensors |= {f"adam.{name}.{key}": torch.as_tensor(value) for key, value in state.items()}
         if self.sharded is not None:
-            tensors |= {name: self.sharded.whole(tensors[name]).cpu() for name in SHARDED_TENSORS}
+            tensors |= {name: DividedRows(tensors[name], self.sharded.num_embeddings) for name in SHARDED_TENSORS}
         return tensors
 
     def load(self, tensors: dict[str, Tensor]) -> None:
-        """Resume from these tensors."""
-        if self.sharded is not None:
-            tensors = tensors | {name: processes().share(tensors[name]).clone() for name in SHARDED_TENSORS}
+        """Resume from these tensors; of divided embeddings, this process's rows."""
         self.generator.set_state(tensors["generator"])
-        model, best = (
+        model, best, mean = (
             {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-            for prefix in ("model.", "best.")
+            for prefix in ("model.", "best.", "mean.")
         )
         self.layers.load_state_dict(model)
+        self.average.mean = {name: tensor.to(self.device) for name, tensor in mean.items()}
         self.best = {name: tensor.to(self.device) for name, tensor in best.items()}
         for name, parameter in self.layers.named_parameters():
             keys = ("step", "exp_avg", "exp_avg_sq")
@@ -356,7 +364,7 @@ class _Checkpoints:
 
     def _resume(self) -> None:
         training, folder = self.training, self.folder
-        tensors, record = load_checkpoint(folder)
+        tensors, record = load_checkpoint(folder, divided=() if training.sharded is None else SHARDED_TENSORS)
         reason = run_difference(self.identity, record)
         if reason is not None:
             raise ValueError(
@@ -372,16 +380,13 @@ class _Checkpoints:
 
     def write(self, is_last: bool) -> None:
         """Write a checkpoint if it is due, or the last one."""
-        now, is_first, is_sharded = time.monotonic(), processes().rank == 0, self.training.sharded is not None
-        is_due = is_last or now - self.written >= self.seconds
-        if is_sharded:  # all processes give their shards
+        is_first, is_sharded = processes().rank == 0, self.training.sharded is not None
+        is_due = is_last or time.monotonic() - self.written >= self.seconds
+        if is_sharded:  # all processes give their rows
             is_due = processes().as_first(is_due, self.training.device)
         if not is_due or not (is_first or is_sharded):
             return
-        tensors = self.training.tensors()
-        if not is_first:
-            return
-        self.written, run = now, self.training.runs[0]
+        run = self.training.runs[0]
         record = {
             **self.identity,
             "epoch": len(run.curve),
@@ -389,6 +394,7 @@ class _Checkpoints:
             "best_value": list(run.best_value) if run.best_epoch else None,
             "curve": curve_to_json(run.curve),
         }
-        save_checkpoint(self.folder, tensors, record)
-        if self.seconds > 0:
-            self.seconds = max(self.seconds, CHECKPOINT_PAUSE * (time.monotonic() - now))
+        began = time.monotonic()
+        save_checkpoint(self.folder, self.training.tensors(), record)
+        self.written = time.monotonic()
+        self.seconds = self.seconds and max(self.seconds, 20 * (self.written - began))  # 5 % of the time at most

@@ -7,11 +7,30 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from rgat.data.dataset import MISSING
 
 
-def node_cross_entropy(logits: Tensor, labels: Tensor, nodes: Tensor, weight: Tensor) -> Tensor:
+def negative_log_likelihood(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+    """Return the loss of each label ``[...]``, given logits ``[..., classes]``.
+
+    A share ``smoothing`` of a label is spread evenly over all classes.
+    """
+    log_probability = torch.log_softmax(logits, dim=-1)
+    nll = -log_probability.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+    return nll if smoothing == 0 else (1 - smoothing) * nll - smoothing * log_probability.mean(-1)
+
+
+def summed_cross_entropy(logits: Tensor, labels: Tensor, class_weights: Tensor | None, smoothing: float) -> Tensor:
+    """Return the sum of the losses of labels ``[n]``, each times the weight of its class ``[classes]``."""
+    if smoothing == 0:
+        return cross_entropy(logits, labels, class_weights, reduction="sum")
+    nll = negative_log_likelihood(logits, labels, smoothing)
+    return nll.sum() if class_weights is None else (nll * class_weights[labels]).sum()
+
+
+def node_cross_entropy(logits: Tensor, labels: Tensor, nodes: Tensor, weight: Tensor, smoothing: float = 0.0) -> Tensor:
     """Return the weighted mean cross-entropy over labelled nodes for each member of a stack, ``[S]``; zero without any.
 
     The paper prints the sum over these nodes, all of weight 1.
@@ -21,16 +40,29 @@ def node_cross_entropy(logits: Tensor, labels: Tensor, nodes: Tensor, weight: Te
         labels: ``[S, N]``.
         nodes: ``[S, n]`` ids of the nodes to learn from, padded with any others.
         weight: ``[S, n]`` weights of the nodes, 0 for those without a label and the padding.
+        smoothing: share of each label that is spread evenly over all classes.
+
+    Examples:
+        >>> import torch
+        >>> from rgat.training import node_cross_entropy
+        >>> logits = torch.zeros(1, 5, 2)  # one model, five nodes, two classes
+        >>> labels = torch.tensor([[0, 1, 0, -1, -1]])
+        >>> node_cross_entropy(logits, labels, nodes=torch.tensor([[0, 1, 2]]), weight=torch.ones(1, 3))
+        tensor([0.6931])
     """
-    nll = -torch.log_softmax(logits.gather(1, nodes.unsqueeze(-1).expand(-1, -1, logits.shape[2])), dim=-1)
-    nll = nll.gather(-1, labels.gather(1, nodes).clamp(min=0).unsqueeze(-1)).squeeze(-1)
+    chosen = logits.gather(1, nodes.unsqueeze(-1).expand(-1, -1, logits.shape[2]))
+    nll = negative_log_likelihood(chosen, labels.gather(1, nodes).clamp(min=0), smoothing)
     weight = weight.to(nll.dtype)
     total = weight.sum(1)
     return torch.where(weight > 0, nll * weight, 0).sum(1) / torch.where(total > 0, total, 1)
 
 
 def multi_task_cross_entropy(
-    logits: Tensor, labels: Tensor, class_weights: Tensor | None = None, num_graphs: int | None = None
+    logits: Tensor,
+    labels: Tensor,
+    class_weights: Tensor | None = None,
+    num_graphs: int | None = None,
+    smoothing: float = 0.0,
 ) -> Tensor:
     """Return the weighted softmax cross-entropy, summed over a batch's labels and divided by its number of graphs.
 
@@ -39,6 +71,13 @@ def multi_task_cross_entropy(
         labels: ``[G, tasks]`` classes; -1 where a label is missing.
         class_weights: ``[tasks, classes]``; 1 by default.
         num_graphs: number of graphs of the whole batch if this is one process's share of it; ``G`` by default.
+        smoothing: share of each label that is spread evenly over all classes.
+
+    Examples:
+        >>> import torch
+        >>> from rgat.training import multi_task_cross_entropy
+        >>> multi_task_cross_entropy(torch.zeros(2, 1, 2), labels=torch.tensor([[1], [-1]]))
+        tensor(0.3466)
     """
     if labels.shape != logits.shape[:2]:
         raise ValueError(f"`labels` must have shape {list(logits.shape[:2])}, got {list(labels.shape)}")
@@ -46,7 +85,7 @@ def multi_task_cross_entropy(
         raise ValueError(f"`class_weights` must have shape {list(logits.shape[1:])}, got {list(class_weights.shape)}")
     wide = torch.promote_types(logits.dtype, torch.float32)
     target = labels.clamp(min=0)
-    nll = -torch.log_softmax(logits.to(wide), dim=-1).gather(-1, target.unsqueeze(-1)).squeeze(-1)  # [G, tasks]
+    nll = negative_log_likelihood(logits.to(wide), target, smoothing)  # [G, tasks]
     if class_weights is not None:
         nll = nll * class_weights.to(wide).gather(1, target.t()).t()
     total = torch.where(labels != MISSING, nll, 0).sum()
@@ -57,6 +96,12 @@ def balanced_class_weights(labels: Tensor) -> Tensor:
     """Return class weights ``[tasks, 2]``: 1 for negatives, the ratio of negatives to positives for positives.
 
     A task without positives or without negatives has weight 1 for both.
+
+    Examples:
+        >>> import torch
+        >>> from rgat.training import balanced_class_weights
+        >>> balanced_class_weights(torch.tensor([[1], [0], [0], [0], [-1]]))
+        tensor([[1., 3.]])
     """
     negatives, positives = (labels == 0).sum(0), (labels == 1).sum(0)
     ratio = torch.where((negatives > 0) & (positives > 0), negatives / positives.clamp(min=1), 1.0)
@@ -80,6 +125,13 @@ def l2_penalty(model: nn.Module, kernel: Sequence[float], attention: Sequence[fl
         model: a model with relational layers.
         kernel: coefficients of ``W``, one per layer.
         attention: coefficients of the attention kernels, one per layer; an RGCN has no such kernels.
+
+    Examples:
+        >>> from rgat.models import NodeClassifier
+        >>> from rgat.training import l2_penalty
+        >>> model = NodeClassifier(8, num_classes=4, num_relations=2)
+        >>> l2_penalty(model, kernel=(5e-4, 0.0), attention=(0.0, 0.0)) > 0
+        tensor(True)
     """
     penalty = next(model.parameters()).new_zeros(())
     for parts, layer in zip(zip(kernel, attention, strict=True), relational_layers(model), strict=False):
@@ -126,6 +178,7 @@ def relational_layers(model: Any) -> list[Any]:
 
 
 def _kernel_parameters(layer: Any) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Return the parameters of ``W``, and those of the attention kernels."""
-    attention = getattr(layer, "attention_kernel", None)
-    return list(layer.kernel.parameters()), [] if attention is None else list(attention.parameters())
+    """Return the parameters of ``W`` and of the rows of nodes, and those of the attention kernels."""
+    parts = [getattr(layer, name, None) for name in ("kernel", "node_kernel", "attention_kernel")]
+    kernel, nodes, attention = ([] if part is None else list(part.parameters()) for part in parts)
+    return kernel + nodes, attention

@@ -14,19 +14,29 @@ from torch import nn
 from rgat.data import GraphData, NodeData
 from rgat.memory import free_memory
 from rgat.models import difference, stack
+from rgat.progress import Progress, Show, shown
 from rgat.training.capture import training_on
 from rgat.training.configuration import Settings
 from rgat.training.distributed import processes
 from rgat.training.loop import Data, Training, fit, make_task
 from rgat.training.loss import relational_layers
-from rgat.training.run import Epoch, Result, Run, epoch_bar
+from rgat.training.run import Epoch, Meter, Result, Run
 from rgat.training.task import device_of
 
 MEMORY_SHARE = 0.5  # of the free memory, for one stack
 
 
 class Job(NamedTuple):
-    """One model to train."""
+    """One model to train.
+
+    Examples:
+        >>> import rgat
+        >>> data = rgat.data.load("institute")
+        >>> settings = rgat.training.Settings()
+        >>> jobs = [rgat.training.Job(rgat.training.build_model(data, seed), data, settings, seed) for seed in range(3)]
+        >>> [numbers for numbers, reason in rgat.training.plan_stacks(jobs)]
+        [[0, 1, 2]]
+    """
 
     model: nn.Module
     data: Data
@@ -40,12 +50,11 @@ def fit_many(
     settings: Settings | Sequence[Settings] | None = None,
     seeds: int | Sequence[int] = 0,
     on_epoch: Callable[[int, Epoch], None] | None = None,
-    progress: bool = False,
+    progress: Progress = False,
     stacked: bool = True,
     checkpoint: str | Path | None = None,
-    on_step: Callable[[int, float], None] | None = None,
 ) -> list[Result]:
-    """Train models in place, each as :func:`fit` would alone; ``how`` of each result says whether it was stacked.
+    """Train models in place, each as `fit` would alone; ``how`` of each result says whether it was stacked.
 
     Models of one architecture are trained as stacks on the same graph (folds are data sets that share theirs) or, for
     graph classification, on the same graphs in the same order, which the seed decides. A member whose training is over
@@ -57,10 +66,17 @@ def fit_many(
         settings: for all models, or one for each.
         seeds: of the order of the batches; for all models, or one for each.
         on_epoch: called with a model's number after each of its epochs.
-        progress: show a progress bar for each stack.
+        progress: show the progress, or a function to call with each `rgat.progress.Step`.
         stacked: False trains one by one. Stacks were faster in all measurements (`docs/training.md`).
-        checkpoint: a folder for the checkpoints of a single model, as :func:`fit` takes it.
-        on_step: called after the steps of a model that is trained alone, with its number, as by :func:`fit`.
+        checkpoint: a folder for the checkpoints of a single model, as `fit` takes it.
+
+    Examples:
+        >>> import rgat
+        >>> data = rgat.data.load("institute")
+        >>> models = [rgat.training.build_model(data, seed) for seed in range(4)]
+        >>> results = rgat.training.fit_many(models, data, rgat.training.Settings(max_epochs=2))
+        >>> len(results), "stack" in results[0].how
+        (4, True)
     """
     if checkpoint is not None and len(models) != 1:
         raise ValueError(f"`checkpoint` must be given for one model alone, got {len(models)} models")
@@ -68,15 +84,19 @@ def fit_many(
     each = [_for_each(name, given, len(models)) for name, given in columns.items()]
     jobs = [Job(*row) for row in zip(models, *each, strict=True)]
     results: dict[int, Result] = {}
-    with training_on(device_of(models[0]) if len(models) else torch.device("cpu")):
+    device, rank = device_of(models[0]) if len(models) else torch.device("cpu"), processes().rank
+    with training_on(device), shown(progress if rank == 0 else False, ["training"]) as stages:
         for numbers, how in plan_stacks(jobs, stacked):
+            done, count = len(results), len(jobs)
+            which = f"model {numbers[0] + 1} of {count}" if len(numbers) == 1 else f"{len(numbers)} of {count} models"
+            which = which if len(numbers) < count else ""
+            part = stages.part("training", done / count, (done + len(numbers)) / count, which)
             if len(numbers) == 1:
                 (k,) = numbers
-                callback, step = (None if each is None else functools.partial(each, k) for each in (on_epoch, on_step))
-                alone = fit(*jobs[k], callback, progress, checkpoint, on_step=step)
+                alone = fit(*jobs[k], None if on_epoch is None else functools.partial(on_epoch, k), part, checkpoint)
                 results[k] = dataclasses.replace(alone, how=alone.how.replace("alone", how, 1))
             else:
-                together = _fit_stack([jobs[k] for k in numbers], numbers, how, on_epoch, progress)
+                together = _fit_stack([jobs[k] for k in numbers], numbers, how, on_epoch, part)
                 results |= dict(zip(numbers, together, strict=True))
     return [results[k] for k in range(len(jobs))]
 
@@ -90,7 +110,17 @@ def _for_each(name: str, given: Any, count: int) -> Sequence[Any]:
 
 
 def plan_stacks(jobs: Sequence[Job], stacked: bool = True) -> list[tuple[list[int], str]]:
-    """Return the numbers of the jobs of each stack, and the reason for it."""
+    """Return the numbers of the jobs of each stack, and the reason for it.
+
+    Examples:
+        >>> import rgat
+        >>> data = rgat.data.load("institute")
+        >>> settings = rgat.training.Settings()
+        >>> models = [rgat.training.build_model(data, layer=layer) for layer in ("rgat", "rgcn", "rgat")]
+        >>> jobs = [rgat.training.Job(model, data, settings, 0) for model in models]
+        >>> [numbers for numbers, reason in rgat.training.plan_stacks(jobs)]
+        [[0, 2], [1]]
+    """
     if not stacked:
         return [([k], "alone, as asked for") for k in range(len(jobs))]
     if processes().number > 1:
@@ -134,6 +164,10 @@ def _why_not_together(first: Job, other: Job) -> str | None:
         return "its batches are sampled"
     if first.settings.class_weights != other.settings.class_weights:
         return "others have other class weights"
+    if first.settings.label_smoothing != other.settings.label_smoothing:
+        return "others have another label smoothing"
+    if first.settings.weight_averaging != other.settings.weight_averaging:
+        return "others average their weights, or do not"
     if first.settings.autocast != other.settings.autocast:
         return "others have another precision"
     if (first.settings.patience is None) != (other.settings.patience is None):
@@ -151,9 +185,17 @@ def bytes_needed(job: Job) -> int:
     """Return an upper bound of the bytes that training one more model takes, besides data and graph.
 
     Ten times the parameters: themselves, their gradients, Adam's two moments, the best epoch, the models that a stack
-    is built from and copied back to, and memory that the allocator leaves unused. Eight numbers for each edge, node and
+    is built from and copied back to, and memory that the allocator leaves unused; twelve with the mean of the weights
+    and a copy while it is validated. Eight numbers for each edge, node and
     unit of both layers: values, queries, outputs and their gradients. On knowledge graphs of 60,000 to 170,000 edges
     and 10 or 100 classes the bound was 1.1 to 5 times the measured memory (`tests/training/test_bytes_needed.py`).
+
+    Examples:
+        >>> import rgat
+        >>> data = rgat.data.load("institute")
+        >>> job = rgat.training.Job(rgat.training.build_model(data), data, rgat.training.Settings(), 0)
+        >>> rgat.training.bytes_needed(job) > 1_000_000
+        True
     """
     model: Any = job.model
     parameters = sum(p.numel() * p.element_size() for p in job.model.parameters())
@@ -163,11 +205,20 @@ def bytes_needed(job: Job) -> int:
         places = job.settings.batch_size * (len(store.edge_type) + len(store.x)) // max(len(store), 1)
     else:
         places = job.data.graph.num_edges + job.data.graph.num_nodes
-    return 10 * parameters + 8 * 4 * sum(widths) * places
+    copies = 12 if job.settings.weight_averaging else 10
+    return copies * parameters + 8 * 4 * sum(widths) * places
 
 
 def members_that_fit(job: Job) -> int:
-    """Return how many models like this one can be trained together in the free memory; possibly none."""
+    """Return how many models like this one can be trained together in the free memory; possibly none.
+
+    Examples:
+        >>> import rgat
+        >>> data = rgat.data.load("institute")
+        >>> job = rgat.training.Job(rgat.training.build_model(data), data, rgat.training.Settings(), 0)
+        >>> rgat.training.members_that_fit(job) >= 0
+        True
+    """
     free = free_memory(device_of(job.model))
     return int(MEMORY_SHARE * free / bytes_needed(job))
 
@@ -177,18 +228,19 @@ def _fit_stack(
     numbers: Sequence[int],
     how: str,
     on_epoch: Callable[[int, Epoch], None] | None,
-    progress: bool,
+    show: Show,
 ) -> list[Result]:
     models, datas, settings, seeds = (list(column) for column in zip(*jobs, strict=True))
     device = device_of(models[0])
     together = stack(models)
     training = Training(together, together, make_task(datas, settings[0], device), [Run(s) for s in settings], seeds[0])
-    with epoch_bar(max(each.max_epochs for each in settings), progress) as advance:
-        for points in training.epochs():
-            advance(f"{len(points)} of {len(models)} models in training")
-            if on_epoch is not None:
-                for member, epoch in points:
-                    on_epoch(numbers[member], epoch)
+    meter = Meter.of(settings, datas[0], training.task.metric, show)
+    training.on_step = meter.on_step
+    for points in training.epochs():
+        meter.on_epoch([epoch for _, epoch in points])
+        if on_epoch is not None:
+            for member, epoch in points:
+                on_epoch(numbers[member], epoch)
     for member, model in enumerate(models):
         model.load_state_dict(training.finished[member])
         model.eval()

@@ -1,21 +1,30 @@
-"""The learning curve, state, result and progress bar of one training run."""
+"""The learning curve, state, result and progress of one training run."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import statistics
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field
 from typing import Any
 
+from rgat.data import GraphData, NodeData
+from rgat.progress import Show, Step
 from rgat.training.configuration import Settings
-
-Progress = Callable[[str, float], None]  # called with the name of a step and its finished share, from 0 to 1
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """One point of the learning curve."""
+    """One point of the learning curve.
+
+    Examples:
+        >>> import rgat
+        >>> data = rgat.data.load("institute")
+        >>> settings = rgat.training.Settings(max_epochs=2)
+        >>> curve = rgat.training.fit(rgat.training.build_model(data), data, settings).curve
+        >>> [point.epoch for point in curve]
+        [1, 2]
+    """
 
     epoch: int
     train_loss: float  # mean over the steps, penalty included
@@ -29,7 +38,7 @@ def curve_to_json(curve: Sequence[Epoch]) -> list[list[float | str]]:
 
 
 def curve_from_json(rows: Sequence[Sequence[Any]]) -> list[Epoch]:
-    """Return the learning curve that :func:`curve_to_json` wrote."""
+    """Return the learning curve that `curve_to_json` wrote."""
     return [Epoch(number, *map(float, values)) for number, *values in rows]
 
 
@@ -41,6 +50,14 @@ class Result:
     its labelled examples; NaN where there are none. A best epoch of 0 means that training diverged at once, and the
     model is unchanged. ``how`` says whether the model was trained in a stack and whether its steps were captured in a
     CUDA graph, and why.
+
+    Examples:
+        >>> import rgat
+        >>> data = rgat.data.load("institute")
+        >>> settings = rgat.training.Settings(max_epochs=2)
+        >>> result = rgat.training.fit(rgat.training.build_model(data), data, settings)
+        >>> result.metric, result.best_epoch <= 2, sorted(result.constant_scores)
+        ('accuracy', True, ['test', 'train', 'valid'])
     """
 
     metric: str
@@ -81,22 +98,38 @@ class Run:
         return was_validated and epoch - self.best_epoch >= patience
 
 
-def no_progress(step: str, share: float) -> None:
-    """Show nothing."""
+@dataclass
+class Meter:
+    """Tells where the training of a model or a stack stands, after each of its steps and epochs."""
 
+    show: Show
+    settings: Settings
+    size: int  # training examples
+    unit: str  # what batches hold; none where each step uses all examples
+    metric: str
+    score: str = ""
 
-@contextmanager
-def epoch_bar(total: int, show: bool) -> Iterator[Callable[[str], None]]:
-    """Yield a function to call after every epoch with the text beside the bar; it does nothing unless ``show``."""
-    if not show:
-        yield lambda text: None
-        return
-    try:
-        import rich.progress as rich
-    except ImportError as error:
-        raise ImportError("`progress=True` needs rich; install it with `pip install rich`") from error
-    counts = (rich.BarColumn(), rich.MofNCompleteColumn(), rich.TextColumn("epochs,"))
-    times = (rich.TimeRemainingColumn(), rich.TextColumn("left"), rich.TextColumn("{task.description}"))
-    with rich.Progress(*counts, *times) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda text: bar.update(task, advance=1, description=text)
+    @classmethod
+    def of(cls, settings: Sequence[Settings], data: NodeData | GraphData, metric: str, show: Show) -> Meter:
+        """Return the meter of a training with these settings of each member."""
+        longest = max(settings, key=lambda each: each.max_epochs)
+        unit = "graphs" if isinstance(data, GraphData) else "" if longest.fanouts is None else "seed nodes"
+        return cls(show, longest, len(data.train), unit, metric)
+
+    def on_step(self, epochs: float) -> None:
+        """Tell the number of epochs so far, the share of the current one included."""
+        settings, current = self.settings, math.ceil(epochs)
+        batches = math.ceil(self.size / settings.batch_size) if self.unit else 1
+        batch = f"batch {round((epochs - current + 1) * batches)} of {batches}" if batches > 1 else ""
+        text = ", ".join(filter(None, (f"epoch {current} of {settings.max_epochs}", batch, self.score)))
+        self.show(Step("training", epochs / settings.max_epochs, text, epochs * self.size, self.unit))
+
+    def on_epoch(self, points: Sequence[Epoch]) -> None:
+        """Tell the mean score of those members of a stack that are still in training."""
+        scores = [point.valid_metric for point in points if not math.isnan(point.valid_metric)]
+        if scores:
+            self.score = f"validation {self.metric} {statistics.mean(scores):.3f}"
+        elif self.settings.patience is None and points:
+            self.score = f"training loss {statistics.mean(point.train_loss for point in points):.3f}"
+        if points:
+            self.on_step(points[0].epoch)

@@ -50,7 +50,7 @@ def propose(
     first = ROUND * number
     if first < FROM_PRIOR:
         return [draw_options(priors, search_seed, trial) for trial in range(first, first + ROUND)]
-    optuna = _optuna()
+    optuna = load_optuna()
     # A sampler with the previous round's seed would repeat that round's draws.
     sampler = optuna.samplers.TPESampler(seed=1000 * search_seed + number)
     study = optuna.create_study(direction="maximize", sampler=sampler)
@@ -62,7 +62,7 @@ def propose(
 
 def _as_optuna(record: Record, priors: dict[str, Prior]) -> Any:
     """Convert a record to an Optuna trial: a diverged trial has objective 0, a failed one has none."""
-    optuna = _optuna()
+    optuna = load_optuna()
     states = optuna.trial.TrialState
     failed = record["status"] == "failed"
     return optuna.trial.create_trial(
@@ -91,7 +91,8 @@ def retrain_epochs(trial: Record) -> int:
     return math.ceil(statistics.median(epochs))
 
 
-def _optuna() -> Any:
+def load_optuna() -> Any:
+    """Return Optuna, or raise with the command that installs it."""
     try:
         import optuna
     except ImportError as error:

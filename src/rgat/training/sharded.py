@@ -21,7 +21,8 @@ from rgat.models import NodeClassifier
 from rgat.sampling import NeighborSampler, gather_features
 from rgat.sampling.sampler import HasIncomingEdges
 from rgat.training.distributed import Requests, processes
-from rgat.training.task import Score, check_parts
+from rgat.training.loss import summed_cross_entropy
+from rgat.training.task import Score, check_parts, node_weights
 
 
 def balanced_ranges(edges_before: Tensor, number: int) -> Tensor:
@@ -83,10 +84,13 @@ class ShardedNodeTask:
     """Full-batch node classification of this process's range of nodes; scores are those of all nodes."""
 
     metric = "accuracy"
+    label_smoothing = 0.0
     why_not_pad = "several processes share its graph"
     num_steps = 1  # of an epoch
 
-    def __init__(self, data: NodeData, device: torch.device, selects: bool = True) -> None:
+    def __init__(
+        self, data: NodeData, device: torch.device, selects: bool = True, class_weights: str | None = None
+    ) -> None:
         check_parts(data, selects)
         rank, number = processes()
         graph, ranges = own_graph(data.graph, rank, number)
@@ -104,7 +108,10 @@ class ShardedNodeTask:
             nodes = getattr(data, part)
             own = nodes[(nodes >= first) & (nodes < last) & (data.labels[nodes] != MISSING)] - first
             self.parts[part] = own.to(device)
-        self.num_train = len(data.train)  # all are labelled
+        self.weight = node_weights(data, class_weights).to(device)
+        self.total = float(
+            node_weights(data, class_weights)[data.labels[data.train]].double().sum()
+        )  # all are labelled
 
     def batches(self, generator: torch.Generator, epoch: int) -> Iterator[Tensor]:
         """Yield the ids of the training examples of each step of an epoch."""
@@ -112,9 +119,10 @@ class ShardedNodeTask:
 
     def losses(self, model: nn.Module, ids: Tensor) -> Tensor:
         """Return this process's part of the loss, ``[1]``."""
-        scale = processes().number / self.num_train  # gradients are averaged over the processes
+        scale = processes().number / self.total  # gradients are averaged over the processes
         logits = self.logits(model).index_select(0, ids)
-        return cross_entropy(logits, self.labels[ids], reduction="sum").unsqueeze(0) * scale
+        terms = (self.labels[ids], self.weight.to(logits), self.label_smoothing)
+        return summed_cross_entropy(logits, *terms).unsqueeze(0) * scale
 
     def logits(self, model: nn.Module, constant_attention: bool = False) -> Tensor:
         """Return the logits of this process's nodes."""
@@ -136,13 +144,14 @@ class ShardedNodeTask:
         for part in parts:
             nodes = self.parts[part]
             labels, each = self.labels[nodes], logits[nodes]
-            loss, right = cross_entropy(each, labels, reduction="sum"), (each.argmax(-1) == labels).sum()
-            sums.append(torch.stack([loss, right, right.new_tensor(len(nodes))]))
+            weight, right = self.weight.to(each), (each.argmax(-1) == labels).sum()
+            loss = cross_entropy(each, labels, weight, reduction="sum")
+            sums.append(torch.stack([loss, weight[labels].sum(), right, right.new_tensor(len(nodes))]))
         totals = torch.stack(sums)
         dist.all_reduce(totals)
         return [
-            [(loss / max(number, 1), right / number if number else float("nan"))]
-            for loss, right, number in totals.tolist()
+            [(loss / (weight or 1), right / number if number else float("nan"))]
+            for loss, weight, right, number in totals.tolist()
         ]
 
     def watched(self, score: Score) -> tuple[float, float]:

@@ -21,6 +21,7 @@ from rgat.memory import free_memory
 from rgat.models import NodeClassifier, Stack
 from rgat.sampling import NeighborSampler, exact_logits
 from rgat.training.distributed import processes
+from rgat.training.embeddings import ShardedEmbedding
 from rgat.training.loss import (
     balanced_class_weights,
     balanced_node_weights,
@@ -35,7 +36,13 @@ _WORTH = 0.75  # use a part's receptive field if it has at most this share of al
 
 
 def check_parts(data: NodeData | GraphData, selects: bool) -> None:
-    """Raise unless there are labels to learn from and, if ``selects``, to select on; other parts may lack labels."""
+    """Raise unless there are labels to learn from and, if ``selects``, to select on; other parts may lack labels.
+
+    Examples:
+        >>> import rgat
+        >>> data = rgat.data.load("institute")
+        >>> rgat.training.check_parts(data, selects=True)  # no error: there are labels to learn from and to select on
+    """
     needed = ("train", "valid") if selects else ("train",)
     most = len(data.classes) - 1 if isinstance(data, NodeData) else 1
     for part in PARTS:
@@ -74,7 +81,15 @@ def device_of(model: nn.Module) -> torch.device:
 
 @torch.no_grad()
 def graph_logits(model: nn.Module, store: GraphStore, graphs: Tensor, constant_attention: bool = False) -> Tensor:
-    """Return a model's logits of graphs, ``[G, tasks, classes]`` on the CPU, in batches of bounded memory."""
+    """Return a model's logits of graphs, ``[G, tasks, classes]`` on the CPU, in batches of bounded memory.
+
+    Examples:
+        >>> import rgat
+        >>> data = rgat.data.load("molecules")
+        >>> model = rgat.training.build_model(data)
+        >>> rgat.training.graph_logits(model, data.graphs, data.test[:5]).shape
+        torch.Size([5, 6, 2])
+    """
     device = device_of(model)
     batches = (store.batch(ids) for ids in store.split(graphs))
     parts = [model(x.to(device), graph.to(device), constant_attention=constant_attention) for x, graph in batches]
@@ -88,9 +103,20 @@ def node_logits(
     """Return a model's logits of nodes, by default all, with all edges: ``[n, classes]`` on the CPU.
 
     A graph in a store, or one whose activations would not fit into memory, is computed layer by layer in blocks. A
-    diverged model gives NaN.
+    diverged model gives NaN. All processes must call this together if they have divided the embeddings among them.
+
+    Examples:
+        >>> import rgat
+        >>> data = rgat.data.load("institute")
+        >>> model = rgat.training.build_model(data)
+        >>> rgat.training.node_logits(model, data, nodes=data.test[:5]).shape
+        torch.Size([5, 4])
     """
     device = device_of(model)
+    if isinstance(getattr(model, "embedding", None), ShardedEmbedding):
+        ids = torch.arange(data.graph.num_nodes) if nodes is None else nodes
+        sampler = NeighborSampler(data.graph, [-1])
+        return shared_logits(model.eval(), data.x, sampler, ids, constant_attention).float().cpu()
     if data.is_stored or (isinstance(model, NodeClassifier) and _activations(model, data) > free_memory(device) / 2):
         sampler = NeighborSampler(data.graph, [-1])
         model.eval()
@@ -100,6 +126,23 @@ def node_logits(
     x = None if data.x is None else data.x.to(device)
     logits: Tensor = model(x, graph, constant_attention=constant_attention)
     return logits.float().cpu() if nodes is None else logits[nodes.to(device)].float().cpu()
+
+
+def shared_logits(
+    model: Any, x: Tensor | None, sampler: NeighborSampler, nodes: Tensor, constant_attention: bool = False
+) -> Tensor:
+    """Return exact logits of nodes, ``[n, classes]`` or of a stack ``[S, n, classes]``; each process computes a share.
+
+    All processes must call this together.
+    """
+    together = processes()
+    exact = exact_logits(model, x, sampler, together.share(nodes), constant_attention)
+    embedding = getattr(model, "embedding", None)
+    if isinstance(embedding, ShardedEmbedding):
+        embedding.serve()  # others may have more blocks
+    dim = exact.dim() - 2  # of the nodes
+    rows = together.gather(wide(exact).transpose(0, dim).contiguous(), len(nodes))
+    return rows.transpose(0, dim)
 
 
 def _activations(model: NodeClassifier, data: NodeData) -> int:
@@ -123,6 +166,7 @@ class NodeTask:
     """
 
     metric = "accuracy"
+    label_smoothing = 0.0  # of losses to learn from, not of scores
     why_not_pad: str | None = None  # every step has the same sizes
     num_steps = 1  # of an epoch
 
@@ -174,7 +218,7 @@ class NodeTask:
         """Return the loss of each member on a batch, ``[S]``."""
         logits = _members(model, model(self.x, self._field(model, "train")))
         nodes, _, weight = self.parts["train"]
-        return node_cross_entropy(logits, self.labels, nodes, weight)
+        return node_cross_entropy(logits, self.labels, nodes, weight, self.label_smoothing)
 
     def pad(self, ids: Tensor) -> bool:
         """Copy a batch into the padded buffer; return whether the buffer is still at the same address."""
@@ -241,6 +285,7 @@ class GraphTask:
     """
 
     metric = "mean ROC-AUC"
+    label_smoothing = 0.0
 
     def __init__(self, data: GraphData, batch_size: int, device: torch.device, selects: bool = True) -> None:
         check_parts(data, selects)
@@ -271,8 +316,8 @@ class GraphTask:
         labels = self.data.labels[share].to(self.device)
         logits = _members(model, model(*self._batch(share)))
         scale = self.processes.number  # gradients are averaged over the processes
-        losses = [multi_task_cross_entropy(each, labels, self.class_weights, len(ids)) * scale for each in logits]
-        return torch.stack(losses)
+        terms = (labels, self.class_weights, len(ids), self.label_smoothing)
+        return torch.stack([multi_task_cross_entropy(each, *terms) * scale for each in logits])
 
     def pad(self, ids: Tensor) -> bool:
         store, size = self.data.graphs, min(self.batch_size, len(self.data.train))
@@ -296,8 +341,8 @@ class GraphTask:
             batch.graph.edge_attr = edge_attr.index_select(0, batch.edges)
         labels = known.index_select(0, batch.ids)
         logits = _members(model, model(features.index_select(0, batch.nodes), batch.graph))[:, : batch.num_graphs]
-        losses = [multi_task_cross_entropy(each, labels, self.class_weights, 1) / batch.number for each in logits]
-        return torch.cat(losses)
+        terms = (labels, self.class_weights, 1, self.label_smoothing)
+        return torch.cat([multi_task_cross_entropy(each, *terms) / batch.number for each in logits])
 
     def evaluate(self, model: nn.Module, parts: Sequence[str], constant_attention: bool = False) -> list[list[Score]]:
         scores = []

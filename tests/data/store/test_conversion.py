@@ -183,8 +183,8 @@ def test_a_full_disk_is_called_so_wherever_it_fills_up(tmp_path, monkeypatch, wh
 
 @pytest.mark.parametrize("step", ["reading", "naming", "sorting"])
 def test_an_interruption_leaves_nothing(tmp_path, step):
-    def interrupt(name, share, triples):
-        if name == step:
+    def interrupt(reached):
+        if reached.stage == step:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -194,11 +194,11 @@ def test_an_interruption_leaves_nothing(tmp_path, step):
 
 def test_progress_is_reported_for_every_step(tmp_path):
     calls = []
-    convert(write(tmp_path, made_up(25_000)), tmp_path / "store", progress=lambda *call: calls.append(call))
-    assert list(dict.fromkeys(step for step, _, _ in calls)) == ["reading", "naming", "sorting"]
-    assert [triples for step, _, triples in calls if step == "reading"] == [10_000, 20_000, 25_000]
-    for step in ("reading", "naming", "sorting"):
-        shares = [share for name, share, _ in calls if name == step]
+    convert(write(tmp_path, made_up(25_000)), tmp_path / "store", progress=calls.append)
+    assert list(dict.fromkeys(step.stage for step in calls)) == ["reading", "naming", "sorting"]
+    assert [step.items for step in calls if step.stage == "reading"] == [0, 10_000, 20_000, 25_000]
+    for stage in ("reading", "naming", "sorting"):
+        shares = [step.share for step in calls if step.stage == stage]
         assert shares == sorted(shares)
         assert shares[-1] == 1.0
 

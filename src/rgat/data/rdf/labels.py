@@ -32,7 +32,21 @@ class Label:
 
 @dataclass(frozen=True)
 class LabelSource:
-    """Where labels come from and how they are split; the fields are arguments of :func:`rgat.data.from_rdf`."""
+    """Where labels come from and how they are split; the fields are arguments of `rgat.data.from_rdf`.
+
+    Attributes:
+        labels: a TSV or CSV file of nodes and classes, split by ``split_column`` or else at random, stratified.
+        label_predicate: the IRI whose triples name the class of their subject; they and their inverses are removed.
+        train: a label file of the training part, instead of ``labels``.
+        valid: a label file of the validation part.
+        test: a label file of the test part.
+        node_column: the column that names the node; by default the first.
+        label_column: the column that names the class; by default the last other one.
+        split_column: a column with the words train, valid and test.
+        shares: shares of the training and validation parts in a random split; the rest is the test part.
+        seed: random seed of the split.
+        skip_unknown: leave out labels of nodes that are not in the graph.
+    """
 
     labels: FilePath | None = None
     label_predicate: str | None = None

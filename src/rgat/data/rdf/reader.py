@@ -18,6 +18,7 @@ from rgat.checks import check_word
 from rgat.data.files import LineLimit, UnreadableError, kind_of, open_bytes
 from rgat.data.rdf.blank_nodes import name_blank_nodes
 from rgat.data.rdf.limits import RdfLimits
+from rgat.progress import Progress, shown
 
 Ids = NDArray[np.int64]
 Batch = tuple["array[int]", "array[int]", "array[int]"]  # subjects, predicates, objects
@@ -190,6 +191,7 @@ def read_triples(
     blank_nodes: str = "kept",
     drop_predicates: Sequence[str] = (),
     skip_invalid: bool = False,
+    progress: Progress = False,
 ) -> Triples:
     """Read one or several RDF files, plain or compressed, as one set of triples; named graphs are merged.
 
@@ -200,14 +202,19 @@ def read_triples(
         blank_nodes: "kept" or "dropped".
         drop_predicates: IRIs whose triples are left out.
         skip_invalid: leave out invalid lines of N-Triples and N-Quads files, instead of raising an error.
+        progress: show the progress, or a function to call with each `rgat.progress.Step`.
     """
     check_word("literals", literals, ("nodes", "dropped"))
     check_word("blank_nodes", blank_nodes, ("kept", "dropped"))
     stream = TripleStream(files, format, skip_invalid)
     columns = (array("i"), array("i"), array("i"))
-    for batch in stream:
-        for column, ids in zip(columns, batch, strict=True):
-            column.extend(ids)
+    with shown(progress, ["reading"]) as stages:
+        stages("reading")
+        for batch in stream:
+            for column, ids in zip(columns, batch, strict=True):
+                column.extend(ids)
+            count = len(columns[0])
+            stages("reading", stream.share_read(), f"{count:,} triples", count, "triples")
     names = [name.decode() for name in stream.node_names()]
     relations = stream.predicate_names()
     edges = np.stack([np.frombuffer(column, dtype=np.int32) for column in columns], axis=1).astype(np.int64)

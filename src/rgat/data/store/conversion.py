@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from os import PathLike
 from typing import Any
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rgat.checks import check_word
 from rgat.data.files import NewFolder
 from rgat.data.rdf.blank_nodes import name_blank_nodes
-from rgat.data.rdf.features import FEATURES
+from rgat.data.rdf.features import AUTO, FEATURES
 from rgat.data.rdf.labels import FilePath, Label, LabelSource, match_labels, read_label_tables, take_labels
 from rgat.data.rdf.reader import Triples, TripleStream, dropped_predicates, sort_triples
 from rgat.data.store.features import SortedTriples, feature_rows, learn_vocabulary
@@ -21,15 +21,15 @@ from rgat.data.store.sorting import TripleSorter
 from rgat.data.store.spool import Mask, Selection, Spool
 from rgat.data.store.stored_graph import StoredGraph, open_store
 from rgat.data.store.writer import MEMORY, StoreWriter, disk_error
+from rgat.progress import Progress, Stages, shown
 
-Progress = Callable[[str, float, int], None]  # name of a step, the share of it that is done, triples read so far
 _BYTES_PER_TRIPLE = 12  # in the spool
 _BYTES_PER_EDGE = 8 + 4 + 12  # its sort key, its source, and its group if it is alone there
 
 
 @dataclass(frozen=True)
 class _Options:
-    """How triples become a graph; the fields are arguments of :func:`convert`."""
+    """How triples become a graph; the fields are arguments of `convert`."""
 
     inverses: bool
     self_loops: bool
@@ -60,12 +60,12 @@ def convert(
     drop_predicates: Sequence[str] = (),
     skip_invalid: bool = False,
     memory: int = MEMORY,
-    progress: Progress | None = None,
+    progress: Progress = False,
     **labelling: Any,
 ) -> StoredGraph:
-    """Write a knowledge graph as a store, and open it.
+    r"""Write a knowledge graph as a store, and open it.
 
-    Nodes, relations, features and labels are those of :func:`rgat.data.from_rdf` with the same arguments. The files are
+    Nodes, relations, features and labels are those of `rgat.data.from_rdf` with the same arguments. The files are
     read once; their triples are kept in a temporary folder beside the store. Besides ``memory``, the conversion holds
     the names of the nodes, some arrays with an element per node, and the triples with a blank node, whose names depend
     on one another.
@@ -78,15 +78,24 @@ def convert(
         inverses: add an inverse of every relation.
         self_loops: add a relation from every node to itself.
         literals: "nodes", "dropped", or "features" of their subjects.
-        features: node features "types", "degrees" and "literals".
+        features: node features "types", "degrees" and "literals"; "auto" makes none, and leaves the choice to a fit.
         blank_nodes: "kept" or "dropped".
         drop_predicates: IRIs whose triples are left out.
         skip_invalid: leave out invalid lines of N-Triples and N-Quads files.
         memory: bytes for sorting triples.
-        progress: is called with the name of a step, the share of it that is done, and the number of triples read.
-        **labelling: other labels, columns and ``skip_unknown``, as arguments of :func:`rgat.data.from_rdf`. Labels
+        progress: show the progress, or a function to call with each `rgat.progress.Step`.
+        **labelling: other labels, columns and ``skip_unknown``, as arguments of `rgat.data.from_rdf`. Labels
             without a part are split when they are used.
+
+    Examples:
+        >>> import rgat
+        >>> triple = "<http://x.example/a> <http://x.example/cites> <http://x.example/b> .\n"
+        >>> with open("dump.nt", "w") as file:
+        ...     _ = file.write(triple)
+        >>> rgat.data.convert("dump.nt", "store", inverses=False, self_loops=False).relation_names
+        ('<http://x.example/cites>',)
     """
+    features = () if features == AUTO else features  # chosen when the store is used
     source = LabelSource(labels, **labelling)
     if "shares" in labelling or "seed" in labelling:
         raise ValueError("`shares` and `seed` must be given where the labels are used, such as to `from_rdf(STORE)`")
@@ -95,14 +104,16 @@ def convert(
     options = _Options(inverses, self_loops, literals, features, blank_nodes, drop_predicates, memory)
     tables = read_label_tables(source)  # before the files are read, which may take hours
     scratch = NewFolder(store)
-    conversion = _Conversion(scratch, options, source, tables, progress or (lambda step, share, triples: None))
-    try:
-        conversion.read(TripleStream(files, format, skip_invalid))
-        conversion.write()
-    except OSError as error:
-        raise disk_error(scratch.path, error, conversion.needed) from error
-    finally:
-        scratch.discard()
+    names = ["reading", "naming", "sorting", *(["features"] if features else [])]
+    with shown(progress, names) as stages:
+        conversion = _Conversion(scratch, options, source, tables, stages)
+        try:
+            conversion.read(TripleStream(files, format, skip_invalid))
+            conversion.write()
+        except OSError as error:
+            raise disk_error(scratch.path, error, conversion.needed) from error
+        finally:
+            scratch.discard()
     return open_store(store)
 
 
@@ -110,9 +121,9 @@ class _Conversion:
     """The steps of a conversion, and what they pass on."""
 
     def __init__(
-        self, scratch: NewFolder, options: _Options, source: LabelSource, labels: list[Label], progress: Progress
+        self, scratch: NewFolder, options: _Options, source: LabelSource, labels: list[Label], stages: Stages
     ) -> None:
-        self.scratch, self.options, self.source, self.progress = scratch, options, source, progress
+        self.scratch, self.options, self.source, self.stages = scratch, options, source, stages
         self.labels = labels
         self.needed = 0  # bytes on the disk, estimated
         self.names: list[bytes] = []  # of nodes, by the ids of the spool
@@ -122,12 +133,13 @@ class _Conversion:
 
     def read(self, stream: TripleStream) -> None:
         """Write all triples to the spool."""
+        self.stages("reading")
         with Spool(self.scratch.temporary / "triples") as spool:
             for batch in stream:
                 share = stream.share_read()
                 self.needed = self._needed((spool.rows + len(batch[0])) / max(share, 0.01))
                 spool.append(batch)
-                self.progress("reading", share, spool.rows)
+                self.stages("reading", share, f"{spool.rows:,} triples", spool.rows, "triples")
         self.spool, self.needed = spool, self._needed(spool.rows)
         self.names, self.predicates = stream.node_names(), stream.predicate_names()
         self.files, self.skipped = [path.name for path in stream.paths], stream.skipped or []
@@ -142,12 +154,12 @@ class _Conversion:
         dropped = dropped_predicates(options.drop_predicates, self.predicates)
         keep_relation = np.array([name not in dropped for name in self.predicates], dtype=bool)
         selection = Selection(self.spool, keep, keep_relation)
-        self.progress("naming", 0.0, self.spool.rows)
+        self.stages("naming", 0.0)
         if (is_blank & keep).any():
             self._name_blank_nodes(selection, is_blank)
         if self.source.label_predicate is not None:
             self._take_labels(selection, self.source.label_predicate)
-        self.progress("naming", 0.5, self.spool.rows)
+        self.stages("naming", 0.5)
         with_literals = "literals" in options.features
         used, predicates, linking = selection.used(is_literal if with_literals else None)
         in_graph = used & ~is_literal if with_literals else used
@@ -162,7 +174,7 @@ class _Conversion:
             provenance=self._provenance(),
             needed=self.needed,
         ) as writer:
-            self.progress("naming", 1.0, self.spool.rows)
+            self.stages("naming", 1.0)
             self._add_labels(writer)
             self._add_edges(writer, selection, nodes, relations)
             if options.features:
@@ -176,9 +188,9 @@ class _Conversion:
             linked = ends[:, 1] >= 0  # a literal that becomes a feature has no id
             writer.add(ends[linked, 0], relation[linked], ends[linked, 1])
             done += len(rows)
-            self.progress("sorting", 0.5 * done / max(self.spool.rows, 1), self.spool.rows)
+            self.stages("sorting", 0.5 * done / max(self.spool.rows, 1))
         writer.sort_edges()
-        self.progress("sorting", 1.0, self.spool.rows)
+        self.stages("sorting", 1.0)
 
     def _add_features(
         self, writer: StoreWriter, selection: Selection, nodes: _Numbering, relations: _Numbering
@@ -193,7 +205,7 @@ class _Conversion:
         writer.provenance["vocabulary"] = asdict(vocabulary)
         for x, share in feature_rows(triples, vocabulary, writer):
             writer.add_features(x)
-            self.progress("features", share, self.spool.rows)
+            self.stages("features", share)
 
     def _add_labels(self, writer: StoreWriter) -> None:
         if not self.labels:
@@ -204,7 +216,7 @@ class _Conversion:
         writer.set_labels(matched.nodes.numpy(), matched.classes.numpy(), matched.class_names, matched.parts.numpy())
 
     def _name_blank_nodes(self, selection: Selection, is_blank: Mask) -> None:
-        """Give blank nodes the names that depend on their neighbourhoods, as in :func:`rgat.data.from_rdf`."""
+        """Give blank nodes the names that depend on their neighbourhoods, as in `rgat.data.from_rdf`."""
         edges = selection.collect(lambda rows: is_blank[rows[:, 0]] | is_blank[rows[:, 2]])
         near = is_blank.copy()
         near[edges[:, [0, 2]]] = True

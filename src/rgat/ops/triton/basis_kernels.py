@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -107,13 +108,18 @@ def collect(values: Tensor, coefficients: Tensor, rows: Rows, node: Tensor, num_
     """Apply the transpose of ``spread``: from rows ``[U, H, D]`` to nodes and bases ``[N, G, B, D]``."""
     (_, heads, channels), bases = values.shape, coefficients.shape[2]
     fits_tile = power_of_two(bases) * power_of_two(channels) <= 4 * MAX_CHANNELS
-    if node is not rows.node or not fits_tile:  # `by_node` is the order of `rows.node` only
+    if not fits_tile:
         return vectorised.collect(values, coefficients, rows, node, num_nodes, groups)
+    by_node, node_ptr = rows.by_node, rows.node_ptr
+    if node is not rows.node:
+        in_order, by_node = node.sort(stable=True)
+        nodes = torch.arange(num_nodes + 1, dtype=node.dtype, device=node.device)
+        by_node, node_ptr = by_node.int(), torch.searchsorted(in_order, nodes, out_int32=True)
     out = values.new_empty(num_nodes, groups, bases, channels)
     if out.numel() > 0:
         launch(
             _collect_kernel, (num_nodes, groups, 1),
-            (out, values.contiguous(), coefficients.contiguous(), rows.relation, rows.by_node, rows.node_ptr), (), 1,
+            (out, values.contiguous(), coefficients.contiguous(), rows.relation, by_node, node_ptr), (), 1,
             H=heads, G=groups, B=bases, D=channels, BP=power_of_two(bases), DP=power_of_two(channels),
             ACC=sum_dtype(values.dtype)[1],
         )  # fmt: skip

@@ -1,0 +1,44 @@
+"""What a fit is validated on: a part of the data, or folds of the training part where labelled nodes are few."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from rgat.data import GraphData, NodeData
+from rgat.data.splits import stratified_folds, stratified_parts
+from rgat.training.configuration import Config
+from rgat.training.loop import Data
+
+NUM_FOLDS = 5
+MANY_NODES = 5_000  # training nodes: from here on a tenth of them is held out instead of cross-validation
+VALID_SHARE = 0.1
+
+
+def with_validation(data: Data, config: Config, seed: int) -> Data:
+    """Take a tenth of the training nodes for validation where there are none and cross-validation is not worth it.
+
+    That is where nodes are many, so that a tenth of them tells epochs and settings apart, or batches are sampled.
+    """
+    if isinstance(data, GraphData) or len(data.valid):
+        return data
+    if config.get("fanouts") is None and len(data.train) < MANY_NODES:
+        return data
+    shares = (1 - VALID_SHARE, VALID_SHARE)
+    train, valid, _ = stratified_parts(data.labels[data.train].tolist(), shares, seed)
+    if not len(valid):
+        return data
+    return dataclasses.replace(data, train=data.train[train], valid=data.train[valid])
+
+
+def make_folds(data: Data, seed: int) -> list[NodeData]:
+    """Return the data sets of a cross-validation inside the training part; none where there is a validation part."""
+    if isinstance(data, GraphData) or len(data.valid):
+        return []
+    classes = data.labels[data.train].tolist()
+    folds = []
+    for held_out in stratified_folds(classes, min(NUM_FOLDS, len(classes)), seed):
+        is_learned = torch.ones(len(classes), dtype=torch.bool).index_fill_(0, held_out, False)
+        folds.append(dataclasses.replace(data, train=data.train[is_learned], valid=data.train[held_out]))
+    return folds

@@ -1,0 +1,322 @@
+"""The extended space: search by halving, declare, run; the same records after any interruption and on any machine."""
+
+import dataclasses
+import json
+import shutil
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from rgat.data import load
+from rgat.experiments import extended, prepared
+from rgat.experiments.declaration import choose_members, digest, digest_trials, without_literals
+from rgat.experiments.executors import open_executor
+from rgat.experiments.extended import describe_search, minutes_spent, ranked_relations
+from rgat.experiments.folds import fold_data
+from rgat.experiments.inputs import select_inputs, without_inputs
+from rgat.experiments.protocol import open_protocol
+from rgat.experiments.records import pack_array, read_experiment, record_name, unpack_array, write_record
+from rgat.experiments.request import ENSEMBLE, EXTENDED_MODELS, PRUNING, SELECTED, WITHOUT_LITERALS, make_request
+from rgat.experiments.running import next_units, run_protocol
+from rgat.experiments.units import train_units
+from rgat.training.configuration import OneOf, build_model, split_config, task_of
+from rgat.training.halving import merge, propose_step
+from rgat.training.space import EXTENDED, to_config
+
+ASKED = {"data": "institute", "space": "extended", "trials": 5, "seeds": 2, "folds": 5, "max_epochs": 2, "patience": 2}
+SPACE = {"layer": OneOf(("rgcn",)), "hidden_channels": OneOf((4, 8)), "learning_rate": OneOf((0.01, 0.1))}
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch):
+    """A small space, and small steps."""
+    monkeypatch.setenv("RGAT_BACKEND", "torch")
+    monkeypatch.setattr(extended, "STEP", 3)
+    monkeypatch.setattr(extended, "MOST_PRUNED", 2)
+    monkeypatch.setattr(extended, "EXTENDED", {"node": SPACE, "graph": SPACE})
+
+
+def untimed(records):
+    return [{key: value for key, value in record.items() if key != "seconds"} for record in records]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """All records of an experiment that was not interrupted."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RGAT_BACKEND", "torch")
+        patch.setattr(extended, "STEP", 3)
+        patch.setattr(extended, "MOST_PRUNED", 2)
+        patch.setattr(extended, "EXTENDED", {"node": SPACE, "graph": SPACE})
+        protocol = open_protocol(ASKED, tmp_path_factory.mktemp("extended"))
+        written = []
+        while units := next_units(protocol, protocol.records()):
+            written.append(units)
+            run_units(protocol, units)
+    return protocol, protocol.records(), written
+
+
+def run_units(protocol, units):
+    for record in train_units(units, protocol.folded):
+        write_record(protocol.folder, record)
+
+
+def test_the_stages_follow_one_another(finished):
+    protocol, records, stages = finished
+    assert protocol.folder.name == "institute-extended"
+    assert {record["status"] for record in records} == {"done"}
+    shown = [[(u["kind"], u["model"], u.get("trial"), u.get("rung")) for u in units] for units in stages]
+    assert shown[0] == [("trial", PRUNING, number, None) for number in range(3)]
+    assert shown[1] == [("trial", SELECTED, number, 0) for number in range(3)]
+    kinds = [{kind for kind, *_ in stage} for stage in shown]
+    assert kinds[-2:] == [{"declaration"}, {"run"}]
+    rungs = [rung for stage in shown[2:-2] for *_, rung in stage]
+    assert sorted(rungs) == [0, 0, 1]
+    assert {record["setting"] for record in records} == {"extended"}
+    assert {record["model"] for record in records} == {PRUNING, SELECTED, ENSEMBLE}
+
+
+def test_a_trial_sees_no_test_data_and_keeps_what_it_predicts_for_held_out_nodes(finished):
+    protocol, records, _ = finished
+    trials = [record for record in records if record["kind"] == "trial" and record["model"] == SELECTED]
+    assert len(trials) == 6
+    for trial in trials:
+        assert not {"scores", "outputs"} & trial.keys()
+        for fold in trial["folds"]:
+            train, valid = protocol.folded.fold_ids(fold["fold"])
+            assert not {*train.tolist(), *valid.tolist()} & {*protocol.folded.data.test.tolist()}
+            logits = torch.from_numpy(unpack_array(fold["outputs"]))
+            hits = logits.argmax(1) == protocol.folded.data.labels[valid]
+            assert float(hits.double().mean()) == pytest.approx(fold["valid_metric"])
+
+
+def test_final_runs_carry_the_digest_of_the_declaration(finished):
+    _, records, _ = finished
+    (declaration,) = [record for record in records if record["kind"] == "declaration"]
+    trials = [record for record in records if record["kind"] == "trial" and record["model"] == SELECTED]
+    declared = declaration["declared"]
+    assert declaration["sha256"] == digest(declared)
+    assert declared["trials_sha256"] == digest_trials(trials[::-1])
+    best = [trial for trial in merge(trials) if trial["rung"] == 1]
+    assert [declared["selected"]["trial"]] == [trial["trial"] for trial in best]
+    assert (declared["trials"], declared["by_rung"]) == (5, [5, 1])
+    runs = [record for record in records if record["kind"] == "run"]
+    assert [(run["model"], run["seed"]) for run in runs] == [(ENSEMBLE, 0), (ENSEMBLE, 1), (SELECTED, 0), (SELECTED, 1)]
+    assert {run["declaration"] for run in runs} == {declaration["sha256"]}
+    assert all("over 5 folds without test data" in run["selected_on"] for run in runs)
+
+
+def test_an_ensemble_is_the_weighted_mean_of_its_members(finished):
+    protocol, records, _ = finished
+    unit = next(record for record in records if record["model"] == ENSEMBLE)
+    assert sum(member["weight"] for member in unit["members"]) == pytest.approx(1)
+    means = 0.0
+    for number, member in enumerate(unit["members"]):
+        alone = {"kind": "run", "model": SELECTED, "config": member["config"], "split": None}
+        seeds = [seed + 1000 * number for seed in unit["stack"]]
+        stack = [alone | {"seed": seed, "stack": seeds} for seed in seeds]
+        run = next(train_units(stack, protocol.folded))
+        logits = torch.from_numpy(unpack_array(run["outputs"]["test"])).double()
+        means = means + member["weight"] * logits.softmax(-1)
+    ours = torch.from_numpy(unpack_array(unit["outputs"]["test"])).double().exp()
+    assert torch.allclose(ours, means, atol=2e-3)
+    labels = protocol.folded.data.labels[protocol.folded.data.test]
+    assert unit["scores"]["test"] == pytest.approx(float((ours.argmax(1) == labels).double().mean()), abs=0.02)
+
+
+def test_a_search_goes_on_after_any_interruption(finished, tmp_path):
+    """Every second record is lost each time."""
+    _, records, _ = finished
+    again = open_protocol(ASKED, tmp_path)
+    for _ in range(40):
+        units = next_units(again, again.records())
+        if not units:
+            break
+        run_units(again, units[::2])
+    assert untimed(again.records()) == untimed(records)
+
+
+def test_another_machine_goes_on_to_the_end(finished, tmp_path):
+    _, records, _ = finished
+    here = open_protocol(ASKED, tmp_path)
+    assert prepared.write_prepared(here) == 3
+    assert prepared.run_prepared(here.folder) == 3
+    prepared.write_prepared(here)
+    prepared.main([str(here.folder), "--all"])
+    assert untimed(record | {"workers": None} for record in here.records()) == untimed(
+        record | {"workers": None} for record in records
+    )
+    assert {record["workers"] for record in here.records() if record["kind"] == "run"} == {1}
+
+
+def test_a_changed_declaration_is_refused(finished, tmp_path):
+    protocol, _, _ = finished
+    copied = dataclasses.replace(protocol, folder=tmp_path / "copy")
+    shutil.copytree(protocol.folder, copied.folder)
+    for path in copied.folder.glob("records/*/run-*.json"):
+        path.unlink()
+    (path,) = copied.folder.glob("records/*/declaration.json")
+    record = json.loads(path.read_text())
+    record["declared"]["selected"]["trial"] += 1
+    path.write_text(json.dumps(record))
+    with pytest.raises(ValueError, match="must be as it was written"):
+        next_units(copied, copied.records())
+
+
+def test_a_search_alone_declares_nothing(finished):
+    protocol, records, _ = finished
+    trials = [record for record in records if record["kind"] == "trial"]
+    assert next_units(protocol, trials, search_only=True) == []
+    (unit,) = next_units(protocol, trials)
+    assert unit["kind"] == "declaration"
+    lines = describe_search(trials)
+    assert lines[0].startswith("tried 5 configurations; 5, 1 reached rungs 0 to 1; 0 failed")
+    assert "on 5 validation folds; no test data were used" in lines[-1]
+
+
+def test_minutes_end_the_search_and_earlier_calls_count(finished, tmp_path):
+    protocol, records, _ = finished
+    trials = [record for record in records if record["kind"] == "trial" and record["model"] == SELECTED]
+    timed = dataclasses.replace(protocol, request=dataclasses.replace(protocol.request, minutes=1.0))
+    half = [record | {"seconds": 60.0, "workers": 4} for record in trials[:2]]
+    assert minutes_spent(half) == 0.5
+    assert {unit["kind"] for unit in next_units(timed, half)} == {"trial"}
+    whole = [record | {"seconds": 60.0, "workers": 2} for record in trials[:2]]
+    assert [unit["kind"] for unit in next_units(timed, whole)] == ["declaration"]
+    with pytest.raises(ValueError, match="at least one trial must finish before the time is over"):
+        next_units(timed, [], minutes=1.0)
+    pruning = [unit["model"] for unit in next_units(timed, [], minutes=0.1)]
+    assert {*pruning} == {PRUNING}
+    assert {unit["model"] for unit in next_units(timed, [], minutes=0.3)} == {SELECTED}, "a fifth is over"
+
+
+@pytest.mark.parametrize("executor", ["local", "processes"])
+def test_an_executor_stops_in_time(finished, executor):
+    protocol, _, _ = finished
+    config = {"layer": "rgcn", "hidden_channels": 4, "max_epochs": 10**7, "patience": 10**7}
+    unit = protocol.unit("trial", SELECTED, config, trial=0, rung=0, folds=[0])
+    with open_executor(executor, protocol.folded, 1 if executor == "processes" else None) as execute:
+        assert list(execute([unit], time.monotonic() + 1)) == []
+        declaration = protocol.unit("declaration", SELECTED, {})
+        assert [record["kind"] for record in execute([declaration])] == ["declaration"]
+
+
+def test_a_timed_search_of_no_time_writes_nothing(tmp_path):
+    protocol = open_protocol(ASKED | {"minutes": 1e-6, "trials": None}, tmp_path)
+    assert run_protocol(protocol, search_only=True) == []
+    assert read_experiment(protocol.folder).records == []
+
+
+def made_up(number, outputs, folds, metric=0.5):
+    made = [{"fold": fold, "outputs": pack_array(each)} for fold, each in zip(folds, outputs, strict=True)]
+    return {"trial": number, "folds": made, "objective": metric}
+
+
+def test_members_are_chosen_by_their_mean_on_held_out_examples(finished):
+    """Two members that are wrong about different nodes complete each other; one that is always wrong is left out."""
+    folded = finished[0].folded
+    labels = folded.data.labels[folded.fold_ids(0)[1]].numpy()
+    right, wrong = np.eye(4)[labels], np.eye(4)[(labels + 1) % 4]
+    first_half = np.arange(len(labels))[:, None] % 2 == 0
+    logs = [
+        np.log(np.where(first_half, 0.8 * right + 0.05, 0.4 * right + 0.45 * wrong + 0.01)),
+        np.log(np.where(~first_half, 0.8 * right + 0.05, 0.4 * right + 0.45 * wrong + 0.01)),
+        np.log(0.9 * wrong + 0.02),
+    ]
+    trials = [made_up(number, [each], [0]) for number, each in enumerate(logs)]
+    members, score = choose_members(folded, trials)
+    assert score == 1.0
+    assert {trial["trial"] for trial in members} == {0, 1}
+    assert len(members) == 5
+
+
+def test_ensembles_of_graphs_are_scored_by_mean_roc_auc():
+    folded = fold_data(load("molecules"))
+    labels = folded.data.labels[folded.fold_ids(0)[1]].clamp(min=0).numpy()
+    good, bad = (np.log(0.05 + 0.9 * np.eye(2)[each]) for each in (labels, 1 - labels))
+    members, score = choose_members(folded, [made_up(0, [bad], [0]), made_up(1, [good], [0])])
+    assert [trial["trial"] for trial in members] == [1] * 5
+    assert score == 1.0
+
+
+@pytest.mark.parametrize("name", ["institute", "molecules"])
+def test_every_draw_from_the_space_is_a_model(name, monkeypatch):
+    monkeypatch.setattr(extended, "EXTENDED", EXTENDED)
+    data = load(name)
+    if name == "institute":
+        vocabulary = {"types": ["a"], "degrees": ["p"], "numbers": {}}
+        x = torch.randn(data.graph.num_nodes, 7)
+        data = dataclasses.replace(data, x=x, provenance=data.provenance | {"vocabulary": vocabulary})
+    space, task = extended.whole_space(data), task_of(data)
+    drawn = propose_step(space, 0, 0, [], 60)
+    for options in drawn:
+        config = without_inputs(to_config(options, task) | {"max_epochs": 1, "patience": 1})
+        build_model(select_inputs(data, options), **split_config(config)[0])
+    for option, prior in space.items():
+        if isinstance(prior, OneOf):
+            assert {options[option] for options in drawn if option in options} == {*prior.values}, option
+
+
+def test_relations_are_ranked_by_what_their_removal_gains():
+    def removed(number, names, objective, status="done"):
+        return {
+            "trial": number, "status": status, "objective": objective, "tie_breaker": 1.0,
+            "config": {"pruned_relations": names},
+        }  # fmt: skip
+
+    records = [removed(0, [], 0.5), removed(1, ["a"], 0.7), removed(2, ["b"], 0.4), removed(3, ["c"], 0.9)]
+    assert ranked_relations(records) == ["c", "a"]
+    assert ranked_relations(records[1:]) == []
+    assert ranked_relations([*records, removed(4, ["d"], None, "failed")]) == ["c", "a"]
+
+
+def test_the_selected_model_is_run_without_literals_beside_it():
+    config = {"features": "types,literals", "identity": False, "heads": 2}
+    assert without_literals(config) == {"features": "types", "identity": False, "heads": 2}
+    assert without_literals({"features": "literals", "identity": True}) == {"features": "none"}
+    assert without_literals({"features": "types"}) is None
+    assert without_literals({}) is None
+    assert WITHOUT_LITERALS in EXTENDED_MODELS
+
+
+def test_names_of_rungs_and_declarations_differ():
+    trial = {"kind": "trial", "model": SELECTED, "setting": "extended", "trial": 7}
+    names = [record_name(trial | {"rung": rung}) for rung in range(3)]
+    assert names[0] == record_name(trial)
+    assert len({*names, record_name(trial | {"kind": "declaration"})}) == 4
+
+
+def test_further_draws_of_folds_are_other_folds(finished):
+    folded = finished[0].folded
+    pool = {*folded.splits[None][0].tolist()}
+    for first in (0, 5, 10):
+        parts = [{*folded.fold_ids(first + fold)[1].tolist()} for fold in range(5)]
+        assert set().union(*parts) == pool
+        assert sum(map(len, parts)) == len(pool)
+    assert not torch.equal(folded.fold_ids(0)[1], folded.fold_ids(5)[1])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"space": "wide"}, "`space` must be"),
+        ({"space": "extended", "models": ["RGCN"]}, "`models` must be left out"),
+        ({"space": "extended", "setting": "x", "fixed": {"heads": 1}}, "`setting` must be left out"),
+        ({"space": "paper", "minutes": 1}, "`minutes` must be left out"),
+        ({"minutes": 0}, "`minutes` must be a number above 0"),
+        ({"setting": "extended"}, "give `space`"),
+        ({"space": "extended", "folds": 16}, "`folds` must be at most 15"),
+    ],
+)
+def test_a_request_that_does_not_fit_is_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        make_request("node", {"data": "institute"} | given)
+
+
+def test_minutes_ask_for_the_extended_space():
+    request = make_request("graph", {"data": "molecules", "minutes": 3})
+    assert (request.space, request.setting, request.budget, request.folds) == ("extended", "extended", "custom", 4)
+    assert request.trials > 10_000
+    assert "space" not in make_request("graph", {"data": "molecules"}).description()

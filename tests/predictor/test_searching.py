@@ -1,0 +1,109 @@
+"""A search within minutes: what it tries, when it ends, and what it selects."""
+
+import pytest
+
+import rgat
+from rgat.data import load
+from rgat.predictor import searching
+from rgat.predictor.searching import OutOfTimeError, TimedSearch, check_minutes, searched_space
+from rgat.training.configuration import configure
+from rgat.training.run import Epoch
+
+
+class Clock:
+    """Time that passes only in trainings, a second for each fold."""
+
+    def __init__(self, monkeypatch, metric):
+        self.now, self.metric, self.calls = 100.0, metric, []
+        monkeypatch.setattr(searching.time, "monotonic", lambda: self.now)
+
+    def cross_validate(self, config, step, folds, until):
+        for _ in folds:
+            self.now += 1.0
+            if until is not None and self.now >= until:
+                raise OutOfTimeError
+        self.calls.append((config, list(folds)))
+        return [Epoch(1, 0.0, 1.0, self.metric(config)) for _ in folds]
+
+
+def run(clock, minutes=2.0, given=None, num_folds=5, share=0.4, task="node"):
+    given = given or {}
+    search = TimedSearch(task, configure(task, given), given, num_folds, 0, share)
+    return search, search.run(clock.cross_validate, minutes, clock.now)
+
+
+def test_it_ends_in_time_for_what_follows(monkeypatch):
+    clock = Clock(monkeypatch, lambda config: 0.5)
+    search, _ = run(clock)
+    # Five folds take five seconds, and models of 0.4 times as many folds follow.
+    reserve = searching.FINAL_MARGIN * 0.4 * 5
+    assert 100 + 120 - reserve <= clock.now <= 100 + 120 - reserve + 1
+    assert len(clock.calls) > 20
+    assert search.records[0]["config"] == search.config
+
+
+def test_the_first_configuration_is_the_given_one_and_wins_ties(monkeypatch):
+    clock = Clock(monkeypatch, lambda config: 0.5)
+    search, (config, sentence) = run(clock)
+    assert config == search.config == clock.calls[0][0]
+    assert [folds for _, folds in clock.calls[:3]] == [[0, 1], [2, 3, 4], [0, 1]]
+    assert "number 1 was selected by its accuracy there, 0.5000" in sentence
+    assert "on 5 folds of the training part" in sentence
+
+
+def test_the_best_on_all_folds_is_selected(monkeypatch):
+    clock = Clock(monkeypatch, lambda config: min(1.0, config["hidden_channels"] / 100))
+    _, (config, _) = run(clock)
+    complete = [tried for tried, folds in clock.calls if folds == [2, 3, 4]]
+    assert config["hidden_channels"] == max(tried["hidden_channels"] for tried in complete) > 16
+
+
+def test_diverged_configurations_are_left_out(monkeypatch):
+    def metric(config):
+        if config["model"] != "RGCN":
+            raise ValueError("diverged")
+        return 0.5
+
+    clock = Clock(monkeypatch, metric)
+    _, (config, sentence) = run(clock)
+    assert config["model"] == "RGCN"
+    assert "heads" not in config
+    assert "(0 diverged)" not in sentence
+
+
+def test_a_validation_part_is_the_only_fold(monkeypatch):
+    clock = Clock(monkeypatch, lambda config: 0.5)
+    search, (_, sentence) = run(clock, num_folds=1, task="graph")
+    assert search.rungs == [[0]]
+    assert "on the validation part" in sentence
+
+
+def test_given_options_are_not_searched(monkeypatch):
+    given = {"hidden_channels": 12, "heads": 2}
+    assert not {"hidden_channels", "heads"} & searched_space("node", given).keys()
+    assert "RGCN" not in searched_space("node", given)["model"].values
+    assert not {"model", "heads", "attention_l2"} & searched_space("node", {"model": "RGCN"}).keys()
+    assert "num_layers" not in searched_space("node", {"fanouts": [5, 5]})
+    clock = Clock(monkeypatch, lambda config: 0.5)
+    run(clock, given=given)
+    assert {(config["hidden_channels"], config["heads"]) for config, _ in clock.calls} == {(12, 2)}
+
+
+@pytest.mark.parametrize(
+    ("minutes", "search", "message"),
+    [(0, 0, "above 0"), (float("inf"), 0, "above 0"), (True, 0, "above 0"), (1, 5, "`search` must be left out")],
+)
+def test_minutes_that_do_not_fit_are_refused(minutes, search, message):
+    with pytest.raises(ValueError, match=message):
+        check_minutes(minutes, search)
+
+
+def test_fit_reports_the_search():
+    data = load("institute")
+    steps = set()
+    predictor = rgat.fit(
+        data, minutes=0.01, comparison=False, max_epochs=2, progress=lambda step: steps.add(step.stage)
+    )
+    assert predictor.report["searched"].startswith("search: ")
+    assert {"search", "training"} <= steps
+    assert "searched" not in rgat.fit(data, comparison=False, max_epochs=2).report
