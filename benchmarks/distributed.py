@@ -93,14 +93,19 @@ def status(field):
     return int(line.split()[1]) * 1024
 
 
+def build(data, way, **more):
+    _, options, settings = WAYS[way]
+    return build_model(data, 1, settings.get("shard_embeddings", False), **options, **more)
+
+
 def work(way, device, folder):
     torch.set_num_threads(1)
-    with_features, options, settings = WAYS[way]
+    with_features, _, settings = WAYS[way]
     with joined_processes(torch.device(device)) as device:
         small, reach = made_up(with_features, 2000, NODES), NEAR if "near" in way else NODES
-        fit(build_model(small, 1, **options).to(device), small, Settings(max_epochs=1, **settings))  # loads libraries
+        fit(build(small, way).to(device), small, Settings(max_epochs=1, **settings))  # loads libraries
         counter, data = Counter(), made_up(with_features, EDGES, reach)
-        model = build_model(data, 1, hidden_channels=64, **options).to(device)
+        model = build(data, way, hidden_channels=64).to(device)
         before, points = memory(device), []
         forget_peak(device)
 

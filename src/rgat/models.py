@@ -1,4 +1,10 @@
-"""The two models of the paper (sections 2.2 and 2.3), with either family of layers, and stacks of them."""
+"""The two models of the paper (sections 2.2 and 2.3), with either family of layers, and stacks of them.
+
+Examples:
+    >>> from rgat.models import NodeClassifier
+    >>> NodeClassifier(8, num_classes=4, num_relations=2).num_layers
+    2
+"""
 
 from __future__ import annotations
 
@@ -14,7 +20,7 @@ from rgat.nn import FeatureRows, GraphGather, RGATConv, RGCNConv
 from rgat.nn.normalisation import normalise
 from rgat.nn.stacked import SHARED, Stack, dropout_rates
 
-__all__ = ["RGCN_OPTIONS", "GraphClassifier", "Graphs", "Model", "NodeClassifier", "Stack", "difference", "stack"]
+__all__ = ["GraphClassifier", "NodeClassifier", "Stack", "stack"]
 
 LAYERS = ("rgat", "rgcn")
 Graphs = RelationalGraph | Sequence[RelationalGraph]  # of all layers, or one for each
@@ -83,16 +89,17 @@ def node_embedding(num_nodes: int, channels: int) -> nn.Embedding:
 class NodeClassifier(nn.Module):
     r"""Relational layers that classify nodes; by default two (figure 3a).
 
-    .. math::
-        H^{(1)} = \mathrm{ReLU}(\mathrm{RGAT}_{\text{concat}}(X)), \qquad
-        \text{logits} = \mathrm{RGAT}_{\text{mean}}(H^{(1)}) \in \mathbb{R}^{N \times \text{classes}}.
+    $$
+    H^{(1)} = \mathrm{ReLU}(\mathrm{RGAT}_{\text{concat}}(X)), \qquad
+    \text{logits} = \mathrm{RGAT}_{\text{mean}}(H^{(1)}) \in \mathbb{R}^{N \times \text{classes}}.
+    $$
 
     All layers have ``heads`` heads. All but the last have ``hidden_channels / heads`` units per head, so that the total
     stays what was asked; the last has one unit per class and head. Normalisation, if on, stands before each ReLU.
 
-    With residual connections the output of a hidden layer is :math:`H^{(l)} = \mathrm{ReLU}(\dots) + H^{(l-1)}`. With
-    jumping knowledge :math:`\text{logits} = \mathrm{RGAT}_{\text{mean}}(H^{(L-1)}) + \sum_{l < L} H^{(l)} J^{(l)}`,
-    where :math:`J^{(l)}` are learned matrices: the logits see the outputs of all :math:`L` layers.
+    With residual connections the output of a hidden layer is $H^{(l)} = \mathrm{ReLU}(\dots) + H^{(l-1)}$. With
+    jumping knowledge $\text{logits} = \mathrm{RGAT}_{\text{mean}}(H^{(L-1)}) + \sum_{l < L} H^{(l)} J^{(l)}$,
+    where $J^{(l)}$ are learned matrices: the logits see the outputs of all $L$ layers.
 
     Args:
         in_channels: number of node features; for featureless input the number of nodes.
@@ -115,6 +122,13 @@ class NodeClassifier(nn.Module):
         layer_norm: normalise the outputs of each node, by layer normalisation, in each layer but the last.
         jumping_knowledge: add a learned linear map of each layer's output to the logits.
         **options: further options of all layers, such as ``scope``, ``score`` or ``feature_dropout``.
+
+    Examples:
+        >>> import rgat
+        >>> data = rgat.data.load("institute")
+        >>> model = rgat.models.NodeClassifier(data.in_channels, 4, data.graph.num_relations, graph=data.graph)
+        >>> model(data.x, data.graph).shape[1]
+        4
     """
 
     residual: bool = False
@@ -275,10 +289,11 @@ class NodeClassifier(nn.Module):
 class GraphClassifier(nn.Module):
     r"""Two relational layers, a gather and two dense layers that classify whole graphs for several tasks (figure 3b).
 
-    .. math::
-        H^{(l)} = \mathrm{ReLU}(\mathrm{RGAT}_{\text{concat}}(H^{(l-1)})), \quad l = 1, 2, \qquad
-        z = \tanh(\mathrm{GraphGather}(H^{(2)})), \qquad
-        \text{logits} = \mathrm{Dense}(\mathrm{ReLU}(\mathrm{Dense}(z))).
+    $$
+    H^{(l)} = \mathrm{ReLU}(\mathrm{RGAT}_{\text{concat}}(H^{(l-1)})), \quad l = 1, 2, \qquad
+    z = \tanh(\mathrm{GraphGather}(H^{(2)})), \qquad
+    \text{logits} = \mathrm{Dense}(\mathrm{ReLU}(\mathrm{Dense}(z))).
+    $$
 
     Both relational layers have ``heads`` heads of ``hidden_channels / heads`` units. Batch normalisation, if on, stands
     before the ReLU of each relational layer.
@@ -294,6 +309,13 @@ class GraphClassifier(nn.Module):
         heads: number of heads of both relational layers.
         batch_norm: normalise the output of both relational layers.
         **options: further options of both relational layers, such as ``scope``, ``score`` or ``edge_dim``.
+
+    Examples:
+        >>> import rgat
+        >>> data = rgat.data.load("molecules")
+        >>> model = rgat.models.GraphClassifier(data.in_channels, len(data.tasks), data.graphs.num_relations)
+        >>> model(*data.graphs.batch(data.test[:5])).shape
+        torch.Size([5, 6, 2])
     """
 
     def __init__(
@@ -351,6 +373,13 @@ def stack(models: Sequence[Model]) -> Stack:
     """Put models of one architecture together: many seeds, folds or dropout rates as one computation.
 
     Members may differ in their parameters, dropout seeds and dropout rates, in nothing else. The stack has copies.
+
+    Examples:
+        >>> import rgat
+        >>> data = rgat.data.load("institute")
+        >>> models = [rgat.training.build_model(data, seed) for seed in range(3)]
+        >>> rgat.models.stack(models)(data.x, data.graph).shape[0]
+        3
     """
     if len(models) == 0:
         raise ValueError("`stack` needs at least one model, got an empty list")

@@ -1,4 +1,7 @@
 import gc
+import subprocess
+import sys
+import textwrap
 import threading
 
 import pytest
@@ -152,3 +155,30 @@ def test_batches_of_a_side_stream_are_those_made_on_demand():
 
 def _sampling(options):
     return {name: options[name] for name in ("fanouts", "seed")}
+
+
+LEAVE = """
+    import torch
+    from rgat.graph import RelationalGraph
+    from rgat.sampling import NeighborLoader
+
+    torch.set_num_threads(1)
+    edges = torch.randint(3000, (2, 60_000))
+    graph = RelationalGraph(edges, torch.zeros(60_000, dtype=torch.int64), num_nodes=3000, num_relations=1)
+
+    def train():
+        batches = iter(NeighborLoader(graph, torch.arange(3000), fanouts=[5, 5], batch_size=8, prefetch=1000))
+        next(batches)  # others are sampled meanwhile
+        raise ValueError("left with an error, whose traceback keeps the batches")
+
+    train()
+"""
+
+
+def test_a_process_that_ends_while_batches_are_sampled_is_not_aborted():
+    for _ in range(3):  # without the loader's care, two of three aborted
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(LEAVE)], capture_output=True, text=True, timeout=240
+        )
+        assert done.returncode == 1, done.stderr
+        assert "left with an error" in done.stderr

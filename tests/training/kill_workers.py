@@ -40,16 +40,14 @@ def work(folder):
 
         def started(epoch):
             if rank == 0:
-                (folder / "epoch").write_text(f"{os.getpid()} {epoch.epoch}")
+                (folder / "next").write_text(f"{os.getpid()} {epoch.epoch}")
+                (folder / "next").rename(folder / "epoch")  # never read half written
 
         result = fit(model, data, settings, 4, started, checkpoint=folder / "checkpoint", checkpoint_seconds=0)
         if rank == 0:
             state = {name: tensor.tolist() for name, tensor in model.state_dict().items()}
             curve = [dataclasses.astuple(epoch) for epoch in result.curve]
             (folder / "result.json").write_text(json.dumps([curve, result.scores, state]))
-
-
-SPARE = 2  # restarts for aborts of PyTorch's own threads, which a loaded machine has shown now and then
 
 
 def start(folder, count, restarts):
@@ -99,12 +97,12 @@ def main():
         return
     generator, count = random.Random(options.seed), options.processes
     with tempfile.TemporaryDirectory() as name:
-        expected = finish(start(Path(name, "undisturbed"), count, SPARE), Path(name, "undisturbed"))
+        expected = finish(start(Path(name, "undisturbed"), count, 0), Path(name, "undisturbed"))
         kills = jobs = 0
         while kills < options.kills:
             jobs += 1
             folder = Path(name, f"disturbed-{jobs}")
-            job = start(folder, count, options.kills + SPARE)
+            job = start(folder, count, options.kills)
             while kills < options.kills and (epoch := kill_one(job, folder, count, generator)) is not None:
                 kills += 1
                 print(f"kill {kills}: after epoch {epoch} of {EPOCHS}", flush=True)

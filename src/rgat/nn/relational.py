@@ -25,6 +25,12 @@ class FeatureRows(NamedTuple):
     """The features of a batch as rows of a table, which a layer reads where they are instead of from a copy.
 
     A layer gathers them first if it must: if the table needs a gradient, is on another device or of another dtype.
+
+    Examples:
+        >>> import torch
+        >>> from rgat.nn import FeatureRows
+        >>> FeatureRows(torch.randn(1000, 8), rows=torch.tensor([17, 900])).gathered().shape
+        torch.Size([2, 8])
     """
 
     table: Tensor  # [N, F], of all nodes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import queue
 import threading
 from collections.abc import Iterator, Sequence
@@ -33,6 +34,13 @@ class NeighborLoader:
         prefetch: the number of batches that a background thread keeps ready; 0 samples when a batch is asked for.
         share: ``(k, K)`` takes the k-th of K contiguous shares of every batch, counted from 0, which may be empty. The
             K shares together are the batch, whatever K is.
+
+    Examples:
+        >>> import rgat
+        >>> data = rgat.data.load("institute")
+        >>> loader = rgat.sampling.NeighborLoader(data.graph, data.train, fanouts=[10, 5], batch_size=50)
+        >>> sum(batch.num_seeds for batch in loader) == len(data.train)
+        True
     """
 
     def __init__(
@@ -102,6 +110,14 @@ class NeighborLoader:
                 put(error)
 
         thread = threading.Thread(target=work, name="rgat-sampling", daemon=True)
+
+        def end() -> None:
+            is_over.set()
+            thread.join()
+
+        # A thread that returns from compiled code while Python ends would abort the process. An error's traceback can
+        # keep this generator, and so the thread, alive until then.
+        atexit.register(end)
         thread.start()
         try:
             while (item := ready.get()) is not None:
@@ -112,7 +128,7 @@ class NeighborLoader:
                     batch.use_after(is_made)
                 yield batch
         finally:
-            is_over.set()
-            thread.join()
+            end()
+            atexit.unregister(end)
             if stream is not None:  # memory that batches left behind use may be given away
                 torch.cuda.current_stream(device).wait_stream(stream)

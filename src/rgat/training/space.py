@@ -1,6 +1,6 @@
 """The search space `extended`: all models at once, deeper networks, and options that the paper does not have.
 
-A trial draws ``options``; :func:`to_config` turns them into the flat configuration of a model and its training.
+A trial draws ``options``; `to_config` turns them into the flat configuration of a model and its training.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rgat.checks import check_word
 from rgat.data.files import NewFolder
 from rgat.data.rdf.blank_nodes import name_blank_nodes
-from rgat.data.rdf.features import FEATURES
+from rgat.data.rdf.features import AUTO, FEATURES
 from rgat.data.rdf.labels import FilePath, Label, LabelSource, match_labels, read_label_tables, take_labels
 from rgat.data.rdf.reader import Triples, TripleStream, dropped_predicates, sort_triples
 from rgat.data.store.features import SortedTriples, feature_rows, learn_vocabulary
@@ -29,7 +29,7 @@ _BYTES_PER_EDGE = 8 + 4 + 12  # its sort key, its source, and its group if it is
 
 @dataclass(frozen=True)
 class _Options:
-    """How triples become a graph; the fields are arguments of :func:`convert`."""
+    """How triples become a graph; the fields are arguments of `convert`."""
 
     inverses: bool
     self_loops: bool
@@ -62,9 +62,9 @@ def convert(
     progress: Progress = False,
     **labelling: Any,
 ) -> StoredGraph:
-    """Write a knowledge graph as a store, and open it.
+    r"""Write a knowledge graph as a store, and open it.
 
-    Nodes, relations, features and labels are those of :func:`rgat.data.from_rdf` with the same arguments. The files are
+    Nodes, relations, features and labels are those of `rgat.data.from_rdf` with the same arguments. The files are
     read once; their triples are kept in a temporary folder beside the store. Besides ``memory``, the conversion holds
     the names of the nodes, some arrays with an element per node, and the triples with a blank node, whose names depend
     on one another.
@@ -77,14 +77,23 @@ def convert(
         inverses: add an inverse of every relation.
         self_loops: add a relation from every node to itself.
         literals: "nodes", "dropped", or "features" of their subjects.
-        features: node features "types", "degrees" and "literals".
+        features: node features "types", "degrees" and "literals"; "auto" makes none, and leaves the choice to a fit.
         blank_nodes: "kept" or "dropped".
         drop_predicates: IRIs whose triples are left out.
         memory: bytes for sorting triples.
-        progress: show the progress, or a function to call with each :class:`rgat.progress.Step`.
-        **labelling: other labels, columns and ``skip_unknown``, as arguments of :func:`rgat.data.from_rdf`. Labels
+        progress: show the progress, or a function to call with each `rgat.progress.Step`.
+        **labelling: other labels, columns and ``skip_unknown``, as arguments of `rgat.data.from_rdf`. Labels
             without a part are split when they are used.
+
+    Examples:
+        >>> import rgat
+        >>> triple = "<http://x.example/a> <http://x.example/cites> <http://x.example/b> .\n"
+        >>> with open("dump.nt", "w") as file:
+        ...     _ = file.write(triple)
+        >>> rgat.data.convert("dump.nt", "store", inverses=False, self_loops=False).relation_names
+        ('<http://x.example/cites>',)
     """
+    features = () if features == AUTO else features  # chosen when the store is used
     source = LabelSource(labels, **labelling)
     if "shares" in labelling or "seed" in labelling:
         raise ValueError("`shares` and `seed` must be given where the labels are used, such as to `from_rdf(STORE)`")
@@ -204,7 +213,7 @@ class _Conversion:
         writer.set_labels(matched.nodes.numpy(), matched.classes.numpy(), matched.class_names, matched.parts.numpy())
 
     def _name_blank_nodes(self, selection: Selection, is_blank: Mask) -> None:
-        """Give blank nodes the names that depend on their neighbourhoods, as in :func:`rgat.data.from_rdf`."""
+        """Give blank nodes the names that depend on their neighbourhoods, as in `rgat.data.from_rdf`."""
         edges = selection.collect(lambda rows: is_blank[rows[:, 0]] | is_blank[rows[:, 2]])
         near = is_blank.copy()
         near[edges[:, [0, 2]]] = True
