@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import json
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,27 +25,24 @@ from torch import Tensor
 from rgat.checks import check_count, check_seed
 from rgat.data import GraphData, NodeData
 from rgat.data import load as load_data
-from rgat.data.files import read_whole, write_atomically
 from rgat.memory import free_memory
 from rgat.models import Model
 from rgat.nn import RGCNConv
 from rgat.predictor.choice import FIRST, candidates, choose, config_of, configure_for, number_of, with_input
 from rgat.predictor.contributions import contributions
-from rgat.predictor.fold_results import FoldResults
 from rgat.predictor.ensemble import Calibration, Ensemble, calibrate_graphs, calibrate_nodes
 from rgat.predictor.evaluation import Rival, compare, evaluate, keep_best, nan_to_none, where_validated
+from rgat.predictor.fold_results import FoldResults
 from rgat.predictor.inspection import check
 from rgat.predictor.predictor import NodePredictor, Predictor, make_predictor
 from rgat.predictor.searching import OutOfTimeError, TimedSearch, check_minutes, search_trials
 from rgat.predictor.validation import make_folds, with_validation
 from rgat.progress import Progress, Show, Stages, Step, shown
-from rgat.training import has_checkpoint, load_checkpoint, save_checkpoint
-from rgat.training.checkpoint import digest, digest_data, remove_checkpoint
+from rgat.training.checkpoint import digest
 from rgat.training.configuration import (
     Config,
     Settings,
     build_model,
-    configure,
     split_config,
     task_of,
 )
@@ -54,7 +50,7 @@ from rgat.training.distributed import processes
 from rgat.training.loop import Data
 from rgat.training.loss import balanced_class_weights
 from rgat.training.many import Job, bytes_needed, fit_many, members_that_fit
-from rgat.training.run import Epoch, Result, curve_from_json, curve_to_json
+from rgat.training.run import Epoch, Result
 from rgat.training.task import graph_logits, node_logits
 
 CHOICE, SEARCH, CROSS_VALIDATION = "choice", "search", "cross-validation"  # stages

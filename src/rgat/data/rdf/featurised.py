@@ -21,6 +21,7 @@ from rgat.data.rdf.reader import Triples, sort_triples, split_literal
 MOST_VALUES = 1 << 18  # literals that are kept beside the features, so that explanations can name them
 MOST_CHARACTERS = 80  # of each
 
+
 def is_open(data: NodeData) -> bool:
     """Whether a fit is to choose between one-hot input and features, which are not made yet."""
     return data.provenance.get("features") == AUTO
