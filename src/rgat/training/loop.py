@@ -381,8 +381,8 @@ class _Checkpoints:
 
     def write(self, is_last: bool) -> None:
         """Write a checkpoint if it is due, or the last one."""
-        is_first, is_sharded = processes().rank == 0, self.training.sharded is not None
-        is_due = is_last or time.monotonic() - self.written >= self.seconds
+        began, is_first, is_sharded = time.monotonic(), processes().rank == 0, self.training.sharded is not None
+        is_due = is_last or began - self.written >= self.seconds
         if is_sharded:  # all processes give their rows
             is_due = processes().as_first(is_due, self.training.device)
         if not is_due or not (is_first or is_sharded):
@@ -395,7 +395,6 @@ class _Checkpoints:
             "best_value": list(run.best_value) if run.best_epoch else None,
             "curve": curve_to_json(run.curve),
         }
-        began = time.monotonic()
         save_checkpoint(self.folder, self.training.tensors(), record)
         self.written = time.monotonic()
         self.seconds = self.seconds and max(self.seconds, 20 * (self.written - began))  # 5 % of the time at most
