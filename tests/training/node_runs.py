@@ -48,7 +48,7 @@ CASES = {
     "sampled average": (
         False,
         BOTH | {"embedding_channels": 4},
-        SAMPLED | {"weight_averaging": True, "label_smoothing": 0.2, "patience": None},
+        SAMPLED | {"weight_averaging": True, "label_smoothing": 0.2},
     ),
     "whole one-hot": (
         False,

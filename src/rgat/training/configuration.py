@@ -22,8 +22,9 @@ import torch
 from rgat.checks import check_count, check_word
 from rgat.data import GraphData, NodeData
 from rgat.data.files import read_whole
-from rgat.models import RGCN_OPTIONS, GraphClassifier, Model, NodeClassifier
+from rgat.models import GraphClassifier, Model, NodeClassifier
 from rgat.nn import RGATConv
+from rgat.nn.families import RGCN_OPTIONS
 from rgat.training.distributed import processes
 from rgat.training.embeddings import ShardedEmbedding
 
