@@ -52,6 +52,13 @@ def distinct_docstrings():
     return found
 
 
+def test_every_package_with_public_names_is_visited():
+    """Backends list what they implement, for the dispatcher; they are not called by name."""
+    paths = [path for path in (SOURCE / "rgat").rglob("*.py") if "\n__all__ = " in path.read_text()]
+    modules = {".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__") for path in paths}
+    assert modules - {"rgat.ops.numba.backend", "rgat.ops.triton.backend"} == set(PACKAGES)
+
+
 def test_every_public_name_has_an_example():
     names = public_names()
     assert len(names) == len(set(names)) > 100

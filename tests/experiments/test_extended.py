@@ -148,7 +148,7 @@ def test_another_machine_goes_on_to_the_end(finished, tmp_path):
     assert untimed(record | {"workers": None} for record in here.records()) == untimed(
         record | {"workers": None} for record in records
     )
-    assert {record["workers"] for record in here.records() if record["kind"] == "run"} == {1}
+    assert {record["workers"] for record in here.records()} == {1}
 
 
 def test_a_changed_declaration_is_refused(finished, tmp_path):
@@ -207,6 +207,12 @@ def test_a_timed_search_of_no_time_writes_nothing(tmp_path):
     protocol = open_protocol(ASKED | {"minutes": 1e-6, "trials": None}, tmp_path)
     assert run_protocol(protocol, search_only=True) == []
     assert read_experiment(protocol.folder).records == []
+
+
+def test_processes_that_train_together_are_not_stopped_in_time(tmp_path):
+    protocol = open_protocol(ASKED | {"minutes": 1}, tmp_path)
+    with pytest.raises(ValueError, match="`processes_per_run` must be 1 with `minutes`"):
+        run_protocol(protocol, executor="ray", processes_per_run=2)
 
 
 def made_up(number, outputs, folds, metric=0.5):

@@ -14,7 +14,7 @@ def files(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def node_data(files):
-    return from_rdf(files[0], files[1], shares=(0.75, 0.0))
+    return from_rdf(files[0], files[1], features=(), shares=(0.75, 0.0))
 
 
 @pytest.fixture(scope="session")

@@ -50,7 +50,11 @@ class GraphOptions:
     ] = None
     features: Annotated[
         str | None,
-        Option(metavar="LIST", help="Node features: types, degrees, literals, or several of them with commas."),
+        Option(
+            metavar="LIST",
+            help="Node features: types, degrees, literals, several with commas; to train also identity (one-hot), "
+            "or auto, the default: the best input by validation.",
+        ),
     ] = None
     skip_unknown: Annotated[bool, Option("--skip-unknown", help="Drop labels of unknown nodes.")] = False
     format: RdfFormat = None

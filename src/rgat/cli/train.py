@@ -57,7 +57,7 @@ class FitOptions:
         float | None, Option(metavar="M", help="Search on validation data, and end after M minutes.")
     ] = None
     ensemble: Annotated[int, Option(min=1, metavar="N", help="Models to train and average.")] = 1
-    comparison: Annotated[bool, Option(help="Also train simpler systems on the same split.")] = True
+    comparison: Annotated[bool, Option(help="Compare inputs, models and simpler systems.")] = True
     seed: Annotated[int, Option(metavar="N", help="Random seed of parameters, dropout, batches and splits.")] = 0
     device: Annotated[
         str | None,
@@ -153,6 +153,8 @@ def train(
         own_data.refuse_batch_size(configuration)  # before files are read
     thresholds = own_data.read_thresholds(molecules.thresholds or ())
     given = asdict(files) | graph.arguments() | asdict(molecules) | {"thresholds": thresholds, "seed": fitting.seed}
+    given["features"], with_identity = own_data.read_features(graph.features, bool(files.rdf))
+    configuration |= {"identity": True} if with_identity else {}
     asked_device = None if fitting.device is None else own_data.read_device(fitting.device)
     with own_data.held_folder(out, resume), joined_processes(asked_device) as device, resumable(out):
         printing.console.quiet = processes().rank > 0  # all processes run the same fit, and one prints
@@ -161,7 +163,9 @@ def train(
         if resume:
             configuration |= own_data.resumed_sampling(out, configuration)
         given["in_memory"] = own_data.loads(files.rdf, configuration, device)
-        fit_stages = stage_names(bool(fitting.search or fitting.minutes), molecules.smiles is None, fitting.comparison)
+        of_nodes, is_searched = molecules.smiles is None, bool(fitting.search or fitting.minutes)
+        has_choice = of_nodes and ("model" not in configuration or given["features"] == "auto")
+        fit_stages = stage_names(is_searched, of_nodes, fitting.comparison, has_choice)
         with show_stages("reading", "estimate", *fit_stages, "saving") as stages:
             stages("reading")
             read = own_data.read(data, progress=stages, **given)
@@ -187,7 +191,7 @@ def _print_estimates(data: NodeData | GraphData, **asked: Any) -> dict[str, Any]
     from rgat.data import NodeData
     from rgat.predictor.estimates import GraphSize, forecast, sampling_for
     from rgat.predictor.files import refuse_batch_size
-    from rgat.predictor.inspection import describe
+    from rgat.predictor.inspection import LITERAL_COLUMNS, describe, literal_rows
 
     sampling: dict[str, Any] = {}
     if isinstance(data, NodeData):
@@ -198,13 +202,19 @@ def _print_estimates(data: NodeData | GraphData, **asked: Any) -> dict[str, Any]
             print_line(reason)
     for line in describe(data):
         print_line(line)
+    if rows := literal_rows(data):
+        print_line("literals:")
+        print_table(LITERAL_COLUMNS, rows, text_columns=2)
     print_line(forecast(data, **asked | sampling))
     return sampling
 
 
 def _print_results(predictor: Predictor) -> None:
-    from rgat.predictor.text import class_tables, comparison_rows, performance
+    from rgat.predictor.text import choice_table, class_tables, comparison_rows, contribution_table, performance
 
+    for title, columns, rows, texts in (*choice_table(predictor), *contribution_table(predictor)):
+        print_line(title)
+        print_table(columns, rows, texts)
     rows, notes = comparison_rows(predictor)
     print_table((f"{predictor.report['metric']}, %", "train", "test"), rows)
     print_class_tables(class_tables(predictor))

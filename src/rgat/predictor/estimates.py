@@ -13,12 +13,14 @@ import torch
 from rgat.baselines.svm import MOST_PRODUCTS
 from rgat.data import NodeData
 from rgat.data.dataset import PARTS
+from rgat.data.rdf.featurised import is_open
 from rgat.memory import free_memory, used_memory
+from rgat.predictor.choice import OF_FEATURES, candidates, configure_for, number_of
 from rgat.predictor.evaluation import without_attention
 from rgat.predictor.inspection import check
 from rgat.predictor.validation import make_folds, with_validation
 from rgat.training.capture import training_on
-from rgat.training.configuration import DEFAULTS, Config, build_model, configure, split_config, task_of
+from rgat.training.configuration import DEFAULTS, Config, build_model, split_config
 from rgat.training.distributed import processes
 from rgat.training.loop import Data, Training, make_task
 from rgat.training.many import Job, members_that_fit
@@ -91,21 +93,27 @@ def forecast(
     check(data)
     if minutes is not None:
         return f"time: {minutes:g} minutes, most of them for a search on validation data"
-    config = configure(task_of(data), options)
+    config = configure_for(data, options)
     data = with_validation(data, config, seed)
     folds = make_folds(data, seed)
     is_compared = comparison and processes().number == 1
     has_rival = is_compared and config["model"] != "RGCN"
+    inputs, variants = candidates(data, options, len(folds), comparison)
+    chosen = number_of(inputs, variants)
     steps = [
+        f"{chosen} candidates of input and model{f' in {len(folds)} folds' if folds else ''}" if chosen else "",
         f"{search} configuration{'s' * (search > 1)} to try (larger ones take longer)" if search else "",
-        f"cross-validation in {len(folds)} folds" if folds else "",
+        f"cross-validation in {len(folds)} folds" if folds and not chosen else "",
         "the model" if ensemble == 1 else f"{ensemble} models",
         "an RGCN to compare with" if has_rival else "",
     ]
+    if isinstance(data, NodeData) and is_open(data) and inputs != ["identity"]:
+        config = config | {"max_epochs": options.get("max_epochs", OF_FEATURES["max_epochs"])}
     epochs = split_config(config)[1].max_epochs
     first: Data = folds[0] if folds else data
     cost = measure(first, config, seed, device)
-    seconds = (search * (len(folds) or 1) + len(folds) + ensemble) * cost.of_model(epochs)
+    of_choice = max(chosen - 1 - has_rival, 0) * (len(folds) or 1)  # besides the model and its rival
+    seconds = (search * (len(folds) or 1) + of_choice + len(folds) + ensemble) * cost.of_model(epochs)
     if has_rival:
         rival = measure(first, without_attention(config), seed, device)
         seconds += (len(folds) + 1) * rival.of_model(epochs)

@@ -171,9 +171,8 @@ def keep_best(predictor: Predictor, rival: Rival, data: NodeData | GraphData, va
     """
     asked, other = predictor.config["model"], rival.ensemble.config["model"]
     is_replaced = is_free and rival.valid > valid
-    where = "of the validation part" if len(data.valid) else "in cross-validation inside the training part"
     predictor.report["selection"] = {
-        "on": f"{predictor.report['metric']} {where}",
+        "on": f"{predictor.report['metric']} {where_validated(data)}",
         "scores": nan_to_none({asked: valid, other: rival.valid}),
         "selected": other if is_replaced else asked,
     }
@@ -185,6 +184,11 @@ def keep_best(predictor: Predictor, rival: Rival, data: NodeData | GraphData, va
     kept.report.update(predictor.report | evaluate(kept, data))
     kept.report.update(training=rival.training, comparison=rows)
     return kept
+
+
+def where_validated(data: NodeData | GraphData) -> str:
+    """Return where validation scores of the data come from."""
+    return "of the validation part" if len(data.valid) else "in cross-validation inside the training part"
 
 
 def nan_to_none(scores: Mapping[str, float]) -> dict[str, float | None]:

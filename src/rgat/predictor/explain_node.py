@@ -25,6 +25,13 @@ from rgat.graph import RelationalGraph
 from rgat.models import Model, NodeClassifier
 from rgat.nn import RGATConv, RGCNConv
 from rgat.predictor.ensemble import Ensemble
+from rgat.predictor.explain_literals import (
+    LiteralReason,
+    explain_literals,
+    literal_columns,
+    log_odds,
+    without_columns,
+)
 
 NO_CHOICE = 0.05  # attention that differs less than this from equal shares distinguishes no edges
 MIN_REMOVED = 32  # edges to remove one by one, even if fewer reasons are asked for
@@ -97,18 +104,20 @@ class NodeExplanation(Explanation):
     num_edges: int  # in the receptive field
     choice: float
     titles: dict[str, str] = dataclasses.field(default_factory=dict)  # `rdfs:label` of what is named here
+    literals: list[LiteralReason] = dataclasses.field(default_factory=list)  # the largest effect first
 
     def names(self) -> list[str]:
         """Return all names that the explanation mentions."""
         edges = (name for reason in self.reasons for name in (reason.relation, reason.source, reason.target))
-        return [self.node, self.predicted, *([] if self.label is None else [self.label]), *edges]
+        literals = (name for reason in self.literals for name in (reason.predicate, reason.node))
+        return [self.node, self.predicted, *([] if self.label is None else [self.label]), *edges, *literals]
 
 
 @dataclasses.dataclass(frozen=True)
 class RelationImportance(Explanation):
-    """The importance of relations for the labelled nodes of a graph, most attention first."""
+    """The importance of predicates for the labelled nodes of a graph: literals by effect, relations by attention."""
 
-    attention: dict[str, float]  # share of each relation, both directions together
+    attention: dict[str, float]  # share of each relation, both directions together; 0 of literals
     effect: dict[str, float]  # mean change of the predicted class's probability without the relation
     log_odds: dict[str, float]  # the same change in log-odds, which do not saturate
     changed: dict[str, float]  # share of the nodes whose predicted class changes without the relation
@@ -145,8 +154,8 @@ def explain_node(ensemble: Ensemble, data: NodeData, node: int, top: int = 20, b
                 attention=float(attention.edges[edge]),
                 equal_share=float(equal.edges[edge]),
                 effect=float(after[predicted] - before[predicted]),
-                log_odds=float(_log_odds(after[predicted]) - _log_odds(before[predicted])),
-                choice=float(_log_odds(equally[predicted]) - _log_odds(before[predicted])),
+                log_odds=float(log_odds(after[predicted]) - log_odds(before[predicted])),
+                choice=float(log_odds(equally[predicted]) - log_odds(before[predicted])),
             )
         )
     choice = float((attention.edges - equal.edges).abs().sum() / 2)
@@ -164,11 +173,12 @@ def explain_node(ensemble: Ensemble, data: NodeData, node: int, top: int = 20, b
         agreement=agreement([r.attention for r in reasons], [abs(r.log_odds) for r in reasons]),
         num_edges=graph.num_edges,
         choice=choice,
+        literals=explain_literals(ensemble, data, graph, node, top),
     )
 
 
 def explain_relations(ensemble: Ensemble, data: NodeData) -> RelationImportance:
-    """Return the attention and effect of each relation on the labelled nodes."""
+    """Return the attention and effect of each relation, and of each predicate with literals, on the labelled nodes."""
     graph = data.graph
     nodes = (data.labels != MISSING).nonzero().squeeze(1)
     attention = flow(layer_attention(ensemble, data.x, graph), graph, nodes)
@@ -176,16 +186,26 @@ def explain_relations(ensemble: Ensemble, data: NodeData) -> RelationImportance:
     shares = _sum_by_relation(attention.edges, graph.edge_type, base)
     before = ensemble.probabilities(ensemble.member_logits(data.x, graph)[:, nodes])
     predicted = before.argmax(1, keepdim=True)
-    effect, log_odds, changed = {}, {}, {}
+    found: dict[str, tuple[float, float, float]] = {}
+
+    def compare(name: str, after: Tensor) -> None:
+        effect = float((after.gather(1, predicted) - before.gather(1, predicted)).mean())
+        odds = float((log_odds(after.gather(1, predicted)) - log_odds(before.gather(1, predicted))).mean())
+        found[name] = effect, odds, float((after.argmax(1) != predicted.squeeze(1)).double().mean())
+
     for name in shares:
         removed = torch.tensor([relation for relation, other in enumerate(base) if other == name])
         kept = graph.with_edges(~torch.isin(graph.edge_type, removed))
-        after = ensemble.probabilities(ensemble.member_logits(data.x, kept)[:, nodes])
-        effect[name] = float((after.gather(1, predicted) - before.gather(1, predicted)).mean())
-        odds = (_log_odds(each.gather(1, predicted)) for each in (after, before))
-        log_odds[name] = float((next(odds) - next(odds)).mean())
-        changed[name] = float((after.argmax(1) != predicted.squeeze(1)).double().mean())
-    return RelationImportance(shares, effect, log_odds, changed, len(nodes))
+        compare(name, ensemble.probabilities(ensemble.member_logits(data.x, kept)[:, nodes]))
+    literals = [name or "text" for _, name, _ in literal_columns(data) if name not in shares]
+    for _, name, place in literal_columns(data):
+        if data.x is not None and name not in shares:
+            x = without_columns(data.x, place)
+            compare(name or "text", ensemble.probabilities(ensemble.member_logits(x, graph)[:, nodes]))
+    literals.sort(key=lambda name: (-abs(found[name][1]), name))
+    shares = dict.fromkeys(literals, 0.0) | shares
+    effect, odds, changed = ({name: found[name][number] for name in shares} for number in range(3))
+    return RelationImportance(shares, effect, odds, changed, len(nodes))
 
 
 def _sum_by_relation(shares: Tensor, edge_type: Tensor, names: Sequence[str]) -> dict[str, float]:
@@ -207,10 +227,6 @@ def _without(graph: RelationalGraph, edge: int, data: NodeData) -> RelationalGra
     is_inverse = (base[graph.edge_type] == base[relation]) & (graph.edge_type != relation)
     kept &= ~(is_inverse & (graph.edge_index[0] == target) & (graph.edge_index[1] == source))
     return graph.with_edges(kept)
-
-
-def _log_odds(probability: Tensor) -> Tensor:
-    return torch.logit(probability.clamp(1e-12, 1 - 1e-12))
 
 
 def agreement(attention: Sequence[float], effect: Sequence[float]) -> float | None:

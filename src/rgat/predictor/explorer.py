@@ -19,7 +19,7 @@ from rgat.data.dataset import INVERSE
 from rgat.data.files import write_atomically
 from rgat.predictor.explain_node import ORDERS, NodeExplanation, explain_node, layer_attention
 from rgat.predictor.predictor import NodePredictor
-from rgat.predictor.text import SATURATED
+from rgat.predictor.text import SATURATED, shown
 from rgat.predictor.words import titled
 
 MAX_EDGES = 400_000  # about ten megabytes; of larger graphs, the edges nearest to the start node
@@ -77,7 +77,7 @@ def _content(predictor: NodePredictor, start: int) -> dict[str, Any]:
 
 
 def _effects(predictor: NodePredictor, explanation: NodeExplanation) -> dict[str, Any]:
-    """Return the triples that the prediction of the start node rests on, the largest effect first.
+    """Return the triples that the prediction of the start node rests on, literals among them, by their effects.
 
     A triple and its inverse are removed together, so that they are one row here, with the attention of both.
     """
@@ -91,15 +91,29 @@ def _effects(predictor: NodePredictor, explanation: NodeExplanation) -> dict[str
         row = {"triple": [titled(name, predictor.titles) for name in triple], "other": other, "attention": 0.0}
         row |= {"points": 100 * reason.effect, "log_odds": reason.log_odds}
         rows.setdefault(triple, row)["attention"] += reason.attention
-    return {"reasons": list(rows.values()), "saturated": explanation.probability >= SATURATED}
+    literals = [
+        {
+            "triple": [*(titled(name, predictor.titles) for name in (reason.node, reason.predicate)), shown(reason)],
+            "other": reason.node,
+            "attention": None,
+            "points": 100 * reason.effect,
+            "log_odds": reason.log_odds,
+        }
+        for reason in explanation.literals
+    ]
+    reasons = sorted([*rows.values(), *literals], key=lambda row: -abs(row["log_odds"]))
+    return {"reasons": reasons, "saturated": explanation.probability >= SATURATED}
 
 
 def _quality(predictor: NodePredictor) -> dict[str, Any]:
-    """Return the scores of the test part, without those that an earlier version did not write."""
+    """Return the scores of the test part and what predicates contribute, as far as the version that wrote it did."""
     report = predictor.report
     names = ("right", "tested", "interval", "macro_f1", "balanced_accuracy", "confusion")
     recall = report.get("classes", {}).get("recall", [])
-    return {"quality": {name: report[name] for name in names if name in report} | {"recall": recall}}
+    found = report.get("contributions", {"predicates": []})
+    predicates = [row | {"predicate": titled(row["predicate"], predictor.titles)} for row in found["predicates"]]
+    quality = {name: report[name] for name in names if name in report} | {"recall": recall}
+    return {"quality": quality, "contributions": found | {"predicates": predicates}}
 
 
 def _nearest(edge_index: Tensor, start: int, limit: int) -> Tensor:

@@ -19,6 +19,7 @@ from rgat.data import GraphData, NodeData, from_rdf, from_smiles
 from rgat.data import load as load_data
 from rgat.data.benchmarks.download import sha256
 from rgat.data.files import open_lines, read_whole
+from rgat.data.rdf.features import AUTO, FEATURES
 from rgat.data.store.manifest import NAME as MANIFEST
 from rgat.data.store.stored_graph import find_store
 from rgat.locks import locked
@@ -26,7 +27,8 @@ from rgat.predictor.estimates import GraphSize, sampling_for
 from rgat.predictor.explain_molecule import MoleculeExplanation
 from rgat.predictor.explain_node import ORDERS, NodeExplanation, RelationImportance
 from rgat.predictor.explorer import write_explorer
-from rgat.predictor.fitting import FIT, FOLDS, fit
+from rgat.predictor.fitting import fit
+from rgat.predictor.fold_results import FIT, FOLDS
 from rgat.predictor.folder import NAME as PREDICTOR
 from rgat.predictor.predictions import PREDICTED, Predictions
 from rgat.predictor.predictor import MoleculePredictor, NodePredictor, Predictor
@@ -107,6 +109,22 @@ def read_thresholds(texts: Sequence[str]) -> dict[str, float]:
             )
         thresholds[column] = number
     return thresholds
+
+
+def read_features(text: str | None, is_own_graph: bool) -> tuple[str | tuple[str, ...], bool]:
+    """Return the features to make, or "auto", and whether the model also gets one-hot nodes; read from a list of words.
+
+    "identity" alone is one-hot input. A person's own graph is read with "auto" if nothing is given.
+    """
+    words = text.split(",") if text else [AUTO] if is_own_graph else []
+    if AUTO in words:
+        if len(words) > 1:
+            raise ValueError(f'--features must be auto alone or a list of features, got "{text}"; leave auto out')
+        return AUTO, False
+    for word in words:
+        check_word("features", word, (AUTO, "identity", *FEATURES))
+    features = tuple(word for word in words if word != "identity")
+    return features, bool(features) and len(features) < len(words)
 
 
 def read_nodes(named: Sequence[str], path: Path_ | None) -> list[str] | None:

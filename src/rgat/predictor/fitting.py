@@ -10,8 +10,8 @@ same predictor.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-import json
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,23 +25,24 @@ from torch import Tensor
 from rgat.checks import check_count, check_seed
 from rgat.data import GraphData, NodeData
 from rgat.data import load as load_data
-from rgat.data.files import read_whole, write_atomically
 from rgat.memory import free_memory
 from rgat.models import Model
+from rgat.nn import RGCNConv
+from rgat.predictor.choice import FIRST, candidates, choose, config_of, configure_for, number_of, with_input
+from rgat.predictor.contributions import contributions
 from rgat.predictor.ensemble import Calibration, Ensemble, calibrate_graphs, calibrate_nodes
-from rgat.predictor.evaluation import Rival, compare, evaluate, keep_best, nan_to_none
+from rgat.predictor.evaluation import Rival, compare, evaluate, keep_best, nan_to_none, where_validated
+from rgat.predictor.fold_results import FoldResults
 from rgat.predictor.inspection import check
-from rgat.predictor.predictor import Predictor, make_predictor
+from rgat.predictor.predictor import NodePredictor, Predictor, make_predictor
 from rgat.predictor.searching import OutOfTimeError, TimedSearch, check_minutes, search_trials
 from rgat.predictor.validation import make_folds, with_validation
 from rgat.progress import Progress, Show, Stages, Step, shown
-from rgat.training import has_checkpoint, load_checkpoint, save_checkpoint
-from rgat.training.checkpoint import digest, digest_data, remove_checkpoint
+from rgat.training.checkpoint import digest
 from rgat.training.configuration import (
     Config,
     Settings,
     build_model,
-    configure,
     split_config,
     task_of,
 )
@@ -49,12 +50,11 @@ from rgat.training.distributed import processes
 from rgat.training.loop import Data
 from rgat.training.loss import balanced_class_weights
 from rgat.training.many import Job, bytes_needed, fit_many, members_that_fit
-from rgat.training.run import Epoch, Result, curve_from_json, curve_to_json
+from rgat.training.run import Epoch, Result
 from rgat.training.task import graph_logits, node_logits
 
-SEARCH, CROSS_VALIDATION, TRAINING, COMPARISON = "search", "cross-validation", "training", "comparison"  # stages
-FOLDS, FIT = "folds", "fit.json"  # files of a fit in its folder
-_LARGEST = 1 << 20  # bytes of the latter
+CHOICE, SEARCH, CROSS_VALIDATION = "choice", "search", "cross-validation"  # stages
+TRAINING, EVALUATION, COMPARISON = "training", "evaluation", "comparison"
 
 
 def fit(
@@ -73,6 +73,9 @@ def fit(
 ) -> Predictor:
     """Fit a predictor to labelled nodes or graphs; the defaults are meant to work.
 
+    For nodes, validation inside the training part chooses what is not given: the input of a graph that
+    :func:`rgat.data.from_rdf` read with features "auto" (:mod:`rgat.predictor.choice`), and the model.
+
     Args:
         data: what `rgat.data.from_rdf` or `rgat.data.from_smiles` returns, or the name of a data set.
         ensemble: number of models, with different seeds, whose outputs are averaged.
@@ -80,9 +83,9 @@ def fit(
         minutes: for the whole fit, instead of ``search``: configurations of all models are tried on validation data
             as long as time is left for the training that follows (`rgat.predictor.searching`).
         seed: the seed of everything random.
-        comparison: also train simpler systems on the same split, for the predictor's ``report``; several processes
-            leave this out. If one of these, an RGCN, has a higher validation score, it becomes the predictor, unless
-            ``model`` is given or ``ensemble`` is above 1.
+        comparison: compare inputs and models, and train simpler systems on the same split, for the predictor's
+            ``report``; several processes leave this out. For graphs: if one of these, an RGCN, has a higher validation
+            score, it becomes the predictor, unless ``model`` is given or ``ensemble`` is above 1.
         device: where to train.
         progress: show the progress, or a function to call with each `rgat.progress.Step`.
         checkpoint: a folder where an interrupted fit resumes. It keeps what the fit was asked for, the results of
@@ -105,15 +108,19 @@ def fit(
     check_count("search", search, least=0)
     started = check_minutes(minutes, search)
     check(data)
-    config = configure(task_of(data), options)
+    config = configure_for(data, options)
     data = with_validation(data, config, seed)
     folder = None if checkpoint is None else Path(checkpoint)
-    folds, found = make_folds(data, seed), dict[str, Any]()
-    names = stage_names(bool(search or minutes), bool(folds), comparison)
+    folds = make_folds(data, seed)
+    given = options if minutes is None else {"model": FIRST} | options  # a search in minutes tries all models
+    has_choice = number_of(*candidates(data, given, len(folds), comparison)) > 0
+    names = stage_names(bool(search or minutes), bool(folds), comparison, has_choice)
     with shown(progress if processes().rank == 0 else False, names) as stages:
         trainer = _Trainer(data, folds, torch.device(device), seed, stages, folder)
         asked = {"seed": seed, "ensemble": ensemble, "search": search} | ({"minutes": minutes} if minutes else {})
         trainer.fold_results.check_same_fit(config | asked)
+        trainer, config, found = _choose(trainer, config, given, comparison)
+        data = trainer.data
         if search:
             config = search_trials(trainer.try_config, task_of(data), config, options, search, seed)
         if minutes is not None:
@@ -123,26 +130,56 @@ def fit(
         predictor.report.update(seed=seed, ensemble=ensemble, search=search, **found)
         if keep is not None:
             keep(predictor)
+        if isinstance(data, NodeData) and isinstance(predictor, NodePredictor) and processes().number == 1:
+            predictor.report.update(contributions(predictor, data, seed, stages.part(EVALUATION, 0.0, 1.0)))
         if comparison and processes().number == 1:
             tell = partial(stages, COMPARISON, 0.0)
             predictor.report["comparison"], rival = compare(data, config, seed, trainer.train_rival, tell)
-            if rival is not None:
+            if rival is not None and "choice" not in found:
                 predictor = keep_best(predictor, rival, data, valid, ensemble == 1 and "model" not in options)
         trainer.fold_results.remove()
         return predictor
 
 
-def stage_names(is_searched: bool, has_folds: bool, comparison: bool) -> list[str]:
+def stage_names(is_searched: bool, has_folds: bool, comparison: bool, has_choice: bool) -> list[str]:
     """Return the stages of a fit."""
     is_compared = comparison and processes().number == 1
-    due = {
-        SEARCH: is_searched,
-        CROSS_VALIDATION: has_folds,
-        TRAINING: True,
-        "evaluation": True,
-        COMPARISON: is_compared,
-    }
+    due = {CHOICE: has_choice and is_compared, SEARCH: is_searched, CROSS_VALIDATION: has_folds, TRAINING: True}
+    due |= {EVALUATION: True, COMPARISON: is_compared}
     return [name for name, is_due in due.items() if is_due]
+
+
+def _choose(
+    trainer: _Trainer, config: Config, options: Mapping[str, Any], comparison: bool
+) -> tuple[_Trainer, Config, dict[str, Any]]:
+    """Return the trainer of the chosen input, the chosen configuration, and what the report says of the choice."""
+    data, stages = trainer.data, trainer.stages
+    inputs, models = candidates(data, options, len(trainer.folds), comparison)
+    total = number_of(inputs, models)
+    if not total and CHOICE in stages.names:
+        stages(CHOICE, 1.0, "not needed: input and model are given")
+    if isinstance(data, GraphData):
+        return trainer, config, {}
+    described = with_input(data, inputs[-1])
+    datas = {kind: data if kind == "identity" else described for kind in inputs}
+    trainers = {kind: trainer.with_data(datas[kind], kind) for kind in inputs}
+    if not total:
+        return trainers[inputs[0]], config_of(inputs[0], models[0], datas[inputs[0]], options), {}
+
+    def score_of(kind: str, config: Config, number: int) -> tuple[float, float]:
+        text = f"{number} of {total}: {kind}, {config['model']}"
+        part = stages.part(CHOICE, (number - 1) / total, number / total, text)
+        best, _ = trainers[kind].cross_validate(config, Stages(part, [CROSS_VALIDATION]))
+        return mean_of(best, "valid_metric"), mean_of(best, "valid_loss")
+
+    choice = choose(datas, options, models, score_of)
+    record = {"on": where_validated(data), "input": choice.input, "model": choice.config["model"]}
+    return trainers[choice.input], choice.config, {"choice": record | {"candidates": choice.rows}}
+
+
+def mean_of(points: Sequence[Epoch], name: str) -> float:
+    """Return the mean of a score over the folds."""
+    return float(statistics.mean(getattr(point, name) for point in points))
 
 
 def _summary(result: Result) -> dict[str, Any]:
@@ -159,14 +196,24 @@ class _Trainer:
         self, data: Data, folds: list[NodeData], device: torch.device, seed: int, stages: Stages, folder: Path | None
     ) -> None:
         self.data, self.folds, self.device, self.seed, self.stages = data, folds, device, seed, stages
-        self.folder, self.fold_results = folder, _FoldResults(folder, data, seed)
+        self.folder, self.fold_results = folder, FoldResults(folder, data, seed)
+        self.trained: dict[str, tuple[Model, Result]] = {}  # by configuration, on the validation part
+
+    def with_data(self, data: NodeData, kind: str) -> _Trainer:
+        """Return a trainer of the same graph with another kind of input, whose results are kept with the others."""
+        if data is self.data:
+            return self
+        other = copy.copy(self)
+        other.data, other.folds, other.trained = data, make_folds(data, self.seed), {}
+        other.fold_results = self.fold_results.of(data, kind)
+        return other
 
     def fit(self, config: Config, ensemble: int) -> tuple[Predictor, float]:
         """Return a predictor with its scores, and its validation score."""
         if CROSS_VALIDATION in self.stages.names and not self.folds:
             self.stages(CROSS_VALIDATION, 1.0, "not needed: there is a validation part")
         trained, results = self.train(config, ensemble, self.stages, self.folder if ensemble == 1 else None)
-        self.stages("evaluation")
+        self.stages(EVALUATION)
         predictor = make_predictor(trained, self.data)
         predictor.report.update(**evaluate(predictor, self.data))
         predictor.report["training"] = [_summary(result) for result in results]
@@ -253,11 +300,23 @@ class _Trainer:
 
     def _train_folds(self, datas: Sequence[Data], chosen: Sequence[int], config: Config, show: Show) -> None:
         _, settings = split_config(config)
-        seeds = [self.seed + 1000 + fold for fold in chosen]
+        seeds = [self.seed + 1000 + fold for fold in chosen] if self.folds else [self.seed * 1000]
         models, results = self.run([datas[fold] for fold in chosen], config, settings, seeds, show)
         for fold, model, result in zip(chosen, models, results, strict=True):
+            if not self.folds:
+                self._keep_trained(config, model, result)
             logits = node_logits(model, self.folds[fold], nodes=self.folds[fold].valid) if self.folds else None
             self.fold_results.add(config, fold, result.curve[result.best_epoch - 1], logits)
+
+    def _keep_trained(self, config: Config, model: Model, result: Result) -> None:
+        """Keep a model of the validation part, of several the best and the RGCN, so that none is trained twice."""
+        self.trained[digest(sorted(config.items()))] = model, result
+        best = max(result.scores["valid"] for _, result in self.trained.values())
+        self.trained = {
+            key: (model, result)
+            for key, (model, result) in self.trained.items()
+            if result.scores["valid"] == best or isinstance(model.convs[0], RGCNConv)
+        }
 
     def _job(self, data: Data, config: Config) -> Job:
         options, settings = split_config(config)
@@ -278,6 +337,8 @@ class _Trainer:
             calibration = calibrate_nodes(torch.cat(logits), labels)
             epochs = statistics.median_high([point.epoch for point in best])
             settings = dataclasses.replace(settings, max_epochs=epochs, patience=None)
+        if ensemble == 1 and (known := self.trained.get(digest(sorted(config.items())))):  # as a candidate
+            return Ensemble([known[0]], config, self._calibrate([known[0]]), {}), [known[1]]
         stages(TRAINING)
         show = stages.part(TRAINING, 0.0, 1.0)
         members, results = self.run([self.data] * ensemble, config, settings, seeds, show, checkpoint)
@@ -308,75 +369,3 @@ class _Trainer:
             return calibrate_graphs(logits, data.labels[valid], balanced_class_weights(data.labels[data.train]))
         logits = torch.stack([node_logits(member, data, nodes=valid) for member in members]).mean(0)
         return calibrate_nodes(logits, data.labels[valid])
-
-
-class _FoldResults:
-    """The best epoch of each fold's model and its held-out logits, by configuration and fold.
-
-    They are stored under a digest of everything that they depend on, so those of another data set, seed or
-    configuration are never returned. Without a folder they live in memory alone.
-    """
-
-    def __init__(self, folder: Path | None, data: Data, seed: int) -> None:
-        self.folder, self.seed = folder, seed
-        self.data = {} if folder is None else digest_data(data)
-        self.points: dict[str, Any] = {}
-        self.logits: dict[str, Tensor] = {}
-        if folder is not None and has_checkpoint(folder, FOLDS):
-            self.logits, record = load_checkpoint(folder, FOLDS)
-            self.points = record["points"]
-
-    def check_same_fit(self, options: Mapping[str, Any]) -> None:
-        """Note the data and options of the fit in the folder; raise if the folder has those of another one.
-
-        Only ``max_epochs`` may differ.
-        """
-        if self.folder is None:
-            return
-        path = self.folder / FIT
-        ours: dict[str, Any] = json.loads(json.dumps({**options, "data": digest(self.data)}))
-        if path.exists():
-            try:
-                theirs: dict[str, Any] = json.loads(read_whole(path, _LARGEST))
-                other = [name for name in {**theirs, **ours} if theirs.get(name) != ours.get(name)]
-            except (OSError, ValueError, AttributeError, TypeError) as error:
-                raise ValueError(f"{path} must describe a fit, but is damaged; choose another folder") from error
-            for name in (name for name in other if name != "max_epochs"):
-                difference = f"its `{name}` is {theirs.get(name)!r}, not {ours.get(name)!r}"
-                raise ValueError(
-                    f"the fit in {self.folder} must be resumed with the same data and options, but "
-                    f"{'it has other data' if name == 'data' else difference}; "
-                    "use those of the first call, or choose another folder"
-                )
-        if processes().rank == 0:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, json.dumps(ours, indent=1).encode())
-
-    def forget_fit(self) -> None:
-        """Remove what a fit that failed has left, so that it can be started again with other options."""
-        if self.folder is not None and processes().rank == 0:
-            (self.folder / FIT).unlink(missing_ok=True)
-            remove_checkpoint(self.folder)
-        self.remove()
-
-    def _key(self, config: Mapping[str, Any], fold: int) -> str:
-        return digest([self.data, self.seed, sorted(config.items()), fold])
-
-    def get(self, config: Mapping[str, Any], fold: int) -> tuple[Epoch, Tensor | None] | None:
-        """Return the best epoch of a fold's model and its held-out logits; None if the fold is not finished."""
-        key = self._key(config, fold)
-        return (curve_from_json([self.points[key]])[0], self.logits.get(key)) if key in self.points else None
-
-    def add(self, config: Mapping[str, Any], fold: int, best: Epoch, logits: Tensor | None) -> None:
-        """Add a finished fold, and write it to the folder."""
-        key = self._key(config, fold)
-        (self.points[key],) = curve_to_json([best])
-        if logits is not None:
-            self.logits[key] = logits
-        if self.folder is not None and processes().rank == 0:
-            save_checkpoint(self.folder, self.logits, {"points": self.points}, FOLDS)
-
-    def remove(self) -> None:
-        """Remove the file of a fit that is complete."""
-        if self.folder is not None and processes().rank == 0:
-            remove_checkpoint(self.folder, FOLDS)

@@ -10,10 +10,14 @@ import torch
 from rgat.data import MISSING, GraphData, NodeData
 from rgat.data.dataset import PARTS
 from rgat.data.rdf import leaks
+from rgat.data.rdf.features import learn_vocabulary, read_vocabulary
+from rgat.data.rdf.featurised import is_open, triples_of
 from rgat.data.rdf.leaks import Facts, Leak
-from rgat.predictor.words import counted, listed
+from rgat.predictor.words import counted, listed, short
 
 MIN_EXAMPLES = 2  # training nodes of each class
+LITERAL_COLUMNS = ("predicate", "used as", "values", "nodes")
+_USES = {"date": "date or time", "category": "one column per value", "text": "words and n-grams"}
 
 
 def check(data: NodeData | GraphData) -> None:
@@ -59,6 +63,7 @@ def describe(data: NodeData | GraphData) -> list[str]:
     provenance = data.provenance
     if isinstance(data, NodeData):
         one_hot = "without node features" if data.is_stored else "one-hot"
+        one_hot = "one-hot nodes or features" if is_open(data) else one_hot
         features = one_hot if data.x is None else counted(data.x.shape[1], "node feature")
         counts = data.labels[data.labels != MISSING].bincount(minlength=len(data.classes)).tolist()
         sizes = ", ".join(f"{name} ({count})" for name, count in zip(data.classes, counts, strict=True))
@@ -126,9 +131,9 @@ def _describe_use(data: NodeData) -> list[str]:
     if vocabulary and vocabulary["degrees"] is not None:
         lines.append(f"features of degrees: of {counted(len(vocabulary['degrees']), 'predicate')}, in and out")
     if vocabulary and vocabulary["numbers"] is not None:
-        numbers, text = list(vocabulary["numbers"]), data.provenance.get("text_predicates", [])
-        lines.append(f"features of numbers: {listed(numbers) or 'none'}; of text: {listed(text) or 'none'}")
-        return lines
+        lines.append(f"features of numbers: {listed(list(vocabulary['numbers'])) or 'none'}; of text: all others")
+    if is_open(data) or (vocabulary and vocabulary.get("literals") is not None):
+        return lines  # `literal_rows` has the rest
     if data.is_stored:
         return lines  # its names are not read as a whole
     is_literal = torch.tensor([name[0] == '"' for name in data.node_names], dtype=torch.bool)
@@ -140,3 +145,17 @@ def _describe_use(data: NodeData) -> list[str]:
             "--features literals reads them as numbers and text"
         )
     return lines
+
+
+def literal_rows(data: NodeData | GraphData) -> list[tuple[str, ...]]:
+    """Return a row for each predicate whose literals are features, or may become these: its use and its counts."""
+    if isinstance(data, GraphData):
+        return []
+    vocabulary = read_vocabulary(data.provenance)
+    if vocabulary is None and is_open(data):
+        vocabulary = learn_vocabulary(triples_of(data), ("literals",))
+    encoders = (vocabulary.literals if vocabulary else None) or {}
+    return [
+        (short(name), _USES.get(encoder.kind, encoder.kind), f"{encoder.values:,}", f"{encoder.nodes:,}")
+        for name, encoder in encoders.items()
+    ]

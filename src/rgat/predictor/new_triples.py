@@ -11,9 +11,12 @@ import torch
 
 from rgat.baselines.svm import original_triples
 from rgat.data import MISSING, NodeData
-from rgat.data.rdf.features import Vocabulary, count_degrees, encode
-from rgat.data.rdf.knowledge_graph import assemble, load_triples
+from rgat.data.rdf.features import Vocabulary, count_degrees, encode, read_vocabulary
+from rgat.data.rdf.graph import assemble
+from rgat.data.rdf.knowledge_graph import load_triples
+from rgat.data.rdf.literals import literal_edges
 from rgat.data.rdf.reader import Triples
+from rgat.predictor.words import counted
 
 _UNUSED = (
     "a model with one-hot input predicts only nodes of its training graph: the triples of the files only select the "
@@ -28,12 +31,13 @@ def extend(data: NodeData, files: Any, rdf_format: str | None = None) -> tuple[N
         the extended data, the names of the new nodes, and notes on what was left out. Data with one-hot input cannot be
         extended: then the same data, and the names of all nodes in the files.
     """
-    vocabulary = data.provenance.get("vocabulary")
+    vocabulary = read_vocabulary(data.provenance)
     triples = load_triples(files, rdf_format)
     known = set(data.node_names)
     if data.x is None or vocabulary is None:
         return data, *_select_known(triples, known)
-    triples, x = encode(triples, Vocabulary(**vocabulary))
+    literals = _unknown_literals(triples, vocabulary)
+    triples, x = encode(triples, vocabulary)
     added = [node for node, name in enumerate(triples.node_names) if name not in known]
     added_names = [triples.node_names[node] for node in added]
     names = [*data.node_names, *added_names]
@@ -43,7 +47,7 @@ def extend(data: NodeData, files: Any, rdf_format: str | None = None) -> tuple[N
         names, list(data.relation_names[:num_given]), np.unique(np.concatenate([original_triples(data), edges]), axis=0)
     )
     features = torch.cat([data.x, x[added]])
-    count_degrees(features, union, Vocabulary(**vocabulary))  # new triples also change the degrees of known nodes
+    count_degrees(features, union, vocabulary)  # new triples also change the degrees of known nodes
     extended = assemble(
         union,
         features,
@@ -54,7 +58,7 @@ def extend(data: NodeData, files: Any, rdf_format: str | None = None) -> tuple[N
         "self" in data.relation_names,
         data.name,
     )
-    return dataclasses.replace(extended, provenance=data.provenance), set(added_names), notes
+    return dataclasses.replace(extended, provenance=data.provenance), set(added_names), notes + literals
 
 
 def _select_known(triples: Triples, known: set[str]) -> tuple[set[str], list[str]]:
@@ -70,6 +74,18 @@ def _select_known(triples: Triples, known: set[str]) -> tuple[set[str], list[str
     if len(unknown) == len(names):
         raise ValueError(note)
     return set(names), [note, _UNUSED]
+
+
+def _unknown_literals(triples: Triples, vocabulary: Vocabulary) -> list[str]:
+    """Return a note on the literals of predicates for which there are no columns."""
+    if vocabulary.literals is None:
+        return []
+    _, predicates, _ = literal_edges(triples)
+    names = [triples.relation_names[number] for number in np.unique(predicates).tolist()]
+    unknown = [name for name in names if name not in vocabulary.literals]
+    if not unknown:
+        return []
+    return [f"literals of {counted(len(unknown), 'predicate')} unknown to the model are left out: {unknown[0]}"]
 
 
 def _translate(triples: Triples, node_names: list[str], relation_names: Sequence[str]) -> tuple[Any, list[str]]:

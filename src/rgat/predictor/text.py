@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from rgat.predictor.explain_literals import LiteralReason
 from rgat.predictor.explain_molecule import MoleculeExplanation
 from rgat.predictor.explain_node import NO_CHOICE, NodeExplanation, RelationImportance
 from rgat.predictor.predictions import Predictions
@@ -12,7 +13,10 @@ from rgat.predictor.words import counted, titled
 from rgat.training.configuration import VARIANTS
 
 Row = tuple[str, ...]
+Table = tuple[str, Row, list[Row], int]  # title, columns, rows, and how many columns are text
+LEAST_CHANGE = 0.05  # of the accuracy, to name a predicate
 SATURATED = 0.99  # a probability beyond which effects in points are all near 0
+MOST_PREDICATES = 10  # to print; the report of a model has all
 MOST_CLASSES = 12  # to print; the report of a model has all
 _PER_CLASS = ("recall", "precision", "f1")
 
@@ -72,6 +76,34 @@ def class_tables(predictor: Predictor) -> list[tuple[str, Row, list[Row]]]:
     return tables
 
 
+def choice_table(predictor: Predictor) -> list[Table]:
+    """Return the table of the inputs and models that were compared; none where there was no choice."""
+    choice = predictor.report.get("choice")
+    if choice is None:
+        return []
+    rows: list[Row] = []
+    for row in choice["candidates"]:
+        is_chosen = (row["input"], row["model"]) == (choice["input"], choice["model"])
+        score = "diverged" if row["score"] is None else f"{100 * row['score']:.1f}"
+        rows.append((row["input"], row["model"], "chosen" if is_chosen else "", score))
+    title = f"compared by {predictor.report['metric']} {choice['on']}:"
+    return [(title, ("input", "model", "", "%"), rows, 3)]
+
+
+def contribution_table(predictor: Predictor) -> list[Table]:
+    """Return the table of what the predicates contribute; none in models that an earlier version wrote."""
+    found = predictor.report.get("contributions")
+    if found is None or not isinstance(predictor, NodePredictor):
+        return []
+    nodes = counted(found["nodes"], {"test": "test node", "valid": "validation node"}[found["part"]])
+    rows: list[Row] = []
+    for row in found["predicates"][:MOST_PREDICATES]:
+        name, change = titled(row["predicate"], predictor.titles), 100 * (row["score"] - found["score"])
+        rows.append((name, row["used_as"], f"{100 * row['score']:.1f}", f"{change:+.1f}"))
+    title = f"accuracy on {nodes} with the facts of one predicate exchanged among nodes (with all: "
+    return [(f"{title}{_percent(found['score'])}):", ("predicate", "used as", "%", "change"), rows, 2)]
+
+
 def comparison_rows(predictor: Predictor) -> tuple[list[Row], list[str]]:
     """Return name, training and test score of the model and of the systems it is compared with, and notes on them."""
     report, count = predictor.report, len(predictor.members)
@@ -92,7 +124,7 @@ def comparison_rows(predictor: Predictor) -> tuple[list[Row], list[str]]:
 def verdicts(predictor: Predictor) -> list[str]:
     """Return sentences on which model was kept and why, on what attention changes, and on simpler systems."""
     report, model = predictor.report, predictor.config["model"]
-    lines = []
+    lines = _rests_on(predictor)
     if selection := report.get("selection"):
         mine, (other, theirs) = selection["scores"][model], *(i for i in selection["scores"].items() if i[0] != model)
         if mine is not None and theirs is not None:
@@ -122,9 +154,34 @@ def verdicts(predictor: Predictor) -> list[str]:
     if better:
         lines.append(
             f"{model} ({_percent(score)}) is not better on the test part than {' and '.join(better)}: "
-            "use the simpler system, or add labels."
+            f"use the simpler system, or {_advice(predictor)}."
         )
     return lines
+
+
+def _rests_on(predictor: Predictor) -> list[str]:
+    """Return a sentence about the predicate that the model needs most."""
+    found = predictor.report.get("contributions")
+    if not found or not isinstance(predictor, NodePredictor):
+        return []
+    first = found["predicates"][0]
+    if found["score"] - first["score"] < LEAST_CHANGE:
+        return []
+    name = titled(first["predicate"], predictor.titles)
+    return [
+        f"The model rests most on {name} ({first['used_as']}): without it the accuracy falls from "
+        f"{_percent(found['score'])} to {_percent(first['score'])}."
+    ]
+
+
+def _advice(predictor: Predictor) -> str:
+    """Return what may help a model that is no better than a simple one: literals that it does not read, or labels."""
+    data = predictor.data if isinstance(predictor, NodePredictor) else None
+    if data is None or data.x is not None or data.is_stored or "choice" in predictor.report:
+        return "add labels"
+    if any(name[0] == '"' for name in data.node_names):
+        return "let the model read literals as numbers, dates and text (--features auto)"
+    return "add labels"
 
 
 def _percent(score: float) -> str:
@@ -152,7 +209,7 @@ def prediction_rows(predictions: Predictions) -> tuple[Row, list[Row]]:
 
 
 def node_rows(explanation: NodeExplanation, wide: bool = True) -> tuple[Row, list[Row]]:
-    """Return columns and rows of the reasons.
+    """Return columns and rows of the reasons: literals, the largest effect first, then edges.
 
     Narrow tables have attention and one effect: in points or, where the probability is saturated, in log-odds.
     """
@@ -171,10 +228,25 @@ def node_rows(explanation: NodeExplanation, wide: bool = True) -> tuple[Row, lis
         )
         for reason in explanation.reasons
     ]
+    of_literals: list[Row] = [
+        (
+            titled(reason.predicate, titles),
+            shown(reason),
+            "itself" if reason.node == explanation.node else titled(reason.node, titles),
+            *("-", f"{100 * reason.effect:+.1f}", f"{reason.log_odds:+.2f}", "-", "-"),
+        )
+        for reason in explanation.literals
+    ]
+    rows = of_literals + rows
     if wide:
         return columns, rows
     effect = columns.index("log-odds" if explanation.probability >= SATURATED else "effect, points")
     return (*columns[:4], columns[effect]), [(*row[:4], row[effect]) for row in rows]
+
+
+def shown(reason: LiteralReason) -> str:
+    """Return the value of a literal or, where it is not known, what it is used as."""
+    return f'"{reason.value}"' if reason.value else f"its {reason.used_as}"
 
 
 def node_sentences(explanation: NodeExplanation) -> list[str]:
@@ -188,6 +260,13 @@ def node_sentences(explanation: NodeExplanation) -> list[str]:
     ]
     if explanation.probability >= SATURATED:
         lines.append("So near to 1, a probability hardly changes: read the effects as changes of its log-odds.")
+    if explanation.literals:
+        literal = explanation.literals[0]
+        whose = "" if literal.node == explanation.node else f" of {titled(literal.node, titles)}"
+        lines.append(
+            f"The literal with the largest effect is {titled(literal.predicate, titles)} {shown(literal)}{whose}: if "
+            f"it were missing, the log-odds would change by {literal.log_odds:+.2f}."
+        )
     if explanation.choice < NO_CHOICE:
         lines.append(
             f"Attention differs from equal shares by only {explanation.choice:.1%}: the model does not choose among "
@@ -200,6 +279,12 @@ def node_sentences(explanation: NodeExplanation) -> list[str]:
     return lines
 
 
+def _first(attention: Mapping[str, float], count: int) -> list[tuple[str, float]]:
+    """Return the first predicates with literals, which have no attention, and as many relations."""
+    literals = [entry for entry in attention.items() if not entry[1]]
+    return literals[:count] + [entry for entry in attention.items() if entry[1]][:count]
+
+
 def explanation_table(
     explanation: NodeExplanation | RelationImportance | MoleculeExplanation, top: int, wide: bool
 ) -> tuple[list[str], Sequence[str], list[Row], int]:
@@ -208,17 +293,17 @@ def explanation_table(
         return node_sentences(explanation), *node_rows(explanation, wide), 3
     if isinstance(explanation, RelationImportance):
         nodes = counted(explanation.nodes, "labelled node")
-        sentence = f"Relations by attention, over {nodes}; effect: mean change without them."
+        sentence = f"Literals by effect, then relations by attention, over {nodes}; effect: mean change without them."
         columns: Row = ("relation", "attention", "effect, points", "log-odds", "class changes")
         rows: list[Row] = [
             (
                 titled(name, explanation.titles),
-                f"{attention:.1%}",
+                f"{attention:.1%}" if attention else "-",
                 f"{100 * explanation.effect[name]:+.2f}",
                 f"{explanation.log_odds[name]:+.3f}",
                 f"{explanation.changed[name]:.1%}",
             )
-            for name, attention in list(explanation.attention.items())[:top]
+            for name, attention in _first(explanation.attention, top)
         ]
     else:
         probability = f"{explanation.probability:.1%}"

@@ -2,7 +2,12 @@ import torch
 from helpers_rdf import EX, XSD, write
 
 from rgat.data import from_rdf
+from rgat.data.rdf.features import encode, read_vocabulary
 from rgat.data.rdf.reader import read_triples
+
+
+def columns(data):
+    return read_vocabulary(data.provenance).columns()
 
 
 def test_literals_as_nodes_dropped_or_features(tmp_path):
@@ -14,12 +19,13 @@ def test_literals_as_nodes_dropped_or_features(tmp_path):
     data = from_rdf(path, literals="features")
     assert [name for name in data.node_names if name[0] == "<"] == dropped.node_names[:3]
     assert [name for name in data.relation_names if "inverse" not in name] == [*dropped.relation_names, "self"]
-    assert data.x.shape == (6, 32 + 2 * 2)
-    age = data.x[:3, 32:34]  # of a, b, c: standardised 42, 42, 7, and that there is one
-    assert age[:, 1].tolist() == [1, 1, 1]
-    torch.testing.assert_close(age[:, 0], torch.tensor([0.5**0.5, 0.5**0.5, -(2**0.5)]))
-    assert data.x[2, :32].sum() > 0
-    assert data.x[:2, :32].abs().sum() == 0
+    places = {name.strip("<>").removeprefix(EX): (kind, place) for kind, name, place in columns(data)}
+    assert {name: kind for name, (kind, _) in places.items()} == {"age": "number", "note": "text", "size": "number"}
+    age = data.x[:3, places["age"][1]]  # of a, b, c: 42, 42 and 7
+    assert age[0].tolist() == age[1].tolist() != age[2].tolist()
+    assert age[:, -1].tolist() == [1, 1, 1]  # there is one
+    assert data.x[2, places["note"][1]].abs().sum() > 0
+    assert data.x[:2, places["note"][1]].abs().sum() == 0
 
 
 def test_degrees_become_features(tmp_path):
@@ -29,26 +35,17 @@ def test_degrees_become_features(tmp_path):
     torch.testing.assert_close(data.x, torch.tensor(counts).float().log1p())
 
 
-def test_dates_and_booleans_become_features_and_invalid_values_strings(tmp_path):
-    text = "".join(
-        f'<{EX}{n}> <{EX}{p}> "{v}"^^<{XSD}{t}> .\n'
-        for n, p, v, t in (
-            ("a", "born", "1900-01-01", "date"),
-            ("b", "born", "1900-01-03Z", "date"),
-            ("a", "alive", "true", "boolean"),
-            ("b", "alive", "0", "boolean"),
-            ("a", "age", "unknown", "integer"),
-            ("a", "big", "INF", "double"),
-            ("a", "year", "-0044", "gYear"),
-            ("b", "year", "12005", "gYear"),
-            ("a", "huge", "1.5e308", "double"),
-            ("b", "huge", "-1.7e308", "double"),
-        )
-    )
-    x = from_rdf(write(tmp_path, text), literals="features").x
-    assert x[:, 32::2].sign().tolist() == [[1, -1, 1, -1], [-1, 1, -1, 1]]  # alive, born, huge, year
-    assert x.isfinite().all()
-    assert x[0, :32].gt(0).sum() == 2
+def test_a_vocabulary_of_an_earlier_version_encodes_as_it_did(tmp_path):
+    """Two columns per predicate with numbers, standardised; the words of all strings in 32 shared columns."""
+    numbers = {f"<{EX}age>": [42.0, 91 / 126, 0.4], f"<{EX}size>": [2.5, 0.8, 0.2]}
+    record = {"types": None, "numbers": numbers, "degrees": None}
+    triples, x = encode(read_triples(write(tmp_path)), read_vocabulary({"vocabulary": record}))
+    assert not any(name[0] == '"' for name in triples.node_names)
+    assert x.shape == (6, 32 + 2 * 2)
+    torch.testing.assert_close(x[:3, 32], (torch.tensor([42, 42, 7]) / 42 - 91 / 126) / 0.4)
+    assert x[:3, 33].tolist() == [1, 1, 1]
+    assert x[2, :32].sum() > 0
+    assert x[:2, :32].abs().sum() == 0
 
 
 def test_a_year_beyond_all_numbers_is_no_feature(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from helpers_rdf import EX
 
 from rgat.data import from_rdf, load
-from rgat.predictor.inspection import describe, find_leaks
+from rgat.predictor.inspection import describe, find_leaks, literal_rows
 
 XSD = "http://www.w3.org/2001/XMLSchema#"
 FEATURES = [(), ("types", "literals"), ("literals",)]
@@ -98,5 +98,8 @@ def test_the_use_of_each_predicate_is_described(tmp_path):
     assert "edges: 2 predicates (knows, type)" in said
     assert "features of types: 1 type (Person)" in said
     assert "features of degrees: of 2 predicates, in and out" in said
-    assert "features of numbers: age; of text: name" in said
+    assert literal_rows(read(tmp_path, lines, ("literals",))) == [
+        ("age", "number", "60", "60"),
+        ("name", "words and n-grams", "60", "60"),
+    ]
     assert not any(line.startswith("literals:") for line in said)

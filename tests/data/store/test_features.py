@@ -22,6 +22,7 @@ def made_up(count=600, seed=0):
             f'{other} <{EX}constant> "7"^^<{XSD}integer> .',
             f'{node} <{EX}since> "20{rng.integers(10, 30)}-01-01"^^<{XSD}date> .',
             f'{other} <{EX}note> "word{rng.integers(9)} and word{rng.integers(9)}" .',
+            f'{other} <{EX}kind> "{"abcde"[rng.integers(5)]}" .',
             f'_:b{rng.integers(5)} <{EX}huge> "{rng.integers(9)}e300"^^<{XSD}double> .',
         ]
     return "\n".join(lines) + "\n"
@@ -49,10 +50,8 @@ def test_features_are_those_of_from_rdf(tmp_path, monkeypatch, features, block):
     assert torch.equal(store.to_graph().edge_index, data.graph.edge_index)
     torch.testing.assert_close(store.x, data.x)
     stored, expected = store.provenance["vocabulary"], data.provenance["vocabulary"]
-    assert (stored["types"], stored["degrees"]) == (expected["types"], expected["degrees"])
-    for name, scale in (expected["numbers"] or {}).items():
-        assert stored["numbers"][name] == pytest.approx(scale)
-    assert list(stored["numbers"] or ()) == list(expected["numbers"] or ())
+    assert stored == expected
+    assert (stored["literals"] is not None) == ("literals" in features)
 
 
 def test_literals_as_features_without_inverses_and_with_a_label_predicate(tmp_path):
@@ -65,8 +64,8 @@ def test_literals_as_features_without_inverses_and_with_a_label_predicate(tmp_pa
     again = from_rdf(store.path, inverses=False)
     assert torch.equal(again.x, store.x)
     # What the literals said is known only while they are read.
-    of_literals = {name: data.provenance.pop(name) for name in ("titles", "literal_leaks", "text_predicates")}
-    assert of_literals["text_predicates"]
+    of_literals = {name: data.provenance.pop(name) for name in ("titles", "literal_leaks", "literal_values")}
+    assert len(of_literals["literal_values"]["node"]) == 6
     assert (again.classes, again.provenance) == (data.classes, data.provenance)
     assert torch.equal(again.labels, data.labels)
 

@@ -5,29 +5,27 @@ A vocabulary defines the columns, so that files read later, with other nodes, ge
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rgat.checks import check_word
-from rgat.data.rdf.reader import Triples, split_literal
+from rgat.data.rdf.earlier import NUM_HASHED, encode_numbers
+from rgat.data.rdf.literals import Encoder, LiteralReader, encode_literals, is_literal
+from rgat.data.rdf.reader import Triples
 
 FEATURES = ("types", "degrees", "literals")
-NUM_HASHED = 32  # columns into which the words of all strings are hashed
+AUTO = "auto"  # features that a fit chooses
 MAX_TYPES = 256  # columns; rarer types carry little information
 
-Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
-_NUMBERS = re.compile(
-    r".*#(integer|int|long|short|byte|decimal|double|float|nonNegativeInteger|positiveInteger|"
-    r"nonPositiveInteger|negativeInteger|unsigned(Int|Long|Short|Byte))"
-)
+Array = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -36,15 +34,47 @@ class Vocabulary:
 
     Attributes:
         types: node types with one column each, followed by a column of ones.
-        numbers: predicates with numbers, and how these are standardised: divisor, mean, standard deviation. Strings
-            share the hashed columns.
+        numbers: of a model that an earlier version wrote (:mod:`rgat.data.rdf.earlier`).
         degrees: predicates with two columns each: log1p of the out-degree and of the in-degree, which a mean over
             neighbours cannot compute.
+        literals: predicates with literals, and how these become columns.
     """
 
     types: list[str] | None = None
     numbers: dict[str, list[float]] | None = None
     degrees: list[str] | None = None
+    literals: dict[str, Encoder] | None = None
+
+    @property
+    def reads_literals(self) -> bool:
+        """Whether literals are features, and no nodes."""
+        return self.literals is not None or self.numbers is not None
+
+    def columns(self) -> list[tuple[str, str, slice]]:
+        """Return a group of features, the predicate (or "") and the place of its columns, for all columns in order."""
+        widths: list[tuple[str, str, int]] = []
+        if self.types is not None:
+            widths.append(("types", "", len(self.types) + 1))
+        widths += [("degrees", name, 2) for name in self.degrees or ()]
+        if self.numbers is not None:
+            widths += [("text", "", NUM_HASHED), *(("number", name, 2) for name in self.numbers)]
+        widths += [(encoder.kind, name, encoder.width) for name, encoder in (self.literals or {}).items()]
+        places, start = [], 0
+        for group, name, width in widths:
+            places.append((group, name, slice(start, start + width)))
+            start += width
+        return places
+
+
+def read_vocabulary(provenance: Mapping[str, Any]) -> Vocabulary | None:
+    """Return the vocabulary that the provenance of a data set has as plain values; None if there are no features."""
+    record = provenance.get("vocabulary")
+    if record is None:
+        return None
+    literals = record.get("literals")
+    if literals is not None:
+        literals = {name: Encoder(**fields) for name, fields in literals.items()}
+    return Vocabulary(**{**record, "literals": literals})
 
 
 def is_type(relation: str) -> bool:
@@ -61,20 +91,17 @@ def learn_vocabulary(triples: Triples, features: Sequence[str]) -> Vocabulary:
     """
     for word in features:
         check_word("features", word, FEATURES)
-    types, numbers = None, None
+    types, literals, degrees = None, None, None
     if "types" in features:
         types = most_frequent(count_types(triples))
     if "literals" in features:
-        values: dict[int, list[float]] = {}
-        for _, predicate, value in literal_values(triples):
-            if isinstance(value, float):
-                values.setdefault(predicate, []).append(value)
-        numbers = {triples.relation_names[predicate]: _scale(values[predicate]) for predicate in sorted(values)}
-    degrees = None
+        reader = LiteralReader()
+        reader.add(triples)
+        literals = reader.encoders()
     if "degrees" in features:
-        linked = triples.edges[~_ends_in_literal(triples)] if numbers is not None else triples.edges
+        linked = triples.edges if literals is None else triples.edges[~_ends_in_literal(triples)]
         degrees = sorted(triples.relation_names[relation] for relation in np.unique(linked[:, 1]).tolist())
-    return Vocabulary(types, numbers, degrees)
+    return Vocabulary(types, None, degrees, literals)
 
 
 def count_types(triples: Triples) -> Counter[str]:
@@ -88,28 +115,26 @@ def most_frequent(counts: Counter[str]) -> list[str]:
 
 
 def encode(triples: Triples, vocabulary: Vocabulary) -> tuple[Triples, Tensor]:
-    """Return the triples without the literals that became features, and node features ``[N, F]``.
-
-    Each predicate with numbers, dates or booleans gets two columns: the standardised value (the mean of several) and
-    whether there is one. Strings are hashed, word by word, into shared columns. A value that does not parse as its
-    datatype counts as a string, and so does a number of a predicate for which the vocabulary has no column.
-    """
-    columns: list[Array] = []
+    """Return the triples without the literals that became features, and node features ``[N, F]``."""
+    kept, nodes = triples, np.arange(len(triples.node_names))
+    if vocabulary.reads_literals:
+        kept, nodes = triples.keep(~_ends_in_literal(triples), ~is_literal(triples.node_names))
+    columns: list[Any] = []
     if vocabulary.types is not None:
         column = {name: number for number, name in enumerate(vocabulary.types)}
-        types = np.zeros((len(triples.node_names), len(column) + 1))
+        types: Array = np.zeros((len(triples.node_names), len(column) + 1), dtype=np.float32)
         types[:, -1] = 1.0
         for node, node_type in _types(triples):
             if triples.node_names[node_type] in column:
                 types[node, column[triples.node_names[node_type]]] = 1.0
-        columns.append(types)
+        columns.append(types[nodes])
     if vocabulary.degrees is not None:
-        columns.append(np.zeros((len(triples.node_names), 2 * len(vocabulary.degrees))))
-    kept, nodes = triples, np.arange(len(triples.node_names))
+        columns.append(np.zeros((len(nodes), 2 * len(vocabulary.degrees)), dtype=np.float32))
     if vocabulary.numbers is not None:
-        columns += _encode_literals(triples, vocabulary.numbers)
-        kept, nodes = triples.keep(~_ends_in_literal(triples), ~_is_literal(triples))
-    x = torch.from_numpy(np.concatenate(columns, axis=1)[nodes]).float()
+        columns += [each[nodes] for each in encode_numbers(triples, vocabulary.numbers)]
+    if vocabulary.literals is not None:
+        columns += encode_literals(triples, vocabulary.literals)
+    x = torch.from_numpy(np.concatenate(columns, axis=1)).float() if columns else torch.zeros(len(nodes), 0)
     count_degrees(x, kept, vocabulary)
     return kept, x
 
@@ -127,81 +152,12 @@ def count_degrees(x: Tensor, triples: Triples, vocabulary: Vocabulary) -> None:
             x[:, first + 2 * number + side] = torch.from_numpy(np.log1p(degree))
 
 
-def _is_literal(triples: Triples) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-    """Return a mask of the nodes that are literals."""
-    return np.array([name[0] == '"' for name in triples.node_names], dtype=bool)
-
-
-def _ends_in_literal(triples: Triples) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+def _ends_in_literal(triples: Triples) -> NDArray[np.bool_]:
     """Return a mask of the triples whose object is a literal."""
-    return _is_literal(triples)[triples.edges[:, 2]]
+    return is_literal(triples.node_names)[triples.edges[:, 2]]
 
 
 def _types(triples: Triples) -> list[tuple[int, int]]:
     """Return pairs of a node and its type."""
     relations = [relation for relation, name in enumerate(triples.relation_names) if is_type(name)]
     return [(s, o) for s, p, o in triples.edges[np.isin(triples.edges[:, 1], relations)].tolist()]
-
-
-def literal_values(triples: Triples) -> list[tuple[int, int, float | str]]:
-    """Return subject, predicate and value of each triple that ends in a literal."""
-    values: list[tuple[int, int, float | str]] = []
-    for subject, predicate, literal in triples.edges[_ends_in_literal(triples)].tolist():
-        name = triples.node_names[literal]
-        number = _as_number(name)
-        values.append((subject, predicate, split_literal(name)[0] if number is None else number))
-    return values
-
-
-def _scale(entries: list[float]) -> list[float]:
-    """Return divisor, mean and standard deviation; without the divisor sums of huge numbers would overflow."""
-    values = np.array(entries)
-    divisor = max(float(np.abs(values).max()), 1e-300)
-    deviation = float((values / divisor).std())
-    return [divisor, float((values / divisor).mean()), deviation if deviation > 0 else 1.0]
-
-
-def _encode_literals(triples: Triples, numbers: dict[str, list[float]]) -> list[Array]:
-    num_nodes = len(triples.node_names)
-    hashed = np.zeros((num_nodes, NUM_HASHED))
-    sums = {name: np.zeros((num_nodes, 2)) for name in numbers}
-    for subject, predicate, value in literal_values(triples):
-        name = triples.relation_names[predicate]
-        if isinstance(value, float) and name in sums:
-            divisor, mean, deviation = numbers[name]
-            sums[name][subject] += ((value / divisor - mean) / deviation, 1)
-        else:
-            for word in re.split(r"(?:\\[nrt]|\s)+", str(value).lower()):
-                hashed[subject, _bucket(word)] += 1
-    columns: list[Array] = [np.log1p(hashed)]
-    for total in sums.values():
-        average = total[:, 0] / np.maximum(total[:, 1], 1)
-        columns.append(np.stack([average, (total[:, 1] > 0).astype(float)], axis=1))
-    return columns
-
-
-def _as_number(literal: str) -> float | None:
-    value, datatype = split_literal(literal)
-    try:
-        if _NUMBERS.fullmatch(datatype):
-            return _finite(float(value))
-        if datatype.endswith("#boolean"):
-            return {"true": 1.0, "1": 1.0, "false": 0.0, "0": 0.0}[value]
-        if datatype.endswith("#date"):
-            return float(date.fromisoformat(value[:10]).toordinal())  # a time zone may follow
-        if datatype.endswith("#dateTime"):
-            return float(datetime.fromisoformat(value).toordinal())
-        if datatype.endswith("#gYear"):
-            return _finite(float(re.match(r"-?\d+", value)[0]))  # type: ignore[index]
-    except (ValueError, KeyError, TypeError):
-        return None
-    return None
-
-
-def _finite(number: float) -> float | None:
-    return number if np.isfinite(number) else None
-
-
-def _bucket(word: str) -> int:
-    """Return the hashed column of a word, the same on every machine and in every process."""
-    return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=4).digest(), "little") % NUM_HASHED

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
-from rgat.data.dataset import INVERSE
+from rgat.data.dataset import INVERSE, NodeData
 from rgat.data.rdf.reader import Triples
 from rgat.graph import RelationalGraph
 
@@ -28,3 +29,30 @@ def relational_graph(triples: Triples, inverses: bool, self_loops: bool) -> Rela
 def all_relation_names(names: Sequence[str], inverses: bool, self_loops: bool) -> tuple[str, ...]:
     """Return the names of all relations of such a graph."""
     return (*names, *(f"{INVERSE}{name}" for name in names if inverses), *(["self"] if self_loops else []))
+
+
+def assemble(
+    triples: Triples,
+    x: Tensor | None,
+    labels: Tensor,
+    classes: tuple[str, ...],
+    parts: Sequence[Tensor],
+    inverses: bool,
+    self_loops: bool,
+    name: str,
+) -> NodeData:
+    """Return a data set of triples, labels and parts, with inverse and self-loop relations added on request."""
+    graph = relational_graph(triples, inverses, self_loops)
+    return NodeData(
+        name=name,
+        graph=graph,
+        x=x,
+        labels=labels,
+        classes=classes,
+        train=parts[0],
+        valid=parts[1],
+        test=parts[2],
+        node_names=tuple(triples.node_names),
+        relation_names=all_relation_names(triples.relation_names, inverses, self_loops),
+        provenance={"nodes": graph.num_nodes, "edges": len(triples), "relations": len(triples.relation_names)},
+    )

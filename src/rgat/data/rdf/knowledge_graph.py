@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from rgat.checks import check_count, check_word
 from rgat.data.dataset import MISSING, PARTS, NodeData
-from rgat.data.rdf.features import encode, learn_vocabulary
-from rgat.data.rdf.graph import all_relation_names, relational_graph
+from rgat.data.rdf.features import AUTO
+from rgat.data.rdf.featurised import featurise
+from rgat.data.rdf.graph import assemble
 from rgat.data.rdf.labels import (
-    RDFS_LABEL,
     FilePath,
     Label,
     LabelSource,
     NodeLabels,
-    choose_titles,
     find_labels,
     match_labels,
 )
-from rgat.data.rdf.leaks import literal_leaks
 from rgat.data.rdf.reader import Triples, read_triples
 from rgat.data.store.labels import label_store
 from rgat.data.store.stored_graph import StoredGraph, find_store
@@ -41,7 +38,7 @@ def from_rdf(
     inverses: bool = True,
     self_loops: bool = True,
     literals: str = "nodes",
-    features: Sequence[str] = (),
+    features: Sequence[str] = AUTO,
     blank_nodes: str = "kept",
     drop_predicates: Sequence[str] = (),
     hops: int | None = None,
@@ -60,52 +57,47 @@ def from_rdf(
         inverses: add an inverse of every relation.
         self_loops: add a relation from every node to itself.
         literals: "nodes", "dropped", or "features" of their subjects.
-        features: node features "types", "degrees" and "literals"; models with features can predict for new nodes.
+        features: node features "types", "degrees" and "literals"; models with features can predict for new nodes. None
+            are made by "auto", and :func:`rgat.fit` chooses between one-hot input and features.
         blank_nodes: "kept" or "dropped".
         drop_predicates: IRIs whose triples are left out.
         hops: keep only the receptive field of the labelled nodes in a model of so many layers.
         name: name of the data set.
         in_memory: load the graph of a store; False leaves it on the disk, for sampled training.
         progress: show the progress, or a function to call with each `rgat.progress.Step`.
-        **labelling: ``label_predicate``, or ``train``, ``valid`` and ``test``, instead of ``labels``; ``node_column``,
-            ``label_column`` and ``split_column``; ``shares`` and ``seed`` of a random split; ``skip_unknown``. See
-            `rgat.data.rdf.labels.LabelSource`.
+        **labelling: fields of `rgat.data.rdf.labels.LabelSource`: other labels than ``labels``, columns, the shares and
+            seed of a random split, ``skip_unknown``.
 
     Examples:
+        >>> from pathlib import Path
         >>> import rgat
-        >>> line = "<http://x.example/{}> <http://x.example/cites> <http://x.example/b> .\n"
-        >>> with open("dump.nt", "w") as file:
-        ...     _ = file.write("".join(line.format(number) for number in range(20)))
-        >>> with open("labels.tsv", "w") as file:
-        ...     _ = file.write("node\tclass\n")
-        ...     _ = file.write("".join(f"http://x.example/{number}\t{number % 2}\n" for number in range(20)))
+        >>> line, row = "<http://x.org/{}> <http://x.org/cites> <http://x.org/b> .\n", "http://x.org/{}\t{}\n"
+        >>> _ = Path("dump.nt").write_text("".join(line.format(n) for n in range(20)))
+        >>> _ = Path("labels.tsv").write_text("node\tclass\n" + "".join(row.format(n, n % 2) for n in range(20)))
         >>> data = rgat.data.from_rdf("dump.nt", "labels.tsv", shares=(0.6, 0.2))
         >>> data.classes, len(data.train), data.relation_names
-        (('0', '1'), 12, ('<http://x.example/cites>', 'inverse of <http://x.example/cites>', 'self'))
+        (('0', '1'), 12, ('<http://x.org/cites>', 'inverse of <http://x.org/cites>', 'self'))
     """
     source = LabelSource(labels, **labelling)
-    if hops is not None:
-        check_count("hops", hops)
-    literals, features = _with_literals(literals, features)
+    is_open = features == AUTO and hops is None and in_memory
+    literals, features = _check_reading(literals, () if features == AUTO else features, hops)
     if (store := find_store(files)) is not None:
         _refuse_with_store(store, format, literals, blank_nodes, drop_predicates, inverses, self_loops)
-        if not in_memory:
-            _refuse_in_store(store, features, hops)
-            store.verify()  # loops read ids of the files without checking each
-            return label_store(store, source, name)
-        data = _load_store(store, source, features, name)
+        data = _from_store(store, source, features, hops, name, in_memory)
     else:
         with shown(progress, ["reading"]) as stages:
             triples = read_triples(files, format, literals, blank_nodes, drop_predicates, skip_invalid, stages)
             stages("reading", 1.0, f"{len(triples):,} triples, {'graph and features' if features else 'graph'}")
             data = label_triples(triples, source, features, inverses, self_loops, name)
-        if triples.skipped:
-            data.provenance["invalid_lines"] = {"count": len(triples.skipped), "first": triples.skipped[0]}
+    if is_open and data.x is None:
+        data.provenance["features"] = AUTO
     return data if hops is None else prune(data, hops)
 
 
-def _with_literals(literals: str, features: Sequence[str]) -> tuple[str, Sequence[str]]:
+def _check_reading(literals: str, features: Sequence[str], hops: int | None) -> tuple[str, Sequence[str]]:
     """Return how to read literals, "nodes" or "dropped", and all features: literals become these from nodes."""
+    if hops is not None:
+        check_count("hops", hops)
     check_word("literals", literals, ("nodes", "dropped", "features"))
     features = (*features, "literals") if literals == "features" else features
     return "nodes" if "literals" in features else literals, features
@@ -137,24 +129,25 @@ def _load_store(store: StoredGraph, source: LabelSource, features: Sequence[str]
     if x is not None:
         x = x.to(torch.float32, copy=True)
         provenance = {word: store.provenance[word] for word in ("vocabulary",) if word in store.provenance}
-    given = triples
-    if features:
-        triples, x, provenance = _featurise(triples, features)
     options = (store.manifest.inverses, store.manifest.self_loops)
     data = _attach(triples, x, labels, source, *options, name, provenance)
-    if "literals" in features:
-        data.provenance.update(_describe_literals(given, data, provenance["vocabulary"]["numbers"]))
-    return data
+    return featurise(data, features) if features else data
 
 
-def _refuse_in_store(store: StoredGraph, features: Sequence[str], hops: int | None) -> None:
-    """Raise if an option is given that changes the graph of a store, which stays on the disk."""
+def _from_store(
+    store: StoredGraph, source: LabelSource, features: Sequence[str], hops: int | None, name: str, in_memory: bool
+) -> NodeData:
+    """Return the data set of a store; raise if an option is given that changes a graph that stays on the disk."""
+    if in_memory:
+        return _load_store(store, source, features, name)
     for option, is_given in (("features", bool(features)), ("hops", hops is not None)):
         if is_given:
             raise ValueError(
                 f"{store.path}: `{option}` must be left out for a graph that stays in its store; "
                 "give it to `rgat data convert`, or train on the whole graph"
             )
+    store.verify()  # loops read ids of the files without checking each
+    return label_store(store, source, name)
 
 
 def _named_labels(store: StoredGraph, labels: NodeLabels) -> list[Label]:
@@ -202,20 +195,11 @@ def label_triples(
     name: str = "knowledge graph",
 ) -> NodeData:
     """Return a data set of triples, with the labels and the split of a source and the requested node features."""
+    skipped = triples.skipped
     triples, labels = find_labels(triples, source)
-    x, provenance, given = None, dict[str, Any](), triples
-    if features:
-        triples, x, provenance = _featurise(triples, features)
-    data = _attach(triples, x, labels, source, inverses, self_loops, name, provenance)
-    if "literals" in features:
-        data.provenance.update(_describe_literals(given, data, provenance["vocabulary"]["numbers"]))
-    return data
-
-
-def _featurise(triples: Triples, features: Sequence[str]) -> tuple[Triples, Tensor, dict[str, Any]]:
-    """Return the triples that remain, node features, and the vocabulary as provenance."""
-    vocabulary = learn_vocabulary(triples, features)
-    return *encode(triples, vocabulary), {"vocabulary": asdict(vocabulary)}
+    provenance = {"invalid_lines": {"count": len(skipped), "first": skipped[0]}} if skipped else {}
+    data = _attach(triples, None, labels, source, inverses, self_loops, name, provenance)
+    return featurise(data, features) if features else data
 
 
 def _attach(
@@ -235,49 +219,6 @@ def _attach(
     targets, parts = matched.split(len(triples.node_names), source)
     data = assemble(triples, x, targets, matched.class_names, parts, inverses, self_loops, name)
     return replace(data, provenance=data.provenance | provenance)
-
-
-def _describe_literals(triples: Triples, data: NodeData, numbers: dict[str, list[float]]) -> dict[str, Any]:
-    """Return what the literals say, which are no more in the graph: titles, leaks of classes, which are text."""
-    is_literal = np.array([name[0] == '"' for name in triples.node_names], dtype=bool)
-    labels = np.full(len(triples.node_names), MISSING)
-    labels[np.flatnonzero(~is_literal)[data.train.numpy()]] = data.labels[data.train].numpy()
-    used = np.unique(triples.edges[is_literal[triples.edges[:, 2]], 1]).tolist()
-    relation = triples.relation_names.index(RDFS_LABEL) if RDFS_LABEL in triples.relation_names else -1
-    names = triples.node_names
-    pairs = ((names[s], names[o]) for s, _, o in triples.edges[triples.edges[:, 1] == relation].tolist())
-    return {
-        "titles": choose_titles(pairs),
-        "literal_leaks": [leak._asdict() for leak in literal_leaks(triples, labels, data.classes)],
-        "text_predicates": [name for i in used if (name := triples.relation_names[i]) not in numbers],
-    }
-
-
-def assemble(
-    triples: Triples,
-    x: Tensor | None,
-    labels: Tensor,
-    classes: tuple[str, ...],
-    parts: Sequence[Tensor],
-    inverses: bool,
-    self_loops: bool,
-    name: str,
-) -> NodeData:
-    """Return a data set of triples, labels and parts, with inverse and self-loop relations added on request."""
-    graph = relational_graph(triples, inverses, self_loops)
-    return NodeData(
-        name=name,
-        graph=graph,
-        x=x,
-        labels=labels,
-        classes=classes,
-        train=parts[0],
-        valid=parts[1],
-        test=parts[2],
-        node_names=tuple(triples.node_names),
-        relation_names=all_relation_names(triples.relation_names, inverses, self_loops),
-        provenance={"nodes": graph.num_nodes, "edges": len(triples), "relations": len(triples.relation_names)},
-    )
 
 
 def prune(data: NodeData, hops: int) -> NodeData:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rgat.checks import check_word
 from rgat.data.files import NewFolder
 from rgat.data.rdf.blank_nodes import name_blank_nodes
-from rgat.data.rdf.features import FEATURES
+from rgat.data.rdf.features import AUTO, FEATURES
 from rgat.data.rdf.labels import FilePath, Label, LabelSource, match_labels, read_label_tables, take_labels
 from rgat.data.rdf.reader import Triples, TripleStream, dropped_predicates, sort_triples
 from rgat.data.store.features import SortedTriples, feature_rows, learn_vocabulary
@@ -77,7 +77,7 @@ def convert(
         inverses: add an inverse of every relation.
         self_loops: add a relation from every node to itself.
         literals: "nodes", "dropped", or "features" of their subjects.
-        features: node features "types", "degrees" and "literals".
+        features: node features "types", "degrees" and "literals"; "auto" makes none, and leaves the choice to a fit.
         blank_nodes: "kept" or "dropped".
         drop_predicates: IRIs whose triples are left out.
         memory: bytes for sorting triples.
@@ -93,6 +93,7 @@ def convert(
         >>> rgat.data.convert("dump.nt", "store", inverses=False, self_loops=False).relation_names
         ('<http://x.example/cites>',)
     """
+    features = () if features == AUTO else features  # chosen when the store is used
     source = LabelSource(labels, **labelling)
     if "shares" in labelling or "seed" in labelling:
         raise ValueError("`shares` and `seed` must be given where the labels are used, such as to `from_rdf(STORE)`")

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rgat.data.rdf.features import Vocabulary, count_types, encode, literal_values, most_frequent
+from rgat.data.rdf.features import Vocabulary, count_types, encode, most_frequent
+from rgat.data.rdf.literals import LiteralReader, is_literal
 from rgat.data.rdf.reader import Triples
 from rgat.data.store.arrays import ArrayWriter, map_array
 from rgat.data.store.sorting import TripleSorter
@@ -83,47 +84,21 @@ def learn_vocabulary(triples: SortedTriples, features: Sequence[str]) -> Vocabul
     """Return the columns that describe the triples, as `rgat.data.rdf.features.learn_vocabulary` does."""
     types: Counter[str] = Counter()
     linking = np.zeros(len(triples.relation_names), dtype=bool)
-    largest: dict[int, float] = {}
-    with_literals = "literals" in features
+    literals = LiteralReader() if "literals" in features else None
     for block in triples.blocks():
         if "types" in features:
             types += count_types(block.triples)
-        for _, predicate, value in literal_values(block.triples) if with_literals else ():
-            if isinstance(value, float):
-                largest[predicate] = max(largest.get(predicate, 1e-300), abs(value))
-        is_literal = np.array([with_literals and name[0] == '"' for name in block.triples.node_names], dtype=bool)
         edges = block.triples.edges
-        linking[edges[~is_literal[edges[:, 2]], 1]] = True
+        if literals is not None:
+            literals.add(block.triples)
+            edges = edges[~is_literal(block.triples.node_names)[edges[:, 2]]]
+        linking[edges[:, 1]] = True
     degrees = [name for name, links in zip(triples.relation_names, linking, strict=True) if links]
     return Vocabulary(
         types=most_frequent(types) if "types" in features else None,
-        numbers=_scales(triples, largest) if with_literals else None,
         degrees=sorted(degrees) if "degrees" in features else None,
+        literals=None if literals is None else literals.encoders(),
     )
-
-
-def _scales(triples: SortedTriples, divisors: dict[int, float]) -> dict[str, list[float]]:
-    """Return divisor, mean and standard deviation of each predicate's numbers, after division."""
-    moments = dict.fromkeys(divisors, (0, 0.0, 0.0))  # count, mean, sum of squared deviations
-    for block in triples.blocks() if divisors else ():
-        values: dict[int, list[float]] = {}
-        for _, predicate, value in literal_values(block.triples):
-            if isinstance(value, float):
-                values.setdefault(predicate, []).append(value)
-        for predicate, numbers in values.items():
-            count, mean, squares = moments[predicate]
-            scaled = np.array(numbers) / divisors[predicate]
-            total, step = count + len(scaled), float(scaled.mean()) - mean
-            squares += float(((scaled - scaled.mean()) ** 2).sum()) + step**2 * count * len(scaled) / total
-            moments[predicate] = (total, mean + step * len(scaled) / total, squares)
-    scales = {}
-    for predicate in sorted(divisors):
-        count, mean, squares = moments[predicate]
-        deviation = float(np.sqrt(squares / count))
-        # Equal numbers in several blocks leave a rounding error where the deviation is zero.
-        scale = deviation if deviation > 1e-14 * max(abs(mean), 1e-300) else 1.0
-        scales[triples.relation_names[predicate]] = [divisors[predicate], mean, scale]
-    return scales
 
 
 def feature_rows(
@@ -131,7 +106,7 @@ def feature_rows(
 ) -> Iterator[tuple[NDArray[np.float32], float]]:
     """Yield blocks of the feature matrix of a store whose edges are sorted, and the share of nodes that is done."""
     num_types = 0 if vocabulary.types is None else len(vocabulary.types) + 1
-    first = triples.count_names('"') if vocabulary.numbers is not None else 0  # names of literals sort first
+    first = triples.count_names('"') if vocabulary.reads_literals else 0  # names of literals sort first
     width = encode(Triples([], triples.relation_names, np.empty((0, 3), dtype=np.int64)), vocabulary)[1].shape[1]
     for block in triples.blocks(first, most_nodes=max(_BLOCK_VALUES // max(width, 1), 1)):
         x = np.zeros((block.end - block.first, width), dtype=np.float32)

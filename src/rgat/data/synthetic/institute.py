@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from rgat.data.dataset import MISSING, NodeData
-from rgat.data.rdf.knowledge_graph import assemble
+from rgat.data.rdf.graph import assemble
 from rgat.data.rdf.reader import Triples
 from rgat.data.splits import shuffled_parts
 

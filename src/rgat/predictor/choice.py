@@ -1,0 +1,130 @@
+"""Choose the input and the model of a fit of nodes by validation inside the training part; no test node is used.
+
+First the inputs are compared with one model, then the models with the best input, so that few are trained.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rgat.data import GraphData, NodeData
+from rgat.data.rdf.features import FEATURES
+from rgat.data.rdf.featurised import featurise, is_open
+from rgat.data.rdf.literals import is_literal
+from rgat.predictor.evaluation import OF_ATTENTION
+from rgat.training.configuration import VARIANTS, Config, configure, task_of
+from rgat.training.distributed import processes
+from rgat.training.loop import Data
+
+INPUTS = ("identity", "features", "both")  # one-hot nodes, literals among them; node features; one-hot nodes with these
+FIRST = "RGCN"  # compares the inputs: it is the cheapest model
+MOST_EDGES = 10_000_000  # of all folds of one candidate; beyond, a comparison would take hours
+# Chosen by cross-validation on made-up graphs: features without a penalty fit noise, and take longer to learn from.
+OF_FEATURES: Config = {"kernel_l2_1": 1e-2, "max_epochs": 400}
+
+Score = tuple[float, float]  # validation metric and loss
+ScoreOf = Callable[[str, Config, int], Score]  # takes an input, a configuration and the number of the candidate
+
+
+class Choice(NamedTuple):
+    """What was chosen, and from what."""
+
+    input: str
+    config: Config
+    rows: list[dict[str, Any]]  # input, model, score and loss of each candidate; None where it diverged
+
+
+def configure_for(data: Data, options: Mapping[str, Any]) -> Config:
+    """Return a complete configuration; models of RDF features have defaults of their own."""
+    has_features = isinstance(data, NodeData) and data.x is not None and "vocabulary" in data.provenance
+    return configure(task_of(data), (OF_FEATURES if has_features else {}) | dict(options))
+
+
+def inputs_of(data: NodeData, options: Mapping[str, Any]) -> list[str]:
+    """Return the inputs to compare: those of a graph that is open for it, unless the options tell which."""
+    if not is_open(data) or options.get("embedding_channels") is not None:
+        return ["identity"] if data.x is None else ["both" if options.get("identity") else "features"]
+    if "identity" in options:
+        return ["both" if options["identity"] else "features"]
+    return list(INPUTS)
+
+
+def candidates(data: Data, options: Mapping[str, Any], num_folds: int, comparison: bool) -> tuple[list[str], list[str]]:
+    """Return the inputs and models to compare; one of each where there is nothing to choose, or no time to.
+
+    Without a comparison, literals are read beside one-hot nodes, unless the graph is large.
+    """
+    model = configure_for(data, options)["model"]
+    if isinstance(data, GraphData):
+        return ["features"], [model]
+    inputs, models = inputs_of(data, options), [model] if "model" in options else list(VARIANTS)
+    is_whole = options.get("fanouts") is None and not data.is_stored and processes().number == 1
+    if not is_whole or data.graph.num_edges * max(num_folds, 1) > MOST_EDGES:
+        return inputs[:1], [model]
+    if not comparison:
+        return inputs[-1:] if is_literal(data.node_names).any() else inputs[:1], [model]
+    return inputs, models
+
+
+def number_of(inputs: Sequence[str], models: Sequence[str]) -> int:
+    """Return how many candidates are compared; none where there is no choice."""
+    count = len(inputs) + len(models) - 1
+    return count if count > 1 else 0
+
+
+def with_input(data: NodeData, kind: str) -> NodeData:
+    """Return the data with the features that an input needs."""
+    return featurise(data, FEATURES) if is_open(data) and kind != "identity" else data
+
+
+def config_of(kind: str, model: str, data: NodeData, options: Mapping[str, Any]) -> Config:
+    """Return the configuration of a candidate."""
+    given = dict(options) | {"model": model}
+    if model == "RGCN":
+        given = {name: value for name, value in given.items() if name not in OF_ATTENTION}
+    if kind == "both":
+        given["identity"] = True
+    return configure_for(data, given)
+
+
+def choose(
+    datas: Mapping[str, NodeData], options: Mapping[str, Any], models: Sequence[str], score_of: ScoreOf
+) -> Choice:
+    """Return the input and configuration with the highest validation score; the loss decides between equals.
+
+    Args:
+        datas: the data of each input.
+        options: as given to the fit.
+        models: names of the models.
+        score_of: trains a candidate on the folds; raises a ValueError if it diverges.
+    """
+    first = FIRST if FIRST in models else models[0]
+    tried: list[tuple[Score, str, Config]] = []
+    rows: list[dict[str, Any]] = []
+    errors: list[ValueError] = []
+
+    def attempt(kind: str, model: str) -> None:
+        config = config_of(kind, model, datas[kind], options)
+        row: dict[str, Any] = {"input": kind, "model": model, "score": None, "loss": None}
+        rows.append(row)
+        try:
+            score, loss = score_of(kind, config, len(rows))
+        except ValueError as error:  # it diverged, which is no reason to stop
+            errors.append(error)
+            return
+        row |= {"score": score, "loss": None if math.isnan(loss) else loss}
+        tried.append(((score, loss), kind, config))
+
+    best: Callable[[], tuple[Score, str, Config]] = lambda: max(tried, key=lambda each: (each[0][0], -each[0][1]))
+    for kind in datas:
+        attempt(kind, first)
+    kind = best()[1] if tried else next(iter(datas))
+    for model in models:
+        if model != first:
+            attempt(kind, model)
+    if not tried:
+        raise errors[0]
+    _, kind, config = best()
+    return Choice(kind, config, rows)

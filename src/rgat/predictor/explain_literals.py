@@ -1,0 +1,122 @@
+"""Explain predictions by literals: the change of a prediction when the literals of a node and predicate are missing."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rgat.data import NodeData
+from rgat.data.rdf.features import read_vocabulary
+from rgat.graph import RelationalGraph
+from rgat.predictor.ensemble import Ensemble
+
+LEAST = 0.05  # of the largest effect, for a literal of a near node to be listed
+MOST_TRIED = 32  # pairs of a node and a predicate whose literals are removed, the largest gradients first
+
+
+@dataclasses.dataclass(frozen=True)
+class LiteralReason:
+    """The literals of one predicate of a node in the receptive field of the explained one."""
+
+    predicate: str
+    value: str  # several are separated by commas; empty where the model folder does not have them
+    node: str  # the node that has them
+    used_as: str  # number, date, boolean, category or text
+    effect: float  # change of the predicted class's probability when they are missing
+    log_odds: float  # the same change in log-odds, which do not saturate
+
+
+def literal_columns(data: NodeData) -> list[tuple[str, str, slice]]:
+    """Return the kind, the predicate and the feature columns of each predicate with literals."""
+    vocabulary = read_vocabulary(data.provenance)
+    if vocabulary is None or data.x is None:
+        return []
+    return [entry for entry in vocabulary.columns() if entry[0] not in ("types", "degrees")]
+
+
+def without_columns(x: Tensor, place: slice, node: int | None = None) -> Tensor:
+    """Return features with some columns as if all nodes, or one, had no literal there."""
+    x = x.clone()
+    x[slice(None) if node is None else node, place] = 0.0
+    return x
+
+
+def log_odds(probability: Tensor) -> Tensor:
+    """Return the log-odds of probabilities, finite at 0 and 1."""
+    return torch.logit(probability.clamp(1e-12, 1 - 1e-12))
+
+
+def explain_literals(
+    ensemble: Ensemble, data: NodeData, graph: RelationalGraph, node: int, top: int
+) -> list[LiteralReason]:
+    """Return the literals with the largest effects on a node's predicted class: its own, and those of near nodes.
+
+    Args:
+        ensemble: the models.
+        data: the data that they were trained on, or the receptive field of the node.
+        graph: the receptive field of the node, with the ids of the data.
+        node: the node to explain.
+        top: how many to return.
+    """
+    places = literal_columns(data)
+    if not places or data.x is None:
+        return []
+    x: Tensor = data.x
+    before = ensemble.probabilities(ensemble.member_logits(x, graph)[:, node])
+    predicted = int(before.argmax())
+    reasons = []
+    for near, kind, predicate, place in _largest(ensemble, x, graph, node, predicted, places):
+        after = ensemble.probabilities(ensemble.member_logits(without_columns(x, place, near), graph)[:, node])
+        reasons.append(
+            LiteralReason(
+                predicate=predicate or "text",
+                value=_values(data, near, predicate),
+                node=data.node_names[near],
+                used_as=kind,
+                effect=float(after[predicted] - before[predicted]),
+                log_odds=float(log_odds(after[predicted]) - log_odds(before[predicted])),
+            )
+        )
+    reasons.sort(key=lambda reason: -abs(reason.log_odds))
+    least = LEAST * max((abs(reason.log_odds) for reason in reasons), default=0.0)
+    return [each for each in reasons if each.node == data.node_names[node] or abs(each.log_odds) >= least][:top]
+
+
+def _largest(
+    ensemble: Ensemble,
+    x: Tensor,
+    graph: RelationalGraph,
+    node: int,
+    predicted: int,
+    places: Sequence[tuple[str, str, slice]],
+) -> list[tuple[int, str, str, slice]]:
+    """Return the node, kind, predicate and columns of the literals to try: all of the node, then by gradient."""
+    near_x, near_graph = ensemble.on_device(x, graph)
+    assert near_x is not None
+    leaf = near_x.detach().clone().requires_grad_()
+    logits = torch.stack([member(leaf, near_graph)[node].float() for member in ensemble.members]).mean(0)
+    others = torch.cat([logits[:predicted], logits[predicted + 1 :]])
+    (gradient,) = torch.autograd.grad(logits[predicted] - others.logsumexp(0), leaf)
+    product = (gradient * near_x).cpu()
+    found = []
+    for kind, predicate, place in places:
+        has_value = (x[:, place] != 0).any(1)
+        change = product[:, place].sum(1).abs()
+        change[node] = torch.inf
+        for near in (has_value & (change > 0)).nonzero().squeeze(1).tolist():
+            found.append((float(change[near]), near, kind, predicate, place))
+    found.sort(key=lambda entry: -entry[0])
+    return [entry[1:] for entry in found[:MOST_TRIED]]
+
+
+def _values(data: NodeData, node: int, predicate: str) -> str:
+    """Return the literals of a node, if the data have them."""
+    kept: dict[str, Any] = data.provenance.get("literal_values", {})
+    triples = zip(kept.get("node", ()), kept.get("predicate", ()), kept.get("value", ()), strict=True)
+    known = data.graph.node_ids
+    wanted = node if known is None else int(known[node])  # of a receptive field
+    return ", ".join(value for owner, name, value in triples if owner == wanted and name == predicate)

@@ -1,0 +1,99 @@
+"""Results of cross-validation, kept in the folder of a fit until it is complete, and what the fit was asked for."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from rgat.data.files import read_whole, write_atomically
+from rgat.training import has_checkpoint, load_checkpoint, save_checkpoint
+from rgat.training.checkpoint import digest, digest_data, remove_checkpoint
+from rgat.training.distributed import processes
+from rgat.training.loop import Data
+from rgat.training.run import Epoch, curve_from_json, curve_to_json
+
+FOLDS, FIT = "folds", "fit.json"  # files of a fit in its folder
+_LARGEST = 1 << 20  # bytes of the latter
+
+
+class FoldResults:
+    """The best epoch of each fold's model and its held-out logits, by configuration and fold.
+
+    They are stored under a digest of everything that they depend on, so those of another data set, seed or
+    configuration are never returned. Without a folder they live in memory alone.
+    """
+
+    def __init__(self, folder: Path | None, data: Data, seed: int) -> None:
+        self.folder, self.seed = folder, seed
+        self.data = {} if folder is None else digest_data(data)
+        self.points: dict[str, Any] = {}
+        self.logits: dict[str, Tensor] = {}
+        if folder is not None and has_checkpoint(folder, FOLDS):
+            self.logits, record = load_checkpoint(folder, FOLDS)
+            self.points = record["points"]
+
+    def of(self, data: Data, kind: str) -> FoldResults:
+        """Return the results of another input of the same graph; all are written together."""
+        other = copy.copy(self)
+        other.data = {"input": kind} | ({} if self.folder is None else digest_data(data))
+        return other
+
+    def check_same_fit(self, options: Mapping[str, Any]) -> None:
+        """Note the data and options of the fit in the folder; raise if the folder has those of another one.
+
+        Only ``max_epochs`` may differ.
+        """
+        if self.folder is None:
+            return
+        path = self.folder / FIT
+        ours: dict[str, Any] = json.loads(json.dumps({**options, "data": digest(self.data)}))
+        if path.exists():
+            try:
+                theirs: dict[str, Any] = json.loads(read_whole(path, _LARGEST))
+                other = [name for name in {**theirs, **ours} if theirs.get(name) != ours.get(name)]
+            except (OSError, ValueError, AttributeError, TypeError) as error:
+                raise ValueError(f"{path} must describe a fit, but is damaged; choose another folder") from error
+            for name in (name for name in other if name != "max_epochs"):
+                difference = f"its `{name}` is {theirs.get(name)!r}, not {ours.get(name)!r}"
+                raise ValueError(
+                    f"the fit in {self.folder} must be resumed with the same data and options, but "
+                    f"{'it has other data' if name == 'data' else difference}; "
+                    "use those of the first call, or choose another folder"
+                )
+        if processes().rank == 0:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, json.dumps(ours, indent=1).encode())
+
+    def forget_fit(self) -> None:
+        """Remove what a fit that failed has left, so that it can be started again with other options."""
+        if self.folder is not None and processes().rank == 0:
+            (self.folder / FIT).unlink(missing_ok=True)
+            remove_checkpoint(self.folder)
+        self.remove()
+
+    def _key(self, config: Mapping[str, Any], fold: int) -> str:
+        return digest([self.data, self.seed, sorted(config.items()), fold])
+
+    def get(self, config: Mapping[str, Any], fold: int) -> tuple[Epoch, Tensor | None] | None:
+        """Return the best epoch of a fold's model and its held-out logits; None if the fold is not finished."""
+        key = self._key(config, fold)
+        return (curve_from_json([self.points[key]])[0], self.logits.get(key)) if key in self.points else None
+
+    def add(self, config: Mapping[str, Any], fold: int, best: Epoch, logits: Tensor | None) -> None:
+        """Add a finished fold, and write it to the folder."""
+        key = self._key(config, fold)
+        (self.points[key],) = curve_to_json([best])
+        if logits is not None:
+            self.logits[key] = logits
+        if self.folder is not None and processes().rank == 0:
+            save_checkpoint(self.folder, self.logits, {"points": self.points}, FOLDS)
+
+    def remove(self) -> None:
+        """Remove the file of a fit that is complete."""
+        if self.folder is not None and processes().rank == 0:
+            remove_checkpoint(self.folder, FOLDS)
