@@ -14,46 +14,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rgat.checks import check_count, check_word
+from rgat.checks import check_count
 from rgat.graph import RelationalGraph
 from rgat.nn import FeatureRows, GraphGather, RGATConv, RGCNConv
+from rgat.nn.families import make_layer, units_per_head
 from rgat.nn.normalisation import normalise
 from rgat.nn.stacked import SHARED, Stack, dropout_rates
 
 __all__ = ["GraphClassifier", "NodeClassifier", "Stack", "stack"]
 
-LAYERS = ("rgat", "rgcn")
 Graphs = RelationalGraph | Sequence[RelationalGraph]  # of all layers, or one for each
-RGCN_OPTIONS = ("num_bases", "feature_dropout", "edge_dropout", "bias", "graph", "num_nodes")
-
-
-def _layer(
-    family: str,
-    in_channels: int,
-    out_channels: int,
-    num_relations: int,
-    heads: int,
-    head_merge: str,
-    options: dict[str, Any],
-) -> RGATConv | RGCNConv:
-    """One relational layer of ``out_channels`` per head, heads merged as told."""
-    check_word("layer", family, LAYERS)
-    if family == "rgat":
-        return RGATConv(in_channels, out_channels, num_relations, heads=heads, head_merge=head_merge, **options)
-    if heads != 1:
-        raise ValueError(f'`heads` must be 1 for layer="rgcn", which has no heads, got {heads}')
-    for name in options:
-        if name not in RGCN_OPTIONS:
-            raise ValueError(f'`{name}` must not be given for layer="rgcn", which has no attention; leave it out')
-    return RGCNConv(in_channels, out_channels, num_relations, **options)
-
-
-def _units_per_head(hidden_channels: int, heads: int) -> int:
-    check_count("hidden_channels", hidden_channels)
-    check_count("heads", heads)
-    if hidden_channels % heads:
-        raise ValueError(f"`hidden_channels` must be divisible by `heads`, got {hidden_channels} and {heads}")
-    return hidden_channels // heads
 
 
 def _node_options(graph: RelationalGraph | None, identity: bool, embedding_channels: int | None) -> dict[str, Any]:
@@ -155,7 +125,7 @@ class NodeClassifier(nn.Module):
         super().__init__()
         check_count("num_classes", num_classes)
         check_count("num_layers", num_layers)
-        units = _units_per_head(hidden_channels, heads)
+        units = units_per_head(hidden_channels, heads)
         if "num_nodes" in options:
             raise ValueError("`num_nodes` must not be given: it follows from `graph` where `identity` is true")
         first = options | _node_options(graph, identity, embedding_channels)
@@ -164,7 +134,9 @@ class NodeClassifier(nn.Module):
             self.embedding = make_embedding(in_channels, embedding_channels)
             in_channels = embedding_channels
         for number in range(1, num_layers):
-            conv = _layer(layer, in_channels, units, num_relations, heads, "concat", first if number == 1 else options)
+            conv = make_layer(
+                layer, in_channels, units, num_relations, heads, "concat", first if number == 1 else options
+            )
             setattr(self, f"conv{number}", conv)
             setattr(self, f"norm{number}", _normalisation(hidden_channels, batch_norm))
             if layer_norm:
@@ -177,7 +149,9 @@ class NodeClassifier(nn.Module):
         if residual:  # no attribute without it: checkpoints of earlier versions have none
             self.residual = True
         last = first if num_layers == 1 else options
-        setattr(self, f"conv{num_layers}", _layer(layer, in_channels, num_classes, num_relations, heads, "mean", last))
+        setattr(
+            self, f"conv{num_layers}", make_layer(layer, in_channels, num_classes, num_relations, heads, "mean", last)
+        )
 
     @property
     def num_layers(self) -> int:
@@ -339,12 +313,12 @@ class GraphClassifier(nn.Module):
                 raise ValueError(
                     f"`{name}` must not be given: a graph classifier is for many graphs, with node features"
                 )
-        units = _units_per_head(hidden_channels, heads)
+        units = units_per_head(hidden_channels, heads)
         self.num_tasks = num_tasks
         self.num_classes = num_classes
-        self.conv1 = _layer(layer, in_channels, units, num_relations, heads, "concat", options)
+        self.conv1 = make_layer(layer, in_channels, units, num_relations, heads, "concat", options)
         self.norm1 = _normalisation(hidden_channels, batch_norm)
-        self.conv2 = _layer(layer, hidden_channels, units, num_relations, heads, "concat", options)
+        self.conv2 = make_layer(layer, hidden_channels, units, num_relations, heads, "concat", options)
         self.norm2 = _normalisation(hidden_channels, batch_norm)
         self.gather = GraphGather()
         self.dense1 = nn.Linear(2 * hidden_channels, dense_channels)

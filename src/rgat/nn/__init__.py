@@ -10,7 +10,7 @@ Examples:
 
 from rgat.nn.gather import GraphGather
 from rgat.nn.ggnn import GGNNConv
-from rgat.nn.relational import FeatureRows
+from rgat.nn.inputs import FeatureRows
 from rgat.nn.rgat import RGATConv
 from rgat.nn.rgcn import RGCNConv
 

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from rgat import ops
 from rgat.checks import check_count, check_number, check_word
 from rgat.graph import RelationalGraph
+from rgat.nn.inputs import FeatureRows, check_features
 from rgat.nn.kernels import BasisKernel, FullKernel, glorot_uniform_, join_members
-from rgat.nn.relational import FeatureRows, RelationalConv, check_features
+from rgat.nn.relational import RelationalConv
 
 SCOPES = ("within", "across")
 SCORES = ("additive", "multiplicative", "dynamic")

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from rgat import ops
 from rgat.graph import RelationalGraph
-from rgat.nn.relational import FeatureRows, RelationalConv
+from rgat.nn.inputs import FeatureRows
+from rgat.nn.relational import RelationalConv
 
 
 class RGCNConv(RelationalConv):

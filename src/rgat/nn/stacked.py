@@ -17,8 +17,9 @@ from torch.nn.functional import batch_norm, layer_norm
 from rgat import ops
 from rgat.graph import RelationalGraph
 from rgat.nn.gather import GraphGather
+from rgat.nn.inputs import FeatureRows
 from rgat.nn.kernels import RowKernel
-from rgat.nn.relational import FeatureRows, RelationalConv
+from rgat.nn.relational import RelationalConv
 from rgat.nn.rgat import RGATConv
 from rgat.nn.rgcn import RGCNConv
 

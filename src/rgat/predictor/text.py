@@ -279,6 +279,12 @@ def node_sentences(explanation: NodeExplanation) -> list[str]:
     return lines
 
 
+def _first(attention: Mapping[str, float], count: int) -> list[tuple[str, float]]:
+    """Return the first predicates with literals, which have no attention, and as many relations."""
+    literals = [entry for entry in attention.items() if not entry[1]]
+    return literals[:count] + [entry for entry in attention.items() if entry[1]][:count]
+
+
 def explanation_table(
     explanation: NodeExplanation | RelationImportance | MoleculeExplanation, top: int, wide: bool
 ) -> tuple[list[str], Sequence[str], list[Row], int]:
@@ -297,7 +303,7 @@ def explanation_table(
                 f"{explanation.log_odds[name]:+.3f}",
                 f"{explanation.changed[name]:.1%}",
             )
-            for name, attention in list(explanation.attention.items())[:top]
+            for name, attention in _first(explanation.attention, top)
         ]
     else:
         probability = f"{explanation.probability:.1%}"

@@ -22,8 +22,9 @@ import torch
 from rgat.checks import check_count, check_word
 from rgat.data import GraphData, NodeData
 from rgat.data.files import read_whole
-from rgat.models import RGCN_OPTIONS, GraphClassifier, Model, NodeClassifier
+from rgat.models import GraphClassifier, Model, NodeClassifier
 from rgat.nn import RGATConv
+from rgat.nn.families import RGCN_OPTIONS
 from rgat.training.distributed import processes
 from rgat.training.embeddings import ShardedEmbedding
 
@@ -216,8 +217,6 @@ class Settings:
             check_word("class_weights", self.class_weights, ("balanced",))
         if not 0 <= self.label_smoothing < 1:
             raise ValueError(f"`label_smoothing` must be at least 0 and below 1, got {self.label_smoothing}")
-        if self.weight_averaging and self.shard_embeddings:
-            raise ValueError("`weight_averaging` must be left out with `shard_embeddings`; choose one of them")
         for name in PER_LAYER:
             values = getattr(self, name)
             if not all(value >= 0 for value in values):

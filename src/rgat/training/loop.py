@@ -317,7 +317,8 @@ class Training:
             state = self._adam_state(parameter)
             tensors |= {f"adam.{name}.{key}": torch.as_tensor(value) for key, value in state.items()}
         if self.sharded is not None:
-            tensors |= {name: DividedRows(tensors[name], self.sharded.num_embeddings) for name in SHARDED_TENSORS}
+            number, present = self.sharded.num_embeddings, tensors.keys() & set(SHARDED_TENSORS)
+            tensors |= {name: DividedRows(tensors[name], number) for name in present}
         return tensors
 
     def load(self, tensors: dict[str, Tensor]) -> None:

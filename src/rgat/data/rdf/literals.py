@@ -273,10 +273,10 @@ class _Sample:
         return Encoder("text", **counts)
 
     def words(self, most: int) -> list[str]:
-        """Return the words that most values have."""
+        """Return the words that most values have; those of a single one only if all words fit."""
         counts = Counter(word for value, _ in self.kept for word in set(words_of(value)))
-        frequent = sorted((word for word in counts if counts[word] > 1), key=lambda word: (-counts[word], word))
-        return sorted(frequent[:most])
+        repeated = [word for word in counts if counts[word] > 1 or len(counts) <= most]
+        return sorted(sorted(repeated, key=lambda word: (-counts[word], word))[:most])
 
 
 def _may_be_boolean(value: str, datatype: str) -> bool:
