@@ -269,6 +269,7 @@ class _Trainer:
                     raise OutOfTimeError
                 self.stages(SEARCH, min(1.0, (now - started) / (60 * minutes)), text)
 
+            self.trained.clear()  # hundreds of models would fill the memory
             return self.cross_validate(config, Stages(show, [CROSS_VALIDATION]), folds)[0]
 
         share = models / self.num_folds
