@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 # Versions come from constraints.txt; torch is installed by its exact version so that a CPU build is taken where one is.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: setup demo test test-gpu check bench clean
+.PHONY: setup demo test test-gpu check bench docs dist clean
 
 setup: $(STAMP)
 
@@ -14,8 +14,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "Setting up $(VENV) (once; a few minutes)"
 	@rm -f $(STAMP)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(PIP) setuptools $(shell grep '^torch==' constraints.txt)
-	@$(PIP) --no-build-isolation --editable '.[rdf,molecules,search,baselines,report,ray,dev]'
+	@$(PIP) setuptools setuptools-scm $(shell grep '^torch==' constraints.txt)
+	@$(PIP) --no-build-isolation --editable '.[rdf,molecules,search,baselines,report,ray,docs,dev]'
 	@touch $(STAMP)
 
 demo: setup
@@ -26,7 +26,7 @@ test: setup
 
 # For a machine with a GPU and its own torch: needs pytest, pytest-xdist and hypothesis, no other library.
 test-gpu:
-	@PYTHONPATH=src:$$PYTHONPATH $(PYTHON) -m pytest -m gpu -n 14 -p no:benchmark tests/training tests/ops tests/nn tests/data/test_graph_store.py
+	@PYTHONPATH=src:$$PYTHONPATH $(PYTHON) -m pytest -m gpu -n 14 -p no:benchmark tests/training tests/ops tests/nn tests/sampling tests/test_node_classifier.py tests/data/test_graph_store.py
 
 check: setup
 	@$(BIN)/ruff format --check .
@@ -36,6 +36,14 @@ check: setup
 bench: setup
 	@mkdir -p build
 	@$(BIN)/python benchmarks/layers.py --out build/layers.json
+
+# The documentation site; open build/site/index.html.
+docs: setup
+	@$(BIN)/python scripts/build_docs.py
+
+# The wheel and the source package, in dist/.
+dist: setup
+	@$(BIN)/python -m build --no-isolation
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache

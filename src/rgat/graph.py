@@ -16,8 +16,8 @@ from rgat.structure import Rows, Structure, derive, outside
 class RelationalGraph:
     r"""A graph of ``N`` nodes whose ``E`` edges each have one of ``R`` relation types.
 
-    ``edge_index[0]`` holds the sources :math:`j`, ``edge_index[1]`` the targets :math:`i`; messages flow from source
-    to target. Parallel edges count separately. Nothing computed from a graph depends on the order of its edges.
+    ``edge_index[0]`` holds the sources $j$, ``edge_index[1]`` the targets $i$; messages flow from source to target.
+    Parallel edges count separately. Nothing computed from a graph depends on the order of its edges.
 
     Args:
         edge_index: ``[2, E]`` integer node ids.
@@ -32,14 +32,20 @@ class RelationalGraph:
         validate: check ids here, and features for NaN here and in every eager call of a layer (on a GPU the first one
             with these features).
 
-    The graph copies its edges and graph ids, so later changes to the tensors passed in do not reach it. Changing or
-    replacing its own is an error at the next use in eager mode. Edge features are not copied: they may be learned.
+    The graph copies its edges and graph ids; changing or replacing its own is an error at the next use in eager mode.
+    Edge features are not copied: they may be learned.
 
     Attributes:
         counted: in a padded batch, 1 for each of its nodes and 0 for padding, which batch statistics leave out.
         node_ids: in a sample of a larger graph, the id of each node there.
         padding: in a padded sample, whether each node is padding and its id without meaning.
         plans: how layers of some sizes are best computed on this graph, as eager calls found out.
+
+    Examples:
+        >>> import torch
+        >>> from rgat import RelationalGraph
+        >>> RelationalGraph(torch.tensor([[0, 1], [1, 2]]), torch.tensor([0, 1]), num_nodes=3, num_relations=2)
+        RelationalGraph(num_nodes=3, num_edges=2, num_relations=2)
     """
 
     padding: Tensor | None = None
@@ -254,10 +260,8 @@ class RelationalGraph:
         batch.validate = all(graph.validate for graph in graphs)
         if any(graph.node_ids is not None for graph in graphs):
             numbers = [torch.arange(graph.num_nodes, device=graph.device) for graph in graphs]
-            ids = [each.node_ids for each in graphs]
-            batch.node_ids = torch.cat(
-                [number if own is None else own for own, number in zip(ids, numbers, strict=True)]
-            )
+            pairs = zip((graph.node_ids for graph in graphs), numbers, strict=True)
+            batch.node_ids = torch.cat([number if own is None else own for own, number in pairs])
         return batch
 
     def __copy__(self) -> RelationalGraph:
@@ -307,9 +311,7 @@ class RelationalGraph:
 
     def graph_ids(self) -> Tensor:
         """Return the graph id of each node, [N]."""
-        if self.batch is not None:
-            return self.batch
-        return torch.zeros(self.num_nodes, dtype=torch.long, device=self.device)
+        return torch.zeros(self.num_nodes, dtype=torch.long, device=self.device) if self.batch is None else self.batch
 
     def _with(
         self, edge_index: Tensor, edge_type: Tensor, edge_attr: Tensor | None, num_relations: int

@@ -1,4 +1,10 @@
-"""The two models of the paper (sections 2.2 and 2.3), with either family of layers, and stacks of them."""
+"""The two models of the paper (sections 2.2 and 2.3), with either family of layers, and stacks of them.
+
+Examples:
+    >>> from rgat.models import NodeClassifier
+    >>> NodeClassifier(8, num_classes=4, num_relations=2).num_layers
+    2
+"""
 
 from __future__ import annotations
 
@@ -8,46 +14,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rgat.checks import check_count, check_word
+from rgat.checks import check_count
 from rgat.graph import RelationalGraph
 from rgat.nn import FeatureRows, GraphGather, RGATConv, RGCNConv
+from rgat.nn.families import make_layer, units_per_head
 from rgat.nn.normalisation import normalise
 from rgat.nn.stacked import SHARED, Stack, dropout_rates
 
-__all__ = ["RGCN_OPTIONS", "GraphClassifier", "Graphs", "Model", "NodeClassifier", "Stack", "difference", "stack"]
+__all__ = ["GraphClassifier", "NodeClassifier", "Stack", "stack"]
 
-LAYERS = ("rgat", "rgcn")
 Graphs = RelationalGraph | Sequence[RelationalGraph]  # of all layers, or one for each
-RGCN_OPTIONS = ("num_bases", "feature_dropout", "edge_dropout", "bias", "graph", "num_nodes")
-
-
-def _layer(
-    family: str,
-    in_channels: int,
-    out_channels: int,
-    num_relations: int,
-    heads: int,
-    head_merge: str,
-    options: dict[str, Any],
-) -> RGATConv | RGCNConv:
-    """One relational layer of ``out_channels`` per head, heads merged as told."""
-    check_word("layer", family, LAYERS)
-    if family == "rgat":
-        return RGATConv(in_channels, out_channels, num_relations, heads=heads, head_merge=head_merge, **options)
-    if heads != 1:
-        raise ValueError(f'`heads` must be 1 for layer="rgcn", which has no heads, got {heads}')
-    for name in options:
-        if name not in RGCN_OPTIONS:
-            raise ValueError(f'`{name}` must not be given for layer="rgcn", which has no attention; leave it out')
-    return RGCNConv(in_channels, out_channels, num_relations, **options)
-
-
-def _units_per_head(hidden_channels: int, heads: int) -> int:
-    check_count("hidden_channels", hidden_channels)
-    check_count("heads", heads)
-    if hidden_channels % heads:
-        raise ValueError(f"`hidden_channels` must be divisible by `heads`, got {hidden_channels} and {heads}")
-    return hidden_channels // heads
 
 
 def _node_options(graph: RelationalGraph | None, identity: bool, embedding_channels: int | None) -> dict[str, Any]:
@@ -83,16 +59,17 @@ def node_embedding(num_nodes: int, channels: int) -> nn.Embedding:
 class NodeClassifier(nn.Module):
     r"""Relational layers that classify nodes; by default two (figure 3a).
 
-    .. math::
-        H^{(1)} = \mathrm{ReLU}(\mathrm{RGAT}_{\text{concat}}(X)), \qquad
-        \text{logits} = \mathrm{RGAT}_{\text{mean}}(H^{(1)}) \in \mathbb{R}^{N \times \text{classes}}.
+    $$
+    H^{(1)} = \mathrm{ReLU}(\mathrm{RGAT}_{\text{concat}}(X)), \qquad
+    \text{logits} = \mathrm{RGAT}_{\text{mean}}(H^{(1)}) \in \mathbb{R}^{N \times \text{classes}}.
+    $$
 
     All layers have ``heads`` heads. All but the last have ``hidden_channels / heads`` units per head, so that the total
     stays what was asked; the last has one unit per class and head. Normalisation, if on, stands before each ReLU.
 
-    With residual connections the output of a hidden layer is :math:`H^{(l)} = \mathrm{ReLU}(\dots) + H^{(l-1)}`. With
-    jumping knowledge :math:`\text{logits} = \mathrm{RGAT}_{\text{mean}}(H^{(L-1)}) + \sum_{l < L} H^{(l)} J^{(l)}`,
-    where :math:`J^{(l)}` are learned matrices: the logits see the outputs of all :math:`L` layers.
+    With residual connections the output of a hidden layer is $H^{(l)} = \mathrm{ReLU}(\dots) + H^{(l-1)}$. With
+    jumping knowledge $\text{logits} = \mathrm{RGAT}_{\text{mean}}(H^{(L-1)}) + \sum_{l < L} H^{(l)} J^{(l)}$,
+    where $J^{(l)}$ are learned matrices: the logits see the outputs of all $L$ layers.
 
     Args:
         in_channels: number of node features; for featureless input the number of nodes.
@@ -115,6 +92,13 @@ class NodeClassifier(nn.Module):
         layer_norm: normalise the outputs of each node, by layer normalisation, in each layer but the last.
         jumping_knowledge: add a learned linear map of each layer's output to the logits.
         **options: further options of all layers, such as ``scope``, ``score`` or ``feature_dropout``.
+
+    Examples:
+        >>> import rgat
+        >>> data = rgat.data.load("institute")
+        >>> model = rgat.models.NodeClassifier(data.in_channels, 4, data.graph.num_relations, graph=data.graph)
+        >>> model(data.x, data.graph).shape[1]
+        4
     """
 
     residual: bool = False
@@ -141,7 +125,7 @@ class NodeClassifier(nn.Module):
         super().__init__()
         check_count("num_classes", num_classes)
         check_count("num_layers", num_layers)
-        units = _units_per_head(hidden_channels, heads)
+        units = units_per_head(hidden_channels, heads)
         if "num_nodes" in options:
             raise ValueError("`num_nodes` must not be given: it follows from `graph` where `identity` is true")
         first = options | _node_options(graph, identity, embedding_channels)
@@ -150,7 +134,9 @@ class NodeClassifier(nn.Module):
             self.embedding = make_embedding(in_channels, embedding_channels)
             in_channels = embedding_channels
         for number in range(1, num_layers):
-            conv = _layer(layer, in_channels, units, num_relations, heads, "concat", first if number == 1 else options)
+            conv = make_layer(
+                layer, in_channels, units, num_relations, heads, "concat", first if number == 1 else options
+            )
             setattr(self, f"conv{number}", conv)
             setattr(self, f"norm{number}", _normalisation(hidden_channels, batch_norm))
             if layer_norm:
@@ -163,7 +149,9 @@ class NodeClassifier(nn.Module):
         if residual:  # no attribute without it: checkpoints of earlier versions have none
             self.residual = True
         last = first if num_layers == 1 else options
-        setattr(self, f"conv{num_layers}", _layer(layer, in_channels, num_classes, num_relations, heads, "mean", last))
+        setattr(
+            self, f"conv{num_layers}", make_layer(layer, in_channels, num_classes, num_relations, heads, "mean", last)
+        )
 
     @property
     def num_layers(self) -> int:
@@ -275,10 +263,11 @@ class NodeClassifier(nn.Module):
 class GraphClassifier(nn.Module):
     r"""Two relational layers, a gather and two dense layers that classify whole graphs for several tasks (figure 3b).
 
-    .. math::
-        H^{(l)} = \mathrm{ReLU}(\mathrm{RGAT}_{\text{concat}}(H^{(l-1)})), \quad l = 1, 2, \qquad
-        z = \tanh(\mathrm{GraphGather}(H^{(2)})), \qquad
-        \text{logits} = \mathrm{Dense}(\mathrm{ReLU}(\mathrm{Dense}(z))).
+    $$
+    H^{(l)} = \mathrm{ReLU}(\mathrm{RGAT}_{\text{concat}}(H^{(l-1)})), \quad l = 1, 2, \qquad
+    z = \tanh(\mathrm{GraphGather}(H^{(2)})), \qquad
+    \text{logits} = \mathrm{Dense}(\mathrm{ReLU}(\mathrm{Dense}(z))).
+    $$
 
     Both relational layers have ``heads`` heads of ``hidden_channels / heads`` units. Batch normalisation, if on, stands
     before the ReLU of each relational layer.
@@ -294,6 +283,13 @@ class GraphClassifier(nn.Module):
         heads: number of heads of both relational layers.
         batch_norm: normalise the output of both relational layers.
         **options: further options of both relational layers, such as ``scope``, ``score`` or ``edge_dim``.
+
+    Examples:
+        >>> import rgat
+        >>> data = rgat.data.load("molecules")
+        >>> model = rgat.models.GraphClassifier(data.in_channels, len(data.tasks), data.graphs.num_relations)
+        >>> model(*data.graphs.batch(data.test[:5])).shape
+        torch.Size([5, 6, 2])
     """
 
     def __init__(
@@ -317,12 +313,12 @@ class GraphClassifier(nn.Module):
                 raise ValueError(
                     f"`{name}` must not be given: a graph classifier is for many graphs, with node features"
                 )
-        units = _units_per_head(hidden_channels, heads)
+        units = units_per_head(hidden_channels, heads)
         self.num_tasks = num_tasks
         self.num_classes = num_classes
-        self.conv1 = _layer(layer, in_channels, units, num_relations, heads, "concat", options)
+        self.conv1 = make_layer(layer, in_channels, units, num_relations, heads, "concat", options)
         self.norm1 = _normalisation(hidden_channels, batch_norm)
-        self.conv2 = _layer(layer, hidden_channels, units, num_relations, heads, "concat", options)
+        self.conv2 = make_layer(layer, hidden_channels, units, num_relations, heads, "concat", options)
         self.norm2 = _normalisation(hidden_channels, batch_norm)
         self.gather = GraphGather()
         self.dense1 = nn.Linear(2 * hidden_channels, dense_channels)
@@ -351,6 +347,13 @@ def stack(models: Sequence[Model]) -> Stack:
     """Put models of one architecture together: many seeds, folds or dropout rates as one computation.
 
     Members may differ in their parameters, dropout seeds and dropout rates, in nothing else. The stack has copies.
+
+    Examples:
+        >>> import rgat
+        >>> data = rgat.data.load("institute")
+        >>> models = [rgat.training.build_model(data, seed) for seed in range(3)]
+        >>> rgat.models.stack(models)(data.x, data.graph).shape[0]
+        3
     """
     if len(models) == 0:
         raise ValueError("`stack` needs at least one model, got an empty list")

@@ -1,3 +1,20 @@
-"""The version, alone, so that packaging can read it without importing torch."""
+"""The version, alone, so that it can be read without importing torch."""
 
-__version__ = "0.1.0"
+from importlib.metadata import PackageNotFoundError, version
+
+
+def _installed_version() -> str:
+    try:
+        return version("rgat")
+    except PackageNotFoundError:
+        return "0+source"
+
+
+__version__ = _installed_version()
+"""The version of the installed package, from its Git tag; "0+source" if the source was never installed.
+
+Examples:
+    >>> import rgat
+    >>> isinstance(rgat.__version__, str)
+    True
+"""

@@ -16,7 +16,7 @@ from typing import Any
 class WorkerPool(ProcessPoolExecutor):
     """A pool of processes whose workers exit at once if their parent is killed or an error leaves the `with` block.
 
-    Each worker reads from a pipe to which nothing is ever written. The parent's end is closed by :meth:`end`, or by the
+    Each worker reads from a pipe to which nothing is ever written. The parent's end is closed by `end`, or by the
     system when the parent is gone; the worker then exits. In a plain pool each worker keeps the task queue open itself,
     so that workers without a parent would wait for tasks for ever.
 

@@ -18,12 +18,13 @@ LABELS = f"node class\n{EX}a x\n{EX}b y\n{EX}c x"
 def test_a_dump_is_converted_counted_and_verified(tmp_path, rgat):
     dump, other = write(tmp_path), write(tmp_path, f"<{EX}d> <{EX}knows> <{EX}a> .", "other.ttl")
     labels, store = table(tmp_path, LABELS), tmp_path / "store"
-    done = rgat("data", "convert", dump, other, store, "--labels", labels, "--drop", f"{EX}note")
+    parts = ("--labels", labels, "--valid-labels", table(tmp_path, f"node class\n{EX}d x", "valid.tsv"))
+    done = rgat("data", "convert", dump, other, store, *parts, "--drop", f"{EX}note")
     assert done.returncode == 0, done.stderr
     opened = open_store(store)
     numbers = f"{opened.num_nodes} nodes, 11 triples, {opened.num_edges} edges, 11 relations;"
     assert f"{store}: {numbers}" in done.stdout
-    assert len(opened.labels.nodes) == 3
+    assert sorted(opened.labels.parts.tolist()) == [0, 0, 0, 1]
     counted = rgat("data", "stats", store, "--json", "--verify")
     assert json.loads(counted.stdout)["edges"] == 11
     assert "label counts" in rgat("data", "stats", store).stdout

@@ -47,6 +47,7 @@ def test_a_node_record_says_all(monkeypatch):
     assert "torch" in record["versions"]
     found = unpack_array(record["outputs"]["test"]).argmax(1)
     assert np.array_equal(found, data.labels[data.test].numpy())
+    assert record["class_scores"]["test"]["macro_f1"] == 1
 
 
 def test_a_graph_record_has_a_score_for_each_task(monkeypatch):
@@ -56,6 +57,7 @@ def test_a_graph_record_has_a_score_for_each_task(monkeypatch):
     assert record["scores"]["test"] == 0
     assert set(record["task_scores"]["test"]) == set(data.tasks)
     assert record["constant_task_scores"] is None
+    assert "class_scores" not in record
     assert unpack_array(record["outputs"]["test"]).shape == (len(data.test), len(data.tasks), 2)
 
 
@@ -150,5 +152,5 @@ def test_the_command_prints_a_table_and_leaves_records(tmp_path):
     assert "WL" in done.stdout
     assert (tmp_path / "institute" / "records" / "wl" / "run-0000.json").is_file()
     wrong = rgat("baseline", "weave", "institute", "--out", str(tmp_path))
-    assert (wrong.returncode, wrong.stdout, wrong.stderr.count("\n")) == (2, "", 1)
+    assert (wrong.returncode, wrong.stdout, wrong.stderr.count("\n")) == (2, "baselines\n", 1)
     assert '"R-GCN" or "all", got "weave"' in wrong.stderr

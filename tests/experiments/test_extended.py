@@ -15,13 +15,15 @@ from rgat.experiments.declaration import choose_members, digest, digest_trials, 
 from rgat.experiments.executors import open_executor
 from rgat.experiments.extended import describe_search, minutes_spent, ranked_relations
 from rgat.experiments.folds import fold_data
+from rgat.experiments.inputs import select_inputs, without_inputs
 from rgat.experiments.protocol import open_protocol
 from rgat.experiments.records import pack_array, read_experiment, record_name, unpack_array, write_record
 from rgat.experiments.request import ENSEMBLE, EXTENDED_MODELS, PRUNING, SELECTED, WITHOUT_LITERALS, make_request
 from rgat.experiments.running import next_units, run_protocol
 from rgat.experiments.units import train_units
-from rgat.training.configuration import OneOf
-from rgat.training.halving import merge
+from rgat.training.configuration import OneOf, build_model, split_config, task_of
+from rgat.training.halving import merge, propose_step
+from rgat.training.space import EXTENDED, to_config
 
 ASKED = {"data": "institute", "space": "extended", "trials": 5, "seeds": 2, "folds": 5, "max_epochs": 2, "patience": 2}
 SPACE = {"layer": OneOf(("rgcn",)), "hidden_channels": OneOf((4, 8)), "learning_rate": OneOf((0.01, 0.1))}
@@ -33,7 +35,7 @@ def _small(monkeypatch):
     monkeypatch.setenv("RGAT_BACKEND", "torch")
     monkeypatch.setattr(extended, "STEP", 3)
     monkeypatch.setattr(extended, "MOST_PRUNED", 2)
-    monkeypatch.setattr(extended, "extended_space", lambda task: SPACE)
+    monkeypatch.setattr(extended, "EXTENDED", {"node": SPACE, "graph": SPACE})
 
 
 def untimed(records):
@@ -47,7 +49,7 @@ def finished(tmp_path_factory):
         patch.setenv("RGAT_BACKEND", "torch")
         patch.setattr(extended, "STEP", 3)
         patch.setattr(extended, "MOST_PRUNED", 2)
-        patch.setattr(extended, "extended_space", lambda task: SPACE)
+        patch.setattr(extended, "EXTENDED", {"node": SPACE, "graph": SPACE})
         protocol = open_protocol(ASKED, tmp_path_factory.mktemp("extended"))
         written = []
         while units := next_units(protocol, protocol.records()):
@@ -146,7 +148,7 @@ def test_another_machine_goes_on_to_the_end(finished, tmp_path):
     assert untimed(record | {"workers": None} for record in here.records()) == untimed(
         record | {"workers": None} for record in records
     )
-    assert {record["workers"] for record in here.records() if record["kind"] == "run"} == {1}
+    assert {record["workers"] for record in here.records()} == {1}
 
 
 def test_a_changed_declaration_is_refused(finished, tmp_path):
@@ -207,6 +209,12 @@ def test_a_timed_search_of_no_time_writes_nothing(tmp_path):
     assert read_experiment(protocol.folder).records == []
 
 
+def test_processes_that_train_together_are_not_stopped_in_time(tmp_path):
+    protocol = open_protocol(ASKED | {"minutes": 1}, tmp_path)
+    with pytest.raises(ValueError, match="`processes_per_run` must be 1 with `minutes`"):
+        run_protocol(protocol, executor="ray", processes_per_run=2)
+
+
 def made_up(number, outputs, folds, metric=0.5):
     made = [{"fold": fold, "outputs": pack_array(each)} for fold, each in zip(folds, outputs, strict=True)]
     return {"trial": number, "folds": made, "objective": metric}
@@ -237,6 +245,24 @@ def test_ensembles_of_graphs_are_scored_by_mean_roc_auc():
     members, score = choose_members(folded, [made_up(0, [bad], [0]), made_up(1, [good], [0])])
     assert [trial["trial"] for trial in members] == [1] * 5
     assert score == 1.0
+
+
+@pytest.mark.parametrize("name", ["institute", "molecules"])
+def test_every_draw_from_the_space_is_a_model(name, monkeypatch):
+    monkeypatch.setattr(extended, "EXTENDED", EXTENDED)
+    data = load(name)
+    if name == "institute":
+        vocabulary = {"types": ["a"], "degrees": ["p"], "numbers": {}}
+        x = torch.randn(data.graph.num_nodes, 7)
+        data = dataclasses.replace(data, x=x, provenance=data.provenance | {"vocabulary": vocabulary})
+    space, task = extended.whole_space(data), task_of(data)
+    drawn = propose_step(space, 0, 0, [], 60)
+    for options in drawn:
+        config = without_inputs(to_config(options, task) | {"max_epochs": 1, "patience": 1})
+        build_model(select_inputs(data, options), **split_config(config)[0])
+    for option, prior in space.items():
+        if isinstance(prior, OneOf):
+            assert {options[option] for options in drawn if option in options} == {*prior.values}, option
 
 
 def test_relations_are_ranked_by_what_their_removal_gains():

@@ -11,6 +11,7 @@ import threading
 import time
 import tomllib
 
+import numpy as np
 import pytest
 import torch
 from helpers import large_graphs
@@ -93,6 +94,9 @@ def test_outputs_give_the_score_again(node_run, graph_run):
     for run in [record for record in records if record["kind"] == "run"]:
         logits = unpack_array(run["outputs"]["test"])
         assert (logits.argmax(1) == labels).mean() == pytest.approx(run["scores"]["test"], abs=0.02)
+        confusion = np.array(run["class_scores"]["test"]["confusion"])
+        assert confusion.sum(1).tolist() == np.bincount(labels, minlength=4).tolist()
+        assert confusion.trace() / len(labels) == pytest.approx(run["scores"]["test"])
     description = json.loads((protocol.folder / "experiment.json").read_text())
     assert description["test_labels"][""] == labels.tolist()
     assert description["majority"] == (labels == labels_mode(protocol)).mean()

@@ -63,6 +63,9 @@ def test_training_samples_where_the_whole_graph_would_not_fit(monkeypatch):
     assert sentence.startswith("memory: training on the whole graph may take")
     assert "samples instead, with --fanouts 20,10,10 and 64 learned channels" in sentence
     assert sampling_for(GraphSize(1000, 5000, False), {}, False, "cpu") == ({}, None)
+    _, without = sampling_for(GraphSize(10**6, 10**10, True), {}, False, "cpu")
+    _, beside = sampling_for(GraphSize(10**6, 10**10, True), {"identity": True}, False, "cpu")
+    assert without != beside, "rows of nodes beside features take memory too"
     assert sampling_for(GraphSize(10**6, 10**7, True), {"fanouts": [5, 5]}, True, "cpu") == ({}, None)
     options, sentence = sampling_for(GraphSize(1000, 5000, False), {"fanouts": [5, 5]}, True, "cpu")
     assert options == {"embedding_channels": 64}

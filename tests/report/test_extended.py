@@ -67,7 +67,7 @@ def test_a_section_says_what_was_selected_on_what_and_at_which_cost(runs, tmp_pa
     assert "in 8 trainings on validation folds, of which 0 failed or diverged: 1.1 device minutes." in text
     assert "6, 2 configurations reached the rungs" in text
     assert "is confirmed: it matches the trials found, and all 6 final runs carry its digest." in text
-    assert "Looks at the test part: declared ensemble 3, selected model 3; 1.5 device minutes." in text
+    assert "Looks at the test part: selected model 3, declared ensemble 3; 1.5 device minutes." in text
     assert "| selected model | 90.00 ± 0.00 | 3 |" in text
     assert "| declared ensemble | 95.00 ± 0.00 | 3 |" in text
     assert "| pruned relations | p, q |" in text

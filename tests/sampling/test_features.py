@@ -1,8 +1,11 @@
 import numpy as np
 import pytest
 import torch
+from helpers import random_graph
 
-from rgat.sampling import gather_features
+from rgat.nn import FeatureRows, RGATConv, RGCNConv
+from rgat.ops import backend
+from rgat.sampling import NeighborSampler, gather_features
 
 CPU = torch.device("cpu")
 NODES = torch.tensor([7, 0, 7, 3])
@@ -56,3 +59,20 @@ def test_rows_are_moved_to_the_gpu(pinned):
             assert torch.equal(rows.cpu(), expected)
     index = torch.arange(9)
     assert torch.equal(gather_features(index, NODES, cuda, torch.float32).cpu(), NODES)
+
+
+@pytest.mark.parametrize("plan", ["project", "aggregate"])
+@pytest.mark.parametrize("layer", [RGATConv, RGCNConv])
+def test_features_read_in_place_give_what_a_copy_gives(layer, plan):
+    table = torch.randn(300, 6, dtype=torch.float64)
+    batch = NeighborSampler(random_graph(300, 2000, 3), [4]).sample(torch.arange(280, 300))
+    graph, conv, found = batch.graphs[0], layer(6, 5, 3).double(), []
+    assert len(batch.nodes) < len(table) - 20, "rows of the table are no places in the batch"
+    cotangent = torch.randn(20, 5, dtype=torch.float64)
+    with backend("numba"):
+        for x in (FeatureRows(table, batch.nodes), table[batch.nodes]):
+            out = conv(x, graph, plan=conv.plan(graph, plan))
+            found.append([out, *torch.autograd.grad(out, list(conv.parameters()), cotangent)])
+    for ours, theirs in zip(*found, strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-12)
+        assert theirs.abs().max() > 0

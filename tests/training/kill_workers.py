@@ -40,7 +40,8 @@ def work(folder):
 
         def started(epoch):
             if rank == 0:
-                (folder / "epoch").write_text(f"{os.getpid()} {epoch.epoch}")
+                (folder / "next").write_text(f"{os.getpid()} {epoch.epoch}")
+                (folder / "next").rename(folder / "epoch")  # never read half written
 
         result = fit(model, data, settings, 4, started, checkpoint=folder / "checkpoint", checkpoint_seconds=0)
         if rank == 0:

@@ -26,7 +26,11 @@ SAMPLED = {"fanouts": (2, 3), "batch_size": 16}
 CASES = {
     "sampled features": (True, BOTH | {"batch_norm": True, "bias": False}, SAMPLED | {"kernel_l2": (1e-3, 0.0)}),
     "sampled embeddings": (False, BOTH | {"embedding_channels": 4, "heads": 2}, SAMPLED),
-    "sampled shards": (False, BOTH | {"embedding_channels": 4, "heads": 2}, SAMPLED | {"shard_embeddings": True}),
+    "sampled shards": (
+        False,
+        BOTH | {"embedding_channels": 4, "heads": 2},
+        SAMPLED | {"shard_embeddings": True, "weight_averaging": True},
+    ),
     "whole shards": (False, BOTH | {"embedding_channels": 4}, {"max_epochs": 5, "shard_embeddings": True}),
     "whole features": (True, BOTH | {"batch_norm": True, "bias": False, "scope": "across"}, {"max_epochs": 5}),
     "sampled nodes": (True, BOTH | {"identity": True, "heads": 2}, SAMPLED | {"kernel_l2": (1e-3, 0.0)}),
@@ -44,7 +48,7 @@ CASES = {
     "sampled average": (
         False,
         BOTH | {"embedding_channels": 4},
-        SAMPLED | {"weight_averaging": True, "label_smoothing": 0.2, "patience": None},
+        SAMPLED | {"weight_averaging": True, "label_smoothing": 0.2},
     ),
     "whole one-hot": (
         False,
@@ -52,7 +56,7 @@ CASES = {
         {"max_epochs": 5, "kernel_l2": (1e-3, 0.0, 0.0), "attention_l2": (0.0,) * 3},
     ),
     "sampled weights": (True, BOTH, SAMPLED | {"class_weights": "balanced"}),
-    "whole weights": (True, BOTH, {"max_epochs": 5, "class_weights": "balanced"}),
+    "whole weights": (True, BOTH, {"max_epochs": 5, "class_weights": "balanced", "label_smoothing": 0.1}),
     "whole embeddings": (False, BOTH | {"embedding_channels": 4}, {"max_epochs": 5}),
 }
 

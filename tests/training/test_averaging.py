@@ -158,5 +158,3 @@ def test_settings_are_part_of_configurations_and_checked():
         Settings(label_smoothing=1.0)
     with pytest.raises(ValueError, match="`weight_averaging` must be true or false, got 1"):
         check_options({"weight_averaging": 1})
-    with pytest.raises(ValueError, match="`weight_averaging` must be left out with `shard_embeddings`"):
-        Settings(weight_averaging=True, shard_embeddings=True)

@@ -169,15 +169,22 @@ def test_two_threads_may_train_on_one_gpu():
 @pytest.mark.gpu
 @pytest.mark.parametrize("members", [1, 3])
 @pytest.mark.parametrize("batch_norm", [False, True])
-def test_captured_steps_are_steps(monkeypatch, members, batch_norm):
-    data = load("institute")
+@pytest.mark.parametrize("extended", [False, True])
+def test_captured_steps_are_steps(monkeypatch, members, batch_norm, extended):
+    data, more, options = load("institute"), {}, DROPOUT
+    if extended:
+        data = dataclasses.replace(data, x=torch.randn(data.graph.num_nodes, 6, dtype=torch.float64))
+        more = {"weight_averaging": True, "label_smoothing": 0.1}
+        options = DROPOUT | {"identity": True, "residual": True, "layer_norm": True, "jumping_knowledge": True}
     settings = [
-        Settings(max_epochs=12 - k, learning_rate=0.01, patience=None if batch_norm else 30, kernel_l2=(1e-4, 0.0))
+        Settings(
+            max_epochs=12 - k, learning_rate=0.01, patience=None if batch_norm else 30, kernel_l2=(1e-4, 0.0), **more
+        )
         for k in range(members)
     ]
 
     def run():
-        models = [build_model(data, k, batch_norm=batch_norm, **DROPOUT).double().to(GPU) for k in range(members)]
+        models = [build_model(data, k, batch_norm=batch_norm, **options).double().to(GPU) for k in range(members)]
         return models, fit_many(models, data, settings)
 
     captured, results = run()
@@ -194,9 +201,10 @@ def test_captured_steps_are_steps(monkeypatch, members, batch_norm):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("options", [{}, {"batch_norm": True, "edge_dropout": 0.3}, {"layer": "rgcn"}], ids=str)
-def test_captured_steps_of_graphs_are_steps(monkeypatch, options):
+@pytest.mark.parametrize("more", [{}, {"weight_averaging": True, "label_smoothing": 0.1}], ids=str)
+def test_captured_steps_of_graphs_are_steps(monkeypatch, options, more):
     data = random_graphs()
-    settings = Settings(max_epochs=6, learning_rate=0.01, batch_size=12, kernel_l2=(1e-4, 0.0))
+    settings = Settings(max_epochs=6, learning_rate=0.01, batch_size=12, kernel_l2=(1e-4, 0.0), **more)
 
     def run():
         model = build_model(data, 0, hidden_channels=16, **options).double().to(GPU)

@@ -7,7 +7,7 @@ import pytest
 from rgat.training import halving
 from rgat.training.configuration import LogUniform, OneOf
 from rgat.training.halving import finalists, merge, promotions, propose_step
-from rgat.training.space import EXTENDED, applies, choose, extended_space, input_space, to_config
+from rgat.training.space import EXTENDED, applies, choose, input_space, to_config
 
 SPACE = {"layer": OneOf(("rgat", "rgcn")), "heads": OneOf((1, 2)), "learning_rate": LogUniform(1e-3, 1e-1)}
 
@@ -99,7 +99,7 @@ def test_identity_is_chosen_beside_features_alone():
 
 @pytest.mark.parametrize("task", EXTENDED)
 def test_a_configuration_has_an_l2_coefficient_for_each_layer(task):
-    options = choose(extended_space(task), lambda name, prior: getattr(prior, "values", [getattr(prior, "low", 0)])[-1])
+    options = choose(EXTENDED[task], lambda name, prior: getattr(prior, "values", [getattr(prior, "low", 0)])[-1])
     assert options["layer"] == "rgcn"
     options |= {"layer": "rgat", "scope": "mixed", "heads": 1, "attention_l2": 0.1, "num_layers": 4}
     options |= {"batch_norm": True, "layer_norm": True, "kernel_l2_1": 0.1, "kernel_l2_2": 0.2}

@@ -232,7 +232,16 @@ def test_logits_of_a_task_are_exact_for_repeated_nodes():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("options", [{}, {"embedding_channels": 8}, {"num_layers": 3, "batch_norm": True, "heads": 2}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"embedding_channels": 8},
+        {"num_layers": 3, "batch_norm": True, "heads": 2},
+        {"identity": True, "residual": True, "jumping_knowledge": True},
+        {"identity": True, "num_bases": 3, "layer_norm": True},
+    ],
+)
 def test_sampled_training_on_a_gpu_takes_the_steps_of_the_cpu(options):
     data = with_features(labelled_graph(400)) if "embedding_channels" not in options else labelled_graph(400)
     fanouts = (3,) * options.get("num_layers", 2)

@@ -30,9 +30,9 @@ class Readout(nn.Module):
 
 
 class GGNNNodeClassifier(nn.Module):
-    r"""A gated graph network that classifies nodes: :math:`\text{logits}_i = [h^{(0)}_i \oplus h^{(T)}_i] V`.
+    r"""A gated graph network that classifies nodes: $\text{logits}_i = [h^{(0)}_i \oplus h^{(T)}_i] V$.
 
-    The arguments are those of :class:`rgat.models.NodeClassifier` and of :class:`GGNNConv`; for featureless input,
+    The arguments are those of `rgat.models.NodeClassifier` and of `GGNNConv`; for featureless input,
     ``in_channels`` is the number of nodes.
     """
 
@@ -61,11 +61,12 @@ class GGNNNodeClassifier(nn.Module):
 class GGNNGraphClassifier(nn.Module):
     r"""A gated graph network, a gated sum over the nodes of a graph, and two dense layers.
 
-    .. math::
-        z = \tanh \Big( \sum_i \sigma(s_i V_1) \odot \tanh(s_i V_2) \Big), \quad s_i = h^{(0)}_i \oplus h^{(T)}_i,
-        \qquad \text{logits} = \mathrm{Dense}(\mathrm{ReLU}(\mathrm{Dense}(z))).
+    $$
+    z = \tanh \Big( \sum_i \sigma(s_i V_1) \odot \tanh(s_i V_2) \Big), \quad s_i = h^{(0)}_i \oplus h^{(T)}_i,
+    \qquad \text{logits} = \mathrm{Dense}(\mathrm{ReLU}(\mathrm{Dense}(z))).
+    $$
 
-    The arguments are those of :class:`rgat.models.GraphClassifier` and of :class:`GGNNConv`.
+    The arguments are those of `rgat.models.GraphClassifier` and of `GGNNConv`.
     """
 
     def __init__(

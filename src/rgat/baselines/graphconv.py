@@ -41,8 +41,9 @@ def batch_molecules(store: GraphStore, ids: Tensor) -> Molecules:
 class DegreeConv(nn.Module):
     r"""A convolution with kernels for each degree (the unnumbered equation of the paper's section 3.1).
 
-    .. math::
-        h'_i = h_i W^{(\deg i)} + \sum_{j \in \mathcal{N}_i} h_j U^{(\deg i)} + b^{(\deg i)}.
+    $$
+    h'_i = h_i W^{(\deg i)} + \sum_{j \in \mathcal{N}_i} h_j U^{(\deg i)} + b^{(\deg i)}.
+    $$
 
     Nodes with a degree above ``max_degree`` use the kernels of ``max_degree``; nodes without neighbours use no ``U``.
     """
@@ -81,11 +82,12 @@ def max_pool(x: Tensor, source: Tensor, target: Tensor) -> Tensor:
 class GraphConv(nn.Module):
     r"""Two degree-specific convolutions of atoms, a dense layer, and the sum over a molecule's atoms.
 
-    .. math::
-        h^{(l)} = \mathrm{pool}(\mathrm{norm}(\mathrm{ReLU}(\mathrm{DegreeConv}(h^{(l-1)})))), \quad l = 1, 2, \qquad
-        z = \tanh \sum_i \mathrm{norm}(\mathrm{ReLU}(\mathrm{Dense}(h^{(2)}_i))),
+    $$
+    h^{(l)} = \mathrm{pool}(\mathrm{norm}(\mathrm{ReLU}(\mathrm{DegreeConv}(h^{(l-1)})))), \quad l = 1, 2, \qquad
+    z = \tanh \sum_i \mathrm{norm}(\mathrm{ReLU}(\mathrm{Dense}(h^{(2)}_i))),
+    $$
 
-    and logits linear in :math:`z`; ``norm`` is layer normalisation.
+    and logits linear in $z$; ``norm`` is layer normalisation.
     """
 
     def __init__(self, in_channels: int, num_tasks: int, hidden_channels: int, dense_channels: int) -> None:

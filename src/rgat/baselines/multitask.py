@@ -18,7 +18,7 @@ WEIGHT_STD, HIDDEN_BIAS = 0.02, 1.0  # MoleculeNet's: every unit is active at fi
 
 
 class Multitask(nn.Module):
-    r"""A hidden layer shared by all tasks, :math:`z = \mathrm{dropout}(\mathrm{ReLU}(x W + b))`; logits linear in z."""
+    r"""A hidden layer shared by all tasks, $z = \mathrm{dropout}(\mathrm{ReLU}(x W + b))$; logits linear in z."""
 
     def __init__(self, in_channels: int, num_tasks: int, hidden_channels: int, dropout: float = 0.5) -> None:
         super().__init__()
@@ -37,10 +37,11 @@ class Multitask(nn.Module):
 class Bypass(nn.Module):
     r"""A shared hidden layer, and beside it one hidden layer per task.
 
-    .. math::
-        z = \mathrm{ReLU}(x W + b), \qquad z_t = \mathrm{ReLU}(x W_t + b_t),
+    $$
+    z = \mathrm{ReLU}(x W + b), \qquad z_t = \mathrm{ReLU}(x W_t + b_t),
+    $$
 
-    both after dropout; the two logits of task :math:`t` are linear in :math:`z \oplus z_t`.
+    both after dropout; the two logits of task $t$ are linear in $z \oplus z_t$.
     """
 
     def __init__(

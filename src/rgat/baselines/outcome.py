@@ -13,7 +13,15 @@ from rgat.training import accuracy, mean_roc_auc
 
 @dataclass(frozen=True)
 class Outcome:
-    """Outputs of a system on each part, and how it was trained; only some systems have epochs."""
+    """Outputs of a system on each part, and how it was trained; only some systems have epochs.
+
+    Examples:
+        >>> import rgat
+        >>> from rgat.baselines import NODE_BASELINES
+        >>> outcome = NODE_BASELINES["FEAT"](rgat.data.load("institute"), seed=0)
+        >>> sorted(outcome.logits)
+        ['test', 'train', 'valid']
+    """
 
     config: dict[str, Any]  # all settings, selected or given
     selected_on: str  # a sentence that says what the settings were selected on

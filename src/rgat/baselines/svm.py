@@ -86,8 +86,8 @@ def classify(
 ) -> Outcome:
     """Select a kernel and `C` by the mean accuracy of 5-fold cross-validation on the training part, then train on it.
 
-    A candidate in ``kernels`` has settings and a function that returns the :func:`linear_kernel` of the labelled nodes,
-    in the order of :func:`labelled`. The first of equally good candidates is selected. ``config`` has further settings,
+    A candidate in ``kernels`` has settings and a function that returns the `linear_kernel` of the labelled nodes,
+    in the order of `labelled`. The first of equally good candidates is selected. ``config`` has further settings,
     for the record.
     """
     check_parts(data, selects=False)

@@ -135,9 +135,10 @@ class WeaveLayer(nn.Module):
 class WeaveAtoms(WeaveLayer):
     r"""Update atoms from atoms and from their pairs.
 
-    .. math::
-        a'_i = \mathrm{ReLU}\big(\big[\mathrm{ReLU}(a_i W_{AA}) \oplus
-        \textstyle\sum_j \mathrm{ReLU}(p_{ij} W_{PA})\big] W_A\big), \qquad \text{each } W \text{ with a bias.}
+    $$
+    a'_i = \mathrm{ReLU}\big(\big[\mathrm{ReLU}(a_i W_{AA}) \oplus
+    \textstyle\sum_j \mathrm{ReLU}(p_{ij} W_{PA})\big] W_A\big), \qquad \text{each } W \text{ with a bias.}
+    $$
     """
 
     def forward(self, atoms: Tensor, pair_sum: Tensor) -> Tensor:
@@ -148,11 +149,12 @@ class WeaveAtoms(WeaveLayer):
 class WeavePairs(WeaveLayer):
     r"""Update pairs from their two atoms, in both orders, and from pairs.
 
-    .. math::
-        p'_{ij} = \mathrm{ReLU}\big(\big[\mathrm{ReLU}([a_i \oplus a_j] W_{AP}) + \mathrm{ReLU}([a_j \oplus a_i] W_{AP})
-        \oplus \mathrm{ReLU}(p_{ij} W_{PP})\big] W_P\big).
+    $$
+    p'_{ij} = \mathrm{ReLU}\big(\big[\mathrm{ReLU}([a_i \oplus a_j] W_{AP}) + \mathrm{ReLU}([a_j \oplus a_i] W_{AP})
+    \oplus \mathrm{ReLU}(p_{ij} W_{PP})\big] W_P\big).
+    $$
 
-    The result is the same for :math:`ij` and :math:`ji`, so only one of them is computed.
+    The result is the same for $ij$ and $ji$, so only one of them is computed.
     """
 
     def __init__(self, atom_channels: int, pair_channels: int, out_channels: int) -> None:
@@ -194,10 +196,11 @@ class Histogram(nn.Module):
 class Weave(nn.Module):
     r"""Two weave layers, a dense layer, the histogram of each molecule's atoms, another dense layer.
 
-    .. math::
-        z = \tanh(\mathrm{Dense}(\mathrm{Histogram}(\mathrm{norm}(\tanh(\mathrm{Dense}(a^{(2)})))))),
+    $$
+    z = \tanh(\mathrm{Dense}(\mathrm{Histogram}(\mathrm{norm}(\tanh(\mathrm{Dense}(a^{(2)})))))),
+    $$
 
-    and logits linear in :math:`z`; ``norm`` is batch normalisation. Pairs are updated once, because the second update
+    and logits linear in $z$; ``norm`` is batch normalisation. Pairs are updated once, because the second update
     would not be used.
     """
 

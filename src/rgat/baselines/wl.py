@@ -1,15 +1,16 @@
 r"""WL: the Weisfeiler-Lehman subtree kernel for RDF (de Vries and de Rooij, 2015).
 
-A vertex has one label for each remaining depth :math:`j`, so that no label depends on edges beyond the depth. With
-:math:`l_0` the name of a vertex or predicate (all instances share one name),
+A vertex has one label for each remaining depth $j$, so that no label depends on edges beyond the depth. With
+$l_0$ the name of a vertex or predicate (all instances share one name),
 
-.. math::
-    l_{t+1}(e, j) = \big(l_t(e, j),\, l_t(\mathrm{target}(e), j)\big), \qquad
-    l_{t+1}(v, j) = \big(l_t(v, j),\, \mathrm{sorted}\{ l_t(e, j-1) : e \text{ leaves } v \}\big),
+$$
+l_{t+1}(e, j) = \big(l_t(e, j),\, l_t(\mathrm{target}(e), j)\big), \qquad
+l_{t+1}(v, j) = \big(l_t(v, j),\, \mathrm{sorted}\{ l_t(e, j-1) : e \text{ leaves } v \}\big),
+$$
 
 each pair compressed to a number. A label whose second part did not change is kept and not counted again. The features
-of an instance are the counts of each label among the vertices and edges within :math:`d` steps, each at the depth of
-its first encounter, over the iterations :math:`t = 0, \dots, 2d`: two iterations cover one step.
+of an instance are the counts of each label among the vertices and edges within $d$ steps, each at the depth of
+its first encounter, over the iterations $t = 0, \dots, 2d$: two iterations cover one step.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""Data sets: bytes to graphs."""
+"""Data sets: bytes to graphs.
+
+Examples:
+    >>> from rgat import data
+    >>> data.load("institute").classes
+    ('materials', 'vision', 'genetics', 'climate')
+"""
 
 from __future__ import annotations
 
@@ -25,13 +31,32 @@ REGISTRY: dict[str, Callable[..., NodeData | GraphData]] = {
     "molecules": load_molecules,
     **{f"planted-{kind}": partial(planted, kind) for kind in KINDS},
 }
+"""The loader of each data set by name, benchmarks and built-in sets.
+
+Examples:
+    >>> from rgat.data import REGISTRY
+    >>> REGISTRY["institute"]().name
+    'institute'
+"""
 BUILT_IN = tuple(name for name in REGISTRY if name not in BENCHMARKS)
+"""The names of the data sets that come with the package.
+
+Examples:
+    >>> from rgat.data import BUILT_IN
+    >>> BUILT_IN[:2]
+    ('institute', 'molecules')
+"""
 
 
 def load(name: str, **options: Any) -> NodeData | GraphData:
     """Return a data set by name; missing files of a benchmark are downloaded.
 
     ``options`` go to the loader of the data set: ``split`` for Tox21, ``seed`` for the built-in sets.
+
+    Examples:
+        >>> from rgat.data import load
+        >>> load("planted-needle", seed=1).graph
+        RelationalGraph(num_nodes=10,000, num_edges=9,000, num_relations=2)
     """
     check_word("name", name, tuple(REGISTRY))
     return REGISTRY[name](**options)

@@ -54,6 +54,6 @@ def pack_text(lines: Sequence[str]) -> NDArray[np.uint8]:
 
 
 def unpack_text(packed: NDArray[np.uint8]) -> list[str]:
-    """Return the lines that :func:`pack_text` was given."""
+    """Return the lines that `pack_text` was given."""
     text = packed.tobytes().decode()
     return text.split("\n") if text else []

@@ -10,7 +10,16 @@ from torch import Tensor
 from rgat.data.graph_store import GraphStore as GraphStore  # re-exported: it is part of GraphData
 from rgat.graph import RelationalGraph
 
-MISSING = -1  # the class of a node or graph without a label
+MISSING = -1
+"""The label of a node, or of a graph in a task, that has none.
+
+Examples:
+    >>> import torch
+    >>> from rgat.data import MISSING
+    >>> labels = torch.tensor([0, MISSING, 1])
+    >>> labels[labels != MISSING]
+    tensor([0, 1])
+"""
 PARTS = ("train", "valid", "test")
 INVERSE = "inverse of "  # prefix of the name of an inverse relation
 
@@ -33,6 +42,12 @@ class NodeData:
         relation_names: names of the graph's relations.
         provenance: where the data come from.
         base_relation: for each relation the relation that it is the inverse of, or itself; from ``relation_names``.
+
+    Examples:
+        >>> import rgat
+        >>> data = rgat.data.load("institute")
+        >>> data.graph.num_relations, len(data.train), data.labels[data.train].max()
+        (43, 120, tensor(3))
     """
 
     name: str
@@ -87,6 +102,15 @@ class GraphData:
         graph_names: names of the graphs, such as SMILES.
         relation_names: names of the relations.
         provenance: where the data come from.
+
+    Examples:
+        >>> import rgat
+        >>> data = rgat.data.load("molecules")
+        >>> data.tasks[:2], data.labels.shape
+        (('amide', 'acid'), torch.Size([320, 6]))
+        >>> x, batch = data.graphs.batch(data.train[:10])
+        >>> batch.num_graphs
+        10
     """
 
     name: str

@@ -251,7 +251,7 @@ class NewFolder:
         path: its name, under which there must be nothing or an empty folder.
 
     Attributes:
-        temporary: the folder to write to. It is removed unless :meth:`finish` renames it: by :meth:`discard`, or when
+        temporary: the folder to write to. It is removed unless `finish` renames it: by `discard`, or when
             this object is deleted or the interpreter exits.
     """
 

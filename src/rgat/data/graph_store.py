@@ -28,6 +28,21 @@ class GraphStore:
     """Many graphs, stored flat: the nodes of all graphs are numbered one graph after the other, and so are the edges.
 
     A store is on the CPU; its batches may be moved.
+
+    Examples:
+        >>> import torch
+        >>> from rgat.data import GraphStore
+        >>> store = GraphStore(
+        ...     x=torch.randn(5, 8),
+        ...     edge_index=torch.tensor([[0, 2, 3], [1, 3, 4]]),
+        ...     edge_type=torch.tensor([0, 0, 1]),
+        ...     node_ptr=torch.tensor([0, 2, 5]),
+        ...     edge_ptr=torch.tensor([0, 1, 3]),
+        ...     num_relations=2,
+        ... )
+        >>> x, batch = store.batch(torch.tensor([1, 0]))
+        >>> batch
+        RelationalGraph(num_nodes=5, num_edges=3, num_relations=2, num_graphs=2, prepared)
     """
 
     x: Tensor  # [nodes, F]

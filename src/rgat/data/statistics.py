@@ -12,7 +12,13 @@ from rgat.graph import RelationalGraph
 
 
 def statistics(data: NodeData | GraphData) -> dict[str, Any]:
-    """Count nodes, labels and splits, edges as given (triples, or bonds once) and as a layer receives them."""
+    """Count nodes, labels and splits, edges as given (triples, or bonds once) and as a layer receives them.
+
+    Examples:
+        >>> import rgat
+        >>> rgat.data.statistics(rgat.data.load("institute"))["nodes"]
+        1000
+    """
     numbers: dict[str, Any] = {"name": data.name}
     labels = data.labels
     if isinstance(data, GraphData):

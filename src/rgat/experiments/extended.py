@@ -25,10 +25,10 @@ from rgat.training.configuration import DEFAULTS, VARIANTS, task_of
 from rgat.training.halving import STEP, finalists, merge, promotions, propose_step
 from rgat.training.search import select
 from rgat.training.space import (
+    EXTENDED,
     MAX_DEGREE,
     NUM_PRUNED,
     Space,
-    extended_space,
     input_space,
     to_config,
 )
@@ -83,7 +83,7 @@ def rungs_of(request: Request) -> list[list[int]]:
 
 def whole_space(data: NodeData | GraphData, relations: bool = True) -> Space:
     """Return the options that are searched on these data, with ``relations`` to prune or without."""
-    space = extended_space(task_of(data)) | input_space(list(feature_groups(data)))
+    space = EXTENDED[task_of(data)] | input_space(list(feature_groups(data)))
     if isinstance(data, NodeData):
         space |= {"max_degree": MAX_DEGREE} | ({"num_pruned": NUM_PRUNED} if relations else {})
     return space

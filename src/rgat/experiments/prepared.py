@@ -20,7 +20,7 @@ from rgat.experiments.folds import decode, encode
 from rgat.experiments.protocol import Protocol
 from rgat.experiments.records import Record, has_record, write_record
 from rgat.experiments.request import Request
-from rgat.experiments.running import next_units, run_protocol
+from rgat.experiments.running import next_units, run_protocol, shared_entries
 
 UNITS, REQUEST, DATA = "units.json", "request.json", "data.safetensors"
 
@@ -73,7 +73,7 @@ def run_prepared(
         raise ValueError(f"{folder / UNITS} must be a list of units of work, got another content ({error})") from error
     with open_executor(executor, protocol.folded, processes, None, device) as execute:
         for number, record in enumerate(execute(remaining), 1):
-            write_record(folder, record)
+            write_record(folder, record | shared_entries(protocol, workers))
             _print_progress(number, len(remaining))
     return len(remaining)
 

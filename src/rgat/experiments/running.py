@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from rgat.experiments.executors import open_executor
 from rgat.experiments.extended import extended_units, minutes_of, minutes_spent
@@ -57,8 +58,10 @@ def run_protocol(
         processes_per_run: number of workers of a Ray cluster that train each node classifier together.
     """
     records, request = protocol.records(), protocol.request
+    if request.minutes is not None and processes_per_run > 1:
+        raise ValueError("`processes_per_run` must be 1 with `minutes`, after which trials are stopped; give `trials`")
     started = time.monotonic() - 60 * minutes_spent([record for record in records if record["kind"] == "trial"])
-    shared = {} if request.space == "paper" else {"workers": _num_workers(executor, workers)}
+    shared = shared_entries(protocol, 1 if executor == "local" else workers or os.cpu_count() or 1)
 
     def report_progress(remaining: int, new: Record | None = None) -> None:
         if on_progress is not None:
@@ -77,8 +80,9 @@ def run_protocol(
     return sorted(records, key=lambda record: (request.models.index(record["model"]), record_name(record)))
 
 
-def _num_workers(executor: str, workers: int | None) -> int:
-    return 1 if executor == "local" else workers or os.cpu_count() or 1
+def shared_entries(protocol: Protocol, workers: int) -> dict[str, Any]:
+    """Return entries of all records that so many workers write: in the extended space, their number."""
+    return {} if protocol.request.space == "paper" else {"workers": workers}
 
 
 def _num_records(protocol: Protocol, search_only: bool) -> int | None:

@@ -100,7 +100,7 @@ _decode = lru_cache(maxsize=1)(decode)  # a worker gets the same data with each 
 
 
 def run_encoded(group: Sequence[Unit], content: bytes, device: str) -> list[Record]:
-    """Run the units of one stack in a worker; the content is that of :func:`rgat.experiments.folds.encode`."""
+    """Run the units of one stack in a worker; the content is that of `rgat.experiments.folds.encode`."""
     return list(train_units(group, _decode(content), device))
 
 

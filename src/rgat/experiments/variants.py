@@ -22,7 +22,7 @@ ALL_VARIANTS = VARIANTS | FURTHER_VARIANTS
 def build_variant(
     data: NodeData | GraphData, seed: int = 0, **options: Any
 ) -> Model | GGNNNodeClassifier | GGNNGraphClassifier:
-    """Build a model that fits the data, as :func:`build_model` does; ``layer`` may also be "ggnn"."""
+    """Build a model that fits the data, as `build_model` does; ``layer`` may also be "ggnn"."""
     if options.get("layer") != "ggnn":
         return build_model(data, seed, **options)
     options = {name: value for name, value in options.items() if name != "layer"}

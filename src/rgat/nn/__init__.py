@@ -1,8 +1,16 @@
-"""Layers: parameters and equations."""
+"""Layers: parameters and equations.
+
+Examples:
+    >>> import torch
+    >>> from rgat import nn
+    >>> conv = nn.RGATConv(8, 16, num_relations=2)
+    >>> conv(torch.randn(3, 8), edge_index=torch.tensor([[0, 1], [1, 2]]), edge_type=torch.tensor([0, 1])).shape
+    torch.Size([3, 16])
+"""
 
 from rgat.nn.gather import GraphGather
 from rgat.nn.ggnn import GGNNConv
-from rgat.nn.relational import FeatureRows
+from rgat.nn.inputs import FeatureRows
 from rgat.nn.rgat import RGATConv
 from rgat.nn.rgcn import RGCNConv
 

@@ -11,11 +11,23 @@ from rgat.graph import RelationalGraph
 class GraphGather(nn.Module):
     r"""The mean of a graph's node representations beside their feature-wise maximum.
 
-    .. math::
-        \mathrm{GraphGather}(H) = \Big(\frac1N \sum_i h_i\Big) \oplus \Big[\bigoplus_f \max_i h_{i,f}\Big]
-        \in \mathbb{R}^{2F}.
+    $$
+    \mathrm{GraphGather}(H) = \Big(\frac1N \sum_i h_i\Big) \oplus \Big[\bigoplus_f \max_i h_{i,f}\Big]
+    \in \mathbb{R}^{2F}.
+    $$
 
     A graph without nodes gathers to zero. Where several nodes share the maximum, the first one gets its gradient.
+
+    Examples:
+        >>> import torch
+        >>> from rgat import RelationalGraph
+        >>> from rgat.nn import GraphGather
+        >>> edges = torch.tensor([[0], [1]])
+        >>> graph = RelationalGraph(edges, torch.tensor([0]), num_nodes=2, num_relations=1)
+        >>> batch = RelationalGraph.collate([graph, graph])
+        >>> GraphGather()(torch.tensor([[1.0], [3.0], [5.0], [5.0]]), batch)
+        tensor([[2., 3.],
+                [5., 5.]])
     """
 
     def forward(self, x: Tensor, graph: RelationalGraph) -> Tensor:

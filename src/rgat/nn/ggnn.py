@@ -22,26 +22,36 @@ class _SumConv(RGCNConv):
 
 
 class GGNNConv(nn.Module):
-    r"""Update node states with messages along typed edges by a gated recurrent unit, :math:`T` times.
+    r"""Update node states with messages along typed edges by a gated recurrent unit, $T$ times.
 
-    .. math::
-        h^{(0)}_i = x_i P, \qquad
-        m^{(t)}_i = \sum_r \sum_{j \in \mathcal{N}_i^{(r)}} h^{(t-1)}_j W^{(r)}, \qquad
-        h^{(t)}_i = \mathrm{GRU}(m^{(t)}_i, h^{(t-1)}_i), \quad t = 1, \dots, T.
+    $$
+    h^{(0)}_i = x_i P, \qquad
+    m^{(t)}_i = \sum_r \sum_{j \in \mathcal{N}_i^{(r)}} h^{(t-1)}_j W^{(r)}, \qquad
+    h^{(t)}_i = \mathrm{GRU}(m^{(t)}_i, h^{(t-1)}_i), \quad t = 1, \dots, T.
+    $$
 
-    All steps share their weights. Messages are summed, not averaged, so they grow with the degree. A learned :math:`P`
+    All steps share their weights. Messages are summed, not averaged, so they grow with the degree. A learned $P$
     projects the features; for featureless input its rows are the nodes' embeddings. Dropout is that of
-    :class:`RGCNConv`, with a new mask in every step.
+    `RGCNConv`, with a new mask in every step.
 
     Args:
         in_channels: number of node features; for featureless input the number of nodes.
-        out_channels: size of the state :math:`h`.
+        out_channels: size of the state $h$.
         num_relations: number of relations.
-        num_steps: :math:`T`.
-        num_bases: number of bases of :math:`W`; None for full kernels.
-        feature_dropout: rate at which elements of :math:`h_j W^{(r)}` are dropped from the sum, in training.
+        num_steps: $T$.
+        num_bases: number of bases of $W$; None for full kernels.
+        feature_dropout: rate at which elements of $h_j W^{(r)}$ are dropped from the sum, in training.
         edge_dropout: rate at which edges are dropped, in training.
         bias: biases in the gated unit.
+
+    Examples:
+        >>> import torch
+        >>> from rgat import RelationalGraph
+        >>> from rgat.nn import GGNNConv
+        >>> edges, types = torch.tensor([[0, 1, 2], [1, 2, 1]]), torch.tensor([0, 0, 1])
+        >>> graph = RelationalGraph(edges, types, num_nodes=3, num_relations=2)
+        >>> GGNNConv(8, 16, num_relations=2, num_steps=3)(torch.randn(3, 8), graph).shape
+        torch.Size([3, 32])
     """
 
     def __init__(

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from rgat import ops
 from rgat.checks import check_count, check_number, check_word
 from rgat.graph import RelationalGraph
+from rgat.nn.inputs import FeatureRows, check_features
 from rgat.nn.kernels import BasisKernel, FullKernel, glorot_uniform_, join_members
-from rgat.nn.relational import FeatureRows, RelationalConv, check_features
+from rgat.nn.relational import RelationalConv
 
 SCOPES = ("within", "across")
 SCORES = ("additive", "multiplicative", "dynamic")
@@ -22,54 +23,68 @@ HEAD_MERGES = ("concat", "mean", "sum", "projection")
 class RGATConv(RelationalConv):
     r"""Relational graph attention, within (WIRGAT) or across (ARGAT) relations.
 
-    For head :math:`k` and relation :math:`r`, values, queries and keys of a node with features
-    :math:`h_i \in \mathbb{R}^F` are
+    For head $k$ and relation $r$, values, queries and keys of a node with features
+    $h_i \in \mathbb{R}^F$ are
 
-    .. math::
-        g_i = h_i W^{(r,k)} \in \mathbb{R}^D, \qquad q_i = g_i Q^{(r,k)}, \quad k_i = g_i K^{(r,k)} \in \mathbb{R}^A,
+    $$
+    g_i = h_i W^{(r,k)} \in \mathbb{R}^D, \qquad q_i = g_i Q^{(r,k)}, \quad k_i = g_i K^{(r,k)} \in \mathbb{R}^A,
+    $$
 
-    where ``num_nodes`` adds a learned row of the node to :math:`g_i`, and with it to its query and key:
-    :math:`g_i = w_i^{(r,k)} + h_i W^{(r,k)}`. The logit of an edge from :math:`j` to :math:`i` is
+    where ``num_nodes`` adds a learned row of the node to $g_i$, and with it to its query and key:
+    $g_i = w_i^{(r,k)} + h_i W^{(r,k)}$. The logit of an edge from $j$ to $i$ is
 
-    .. math::
-        E_{ij} = \mathrm{LeakyReLU}(q_i + k_j) \ \text{(additive, } A = 1\text{)} \quad\text{or}\quad
-        E_{ij} = q_i \cdot k_j \ \text{(multiplicative)},
+    $$
+    E_{ij} = \mathrm{LeakyReLU}(q_i + k_j) \ \text{(additive, } A = 1\text{)} \quad\text{or}\quad
+    E_{ij} = q_i \cdot k_j \ \text{(multiplicative)},
+    $$
 
-    plus :math:`e_{ij} \cdot u^{(r,k)}`, before the LeakyReLU, where edges have features :math:`e_{ij}`. A third score
-    is not the paper's: with a learned vector :math:`a^{(r,k)} \in \mathbb{R}^A`, the dynamic logit
+    plus $e_{ij} \cdot u^{(r,k)}$, before the LeakyReLU, where edges have features $e_{ij}$. A third score
+    is not the paper's: with a learned vector $a^{(r,k)} \in \mathbb{R}^A$, the dynamic logit
 
-    .. math::
-        E_{ij} = a^{(r,k)} \cdot \mathrm{LeakyReLU}(q_i + k_j) + e_{ij} \cdot u^{(r,k)}
+    $$
+    E_{ij} = a^{(r,k)} \cdot \mathrm{LeakyReLU}(q_i + k_j) + e_{ij} \cdot u^{(r,k)}
+    $$
 
-    can rank the neighbours differently for each :math:`i`, which the additive one cannot (Brody et al., 2022).
+    can rank the neighbours differently for each $i$, which the additive one cannot (Brody et al., 2022).
 
-    Attention :math:`\alpha_{ij}` is the softmax of the logits over all edges of one :math:`(i, r)` ("within") or of one
-    :math:`i` ("across"), and the output is :math:`h'_i = \sum_r \sum_j \alpha_{ij}\, g_j` per head; heads are then
+    Attention $\alpha_{ij}$ is the softmax of the logits over all edges of one $(i, r)$ ("within") or of one
+    $i$ ("across"), and the output is $h'_i = \sum_r \sum_j \alpha_{ij}\, g_j$ per head; heads are then
     merged and a bias is added. A node without incoming edges gets the bias alone. The layer applies no nonlinearity, no
     normalisation and no residual: these belong to the model.
 
     Args:
-        in_channels: :math:`F`; for featureless input the number of nodes.
-        out_channels: :math:`D`, per head.
-        num_relations: :math:`R`.
-        heads: number of heads :math:`H`.
+        in_channels: $F$; for featureless input the number of nodes.
+        out_channels: $D$, per head.
+        num_relations: $R$.
+        heads: number of heads $H$.
         scope: "within" or "across", or one of these words per head; "mixed" is "within" for the first half of the heads
             and "across" for the others.
         score: "additive", "multiplicative" or "dynamic".
-        attention_channels: :math:`A`; by default 1 for the additive score (which allows nothing else) and
+        attention_channels: $A$; by default 1 for the additive score (which allows nothing else) and
             ``out_channels`` for the others.
-        head_merge: "concat", "mean", "sum" or "projection" (a learned :math:`HD \times D` matrix).
-        num_bases: number of bases of :math:`W`; None for full kernels.
-        num_attention_bases: number of bases of the stacked :math:`[Q; K]`; None for full kernels.
+        head_merge: "concat", "mean", "sum" or "projection" (a learned $HD \times D$ matrix).
+        num_bases: number of bases of $W$; None for full kernels.
+        num_attention_bases: number of bases of the stacked $[Q; K]$; None for full kernels.
         edge_dim: number of edge features; None for none.
         negative_slope: of the LeakyReLU.
-        feature_dropout: rate at which elements of the values :math:`g_j` are dropped from the sum, in training.
+        feature_dropout: rate at which elements of the values $g_j$ are dropped from the sum, in training.
         edge_dropout: rate at which edges are dropped after the softmax, in training.
         bias: add a learned bias.
         graph: for featureless input, hold only the kernel rows that the edges of this graph use; with ``num_nodes``,
             only these rows of nodes.
         num_nodes: add a learned row per node and relation to the projected features. With bases these rows have as many
             bases and coefficients of their own.
+
+    Examples:
+        >>> import torch
+        >>> from rgat import RelationalGraph
+        >>> from rgat.nn import RGATConv
+        >>> edges, types = torch.tensor([[0, 1, 2], [1, 2, 1]]), torch.tensor([0, 0, 1])
+        >>> graph = RelationalGraph(edges, types, num_nodes=3, num_relations=2)
+        >>> conv = RGATConv(8, 16, num_relations=2, heads=4, scope="across")
+        >>> out, (edge_index, attention) = conv(torch.randn(3, 8), graph, return_attention_weights=True)
+        >>> out.shape, attention.shape
+        (torch.Size([3, 64]), torch.Size([3, 4]))
     """
 
     row_ends = ("sources", "targets")

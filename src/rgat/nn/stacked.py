@@ -17,8 +17,9 @@ from torch.nn.functional import batch_norm, layer_norm
 from rgat import ops
 from rgat.graph import RelationalGraph
 from rgat.nn.gather import GraphGather
+from rgat.nn.inputs import FeatureRows
 from rgat.nn.kernels import RowKernel
-from rgat.nn.relational import FeatureRows, RelationalConv
+from rgat.nn.relational import RelationalConv
 from rgat.nn.rgat import RGATConv
 from rgat.nn.rgcn import RGCNConv
 
@@ -230,6 +231,19 @@ class Stack(nn.Module):
     `rgat.models.stack` makes one. Each member is what it would be alone: parameters, dropout seed and rates, dropout
     masks and batch-norm statistics are its own. ``stack.model`` has the layers of a single model, with one more axis
     ``S`` in front of each tensor.
+
+    Examples:
+        >>> import torch
+        >>> from rgat import RelationalGraph
+        >>> from rgat.models import NodeClassifier, stack
+        >>> edges, types = torch.tensor([[0, 1, 2], [1, 2, 1]]), torch.tensor([0, 0, 1])
+        >>> graph = RelationalGraph(edges, types, num_nodes=3, num_relations=2)
+        >>> models = stack([NodeClassifier(8, num_classes=4, num_relations=2) for _ in range(10)])
+        >>> models(torch.randn(3, 8), graph).shape
+        torch.Size([10, 3, 4])
+        >>> models.select([0, 7])
+        >>> len(models)
+        2
     """
 
     def __init__(self, models: Sequence[Any]) -> None:

@@ -1,4 +1,11 @@
-"""Pure functions on tensors: the operators of a relational layer, and the reference they are checked against."""
+"""Pure functions on tensors: the operators of a relational layer, and the reference they are checked against.
+
+Examples:
+    >>> from rgat import ops
+    >>> with ops.backend("torch"):
+    ...     ops.active_backend()
+    'torch'
+"""
 
 from rgat.ops.attention import attend, convolve
 from rgat.ops.backend import Attention, Call, Inputs, LayerCall, Places, Scores, TablePlaces

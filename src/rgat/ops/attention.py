@@ -190,6 +190,17 @@ def attend(
         edge_logits: ``[E, H]`` of the sorted edges, if any.
         call: the graph, the settings and the dropout state.
         places: of the graph's rows in the table.
+
+    Examples:
+        >>> import torch
+        >>> from rgat import RelationalGraph, ops
+        >>> edges, types = torch.tensor([[0, 1, 2], [1, 2, 1]]), torch.tensor([0, 0, 1])
+        >>> graph = RelationalGraph(edges, types, num_nodes=3, num_relations=2)
+        >>> call = ops.Call(graph.structure, ops.Attention(across=[False], negative_slope=None))
+        >>> values = torch.randn(len(graph.structure.sources.node), 1, 4)
+        >>> out, attention = ops.attend(values, None, None, None, call)
+        >>> attention.abs().flatten()  # constant attention within a relation
+        tensor([1., 1., 1.])
     """
     out, attention, _, _ = _attend(_AttendInputs(values, queries, keys, edge_logits, list(places or ()), call))
     return out, attention
@@ -279,7 +290,18 @@ def convolve(
     call: Call,
     bias: Tensor | None = None,  # [H * D], added to each node's outputs
 ) -> tuple[Tensor, Tensor]:
-    """Attend to projections of ``x``; relations are not aggregated first in a batch."""
+    """Attend to projections of ``x``; relations are not aggregated first in a batch.
+
+    Examples:
+        >>> import torch
+        >>> from rgat import RelationalGraph, ops
+        >>> edges, types = torch.tensor([[0, 1, 2], [1, 2, 1]]), torch.tensor([0, 0, 1])
+        >>> graph = RelationalGraph(edges, types, num_nodes=3, num_relations=2)
+        >>> call = ops.Call(graph.structure, ops.Attention(across=[True], negative_slope=None))
+        >>> out, attention = ops.convolve(torch.randn(3, 8), torch.randn(2, 1, 8, 4), None, None, call)
+        >>> out.shape
+        torch.Size([3, 1, 4])
+    """
     out, attention, *_ = _convolve(_ConvolveInputs(x, kernels, attention_kernels, edge_logits, bias, call))
     return out, attention
 

@@ -15,7 +15,13 @@ from rgat.structure import Rows, Structure
 
 
 class Attention(NamedTuple):
-    """The settings of attention in one call."""
+    """The settings of attention in one call.
+
+    Examples:
+        >>> from rgat import ops
+        >>> ops.Attention(across=[False, True], negative_slope=0.2)  # one head of each scope, additive score
+        Attention(across=[False, True], negative_slope=0.2, feature_dropout=0.0, edge_dropout=0.0, backend='auto')
+    """
 
     across: list[bool]  # per head: softmax over all edges of a target, not only those of one relation
     negative_slope: float | None  # of the additive score; None: multiplicative, or dynamic (see `rgat.ops.layer`)
@@ -25,7 +31,17 @@ class Attention(NamedTuple):
 
 
 class Call(NamedTuple):
-    """What the operators of one call share: the edges, the settings, and the state of the dropout masks."""
+    """What the operators of one call share: the edges, the settings, and the state of the dropout masks.
+
+    Examples:
+        >>> import torch
+        >>> from rgat import RelationalGraph, ops
+        >>> edges, types = torch.tensor([[0, 1, 2], [1, 2, 1]]), torch.tensor([0, 0, 1])
+        >>> graph = RelationalGraph(edges, types, num_nodes=3, num_relations=2)
+        >>> call = ops.Call(graph.structure, ops.Attention(across=[False], negative_slope=None))
+        >>> call.aggregated
+        [False]
+    """
 
     structure: Structure
     attention: Attention
@@ -55,14 +71,29 @@ class Saved(NamedTuple):
 
 
 class Places(NamedTuple):
-    """Where the rows at one end of the edges stand in a table."""
+    """Where the rows at one end of the edges stand in a table.
+
+    Examples:
+        >>> import torch
+        >>> from rgat import ops
+        >>> places = ops.Places(place=torch.tensor([2, 0]).int(), back=torch.tensor([1, -1, 0]).int())
+        >>> ops.look_up(torch.tensor([[10.0], [11.0], [12.0]]), places)
+        (tensor([[12.],
+                [10.]]),)
+    """
 
     place: Tensor  # [U] int32
     back: Tensor  # [T] int32; which of the rows reads each entry of the table, -1: none
 
 
 class TablePlaces(NamedTuple):
-    """Where the rows of a graph stand in the table of a compact kernel, ``[T, H, D]``."""
+    """Where the rows of a graph stand in the table of a compact kernel, ``[T, H, D]``.
+
+    Examples:
+        >>> from rgat import ops
+        >>> ops.TablePlaces._fields
+        ('source', 'source_back', 'target', 'target_back', 'edge')
+    """
 
     source: Tensor  # [U] int32
     source_back: Tensor  # [T] int32, see `Places`
@@ -88,7 +119,15 @@ class Kernel(Protocol):
 
 
 class Inputs(NamedTuple):
-    """The input of a layer: features, or the position of the one in each node's one-hot vector."""
+    """The input of a layer: features, or the position of the one in each node's one-hot vector.
+
+    Examples:
+        >>> import torch
+        >>> from rgat import ops
+        >>> ops.Inputs(torch.tensor([[1.0], [2.0], [3.0]]), position=torch.tensor([2, 0])).gathered()
+        tensor([[3.],
+                [1.]])
+    """
 
     x: Tensor | None  # [N, F], or [N, S, F] for a stack of S layers
     position: Tensor | None = None  # [N], also of each node's row in `x`; None: each node's own number
@@ -99,7 +138,16 @@ class Inputs(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """The parameters and features that logits are made of."""
+    """The parameters and features that logits are made of.
+
+    Examples:
+        >>> import torch
+        >>> from rgat import ops
+        >>> scores = ops.Scores(torch.randn(2, 1, 8, 1), score_kernels=None, negative_slope=0.2)
+        >>> query, key = scores.kernels.chunk(2, dim=2)
+        >>> query.shape
+        torch.Size([2, 1, 4, 1])
+    """
 
     kernels: Tensor  # [R, H, 2 D, A]: Q above K
     score_kernels: Tensor | None  # a: [R, H, A], of the dynamic score
@@ -109,7 +157,19 @@ class Scores(NamedTuple):
 
 
 class LayerCall(NamedTuple):
-    """One call of a layer. The heads of a stack of layers follow one another, ``H`` counts all of them."""
+    """One call of a layer. The heads of a stack of layers follow one another, ``H`` counts all of them.
+
+    Examples:
+        >>> import torch
+        >>> from rgat import RelationalGraph, nn, ops
+        >>> edges, types = torch.tensor([[0, 1, 2], [1, 2, 1]]), torch.tensor([0, 0, 1])
+        >>> graph = RelationalGraph(edges, types, num_nodes=3, num_relations=2)
+        >>> kernel = nn.RGCNConv(8, 4, num_relations=2).kernel
+        >>> call = ops.LayerCall(ops.Inputs(torch.randn(3, 8)), kernel, None, graph, ops.Attention([False], None))
+        >>> out, attention = ops.compute_layer(call)
+        >>> out.shape
+        torch.Size([3, 1, 4])
+    """
 
     inputs: Inputs
     kernel: Kernel

@@ -50,6 +50,15 @@ def spread(table: Tensor, coefficients: Tensor, rows: Rows, index: Tensor | None
     """Combine bases ``[N, G, B, D]`` by coefficients ``[R, H, B]`` to values ``[U, H, D]``.
 
     Row ``u`` reads the bases of ``rows.node[u]``, or of ``index[u]`` where an index is given.
+
+    Examples:
+        >>> import torch
+        >>> from rgat import RelationalGraph, ops
+        >>> edges, types = torch.tensor([[0, 1, 2], [1, 2, 1]]), torch.tensor([0, 0, 1])
+        >>> graph = RelationalGraph(edges, types, num_nodes=3, num_relations=2)
+        >>> bases, coefficients = torch.randn(3, 1, 5, 4), torch.randn(2, 6, 5)
+        >>> ops.spread(bases, coefficients, graph.structure.sources).shape
+        torch.Size([3, 6, 4])
     """
     out: Tensor = _spread(table, coefficients, rows, index)
     return out

@@ -27,7 +27,13 @@ def _load(name: str) -> Backend:
 
 @functools.cache
 def why_not(word: str) -> str | None:
-    """Say why a backend cannot be used on this machine; None if it can."""
+    """Say why a backend cannot be used on this machine; None if it can.
+
+    Examples:
+        >>> from rgat import ops
+        >>> ops.why_not("torch") is None
+        True
+    """
     if word not in _DEVICES:
         return None
     if word == "triton" and not torch.cuda.is_available():
@@ -47,12 +53,26 @@ def _check(word: str, name: str) -> str:
 
 
 def requested_backend() -> str:
-    """Return the requested word as it is, without looking at what is installed, so that it can be traced."""
+    """Return the requested word as it is, without looking at what is installed, so that it can be traced.
+
+    Examples:
+        >>> from rgat import ops
+        >>> with ops.backend("auto"):
+        ...     ops.requested_backend()
+        'auto'
+    """
     return _requested or os.environ.get("RGAT_BACKEND") or "auto"
 
 
 def active_backend(device: torch.device | str = "cpu", word: str | None = None) -> str:
-    """Return the name of the backend for tensors on ``device``, by default the one that was requested."""
+    """Return the name of the backend for tensors on ``device``, by default the one that was requested.
+
+    Examples:
+        >>> from rgat import ops
+        >>> with ops.backend("reference"):
+        ...     ops.active_backend("cpu")
+        'reference'
+    """
     word = word or _requested or _check(os.environ.get("RGAT_BACKEND") or "auto", "RGAT_BACKEND")
     kind = (torch.device(device) if isinstance(device, str) else device).type
     if word == "auto":
@@ -73,7 +93,20 @@ def get_backend(device: torch.device, word: str | None = None) -> Backend:
 
 @contextmanager
 def backend(word: str) -> Iterator[None]:
-    """Use one backend inside a ``with`` block: "auto", "reference", "torch", "numba" or "triton"."""
+    """Use one backend inside a ``with`` block: "auto", "reference", "torch", "numba" or "triton".
+
+    Examples:
+        >>> import torch
+        >>> from rgat import RelationalGraph
+        >>> from rgat import nn, ops
+        >>> edges, types = torch.tensor([[0, 1, 2], [1, 2, 1]]), torch.tensor([0, 0, 1])
+        >>> graph = RelationalGraph(edges, types, num_nodes=3, num_relations=2)
+        >>> conv, x = nn.RGATConv(8, 16, num_relations=2), torch.randn(3, 8)
+        >>> with ops.backend("reference"):
+        ...     expected = conv(x, graph)
+        >>> torch.allclose(conv(x, graph), expected, atol=1e-5)
+        True
+    """
     global _requested
     before, _requested = _requested, _check(word, "backend")
     try:

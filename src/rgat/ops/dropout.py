@@ -59,6 +59,15 @@ def count_call(state: Tensor, counted: Tensor | None = None) -> Tensor:
     Activation checkpointing calls a layer again in the backward pass, with the state that PyTorch's random number
     generator had in the first call. So each call draws a random number, and a call in a backward pass returns the copy
     of the call that drew the same number, without counting.
+
+    Examples:
+        >>> import torch
+        >>> from rgat import ops
+        >>> state = torch.tensor([7, 0])
+        >>> ops.count_call(state)
+        tensor([7, 0])
+        >>> state
+        tensor([7, 1])
     """
     if has_values([state]) and not any(mode.is_infra_mode() for mode in _get_current_dispatch_mode_stack()):
         # Hide this from modes such as that of selective checkpoints: a recalled copy is not computed again.
@@ -156,7 +165,13 @@ def scaled_mask(state: Tensor, kind: int, ids: Tensor, num_columns: int, rate: f
 
 
 def member_rates(feature_rates: Sequence[float], edge_rates: Sequence[float]) -> Tensor:
-    """Return the thresholds and scales in a stack's state, ``[S, 4]``."""
+    """Return the thresholds and scales in a stack's state, ``[S, 4]``.
+
+    Examples:
+        >>> from rgat import ops
+        >>> ops.member_rates(feature_rates=[0.0, 0.5], edge_rates=[0.1, 0.1]).shape
+        torch.Size([2, 4])
+    """
     rows = [
         [word for rate in rates for word in (drop_below(rate), scale_bits(rate))]
         for rates in zip(feature_rates, edge_rates, strict=True)

@@ -18,6 +18,17 @@ def compute_layer(call: LayerCall) -> tuple[Tensor, Tensor]:
     """Return the outputs ``[N, H, D]``, bias included, and the attention of the sorted edges ``[E, H]``.
 
     Take the absolute value of the attention: a backend may keep the sign of the score in the sign bit.
+
+    Examples:
+        >>> import torch
+        >>> from rgat import RelationalGraph, nn, ops
+        >>> edges, types = torch.tensor([[0, 1, 2], [1, 2, 1]]), torch.tensor([0, 0, 1])
+        >>> graph = RelationalGraph(edges, types, num_nodes=3, num_relations=2)
+        >>> kernel = nn.RGCNConv(8, 4, num_relations=2).kernel
+        >>> call = ops.LayerCall(ops.Inputs(torch.randn(3, 8)), kernel, None, graph, ops.Attention([True], None))
+        >>> out, attention = ops.compute_layer(call)
+        >>> out.shape, attention.abs().sum().item()
+        (torch.Size([3, 1, 4]), 2.0)
     """
     word = requested_backend()
     if word == "reference":
@@ -82,6 +93,16 @@ def logits_and_values(call: LayerCall) -> tuple[Tensor, Tensor]:
     """Return the logits of the sorted edges ``[E, H]`` and the values of the source rows ``[U, H, D]``.
 
     A caller that sums over parts of the edges needs them; all others leave the softmax to `compute_layer`.
+
+    Examples:
+        >>> import torch
+        >>> from rgat import RelationalGraph, nn, ops
+        >>> graph = RelationalGraph(torch.tensor([[0, 1], [1, 2]]), torch.tensor([0, 1]), num_nodes=3, num_relations=2)
+        >>> kernel = nn.RGCNConv(8, 4, num_relations=2).kernel
+        >>> call = ops.LayerCall(ops.Inputs(torch.randn(3, 8)), kernel, None, graph, ops.Attention([False], None))
+        >>> logits, values = ops.logits_and_values(call)
+        >>> logits.shape, values.shape
+        (torch.Size([2, 1]), torch.Size([2, 1, 4]))
     """
     s, scores = call.graph.structure, call.scores
     if scores is None:
@@ -103,7 +124,19 @@ def logits_and_values(call: LayerCall) -> tuple[Tensor, Tensor]:
 
 
 def row_values(call: LayerCall, *ends: Rows) -> tuple[Tensor, ...]:
-    """Return the values ``g`` of the rows at each end, ``[U, H, D]``."""
+    """Return the values ``g`` of the rows at each end, ``[U, H, D]``.
+
+    Examples:
+        >>> import torch
+        >>> from rgat import RelationalGraph, nn, ops
+        >>> edges, types = torch.tensor([[0, 1, 2], [1, 2, 1]]), torch.tensor([0, 0, 1])
+        >>> graph = RelationalGraph(edges, types, num_nodes=3, num_relations=2)
+        >>> kernel = nn.RGCNConv(8, 4, num_relations=2).kernel
+        >>> call = ops.LayerCall(ops.Inputs(torch.randn(3, 8)), kernel, None, graph, ops.Attention([False], None))
+        >>> (values,) = ops.row_values(call, graph.structure.sources)
+        >>> values.shape  # three distinct pairs of relation and source
+        torch.Size([3, 1, 4])
+    """
     if call.inputs.x is None:
         values = call.kernel.look_up(call.inputs.position, *ends)
     else:

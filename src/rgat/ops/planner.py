@@ -26,7 +26,17 @@ ALTERNATIVES = ("project", "aggregate", "per relation")
 
 
 class Sizes(NamedTuple):
-    """The sizes of a layer that a plan depends on."""
+    """The sizes of a layer that a plan depends on.
+
+    Examples:
+        >>> import torch
+        >>> from rgat import RelationalGraph, ops
+        >>> edges, types = torch.tensor([[0, 1, 2], [1, 2, 1]]), torch.tensor([0, 0, 1])
+        >>> graph = RelationalGraph(edges, types, num_nodes=3, num_relations=2)
+        >>> sizes = ops.Sizes(8, 16, heads=1, attention_channels=1, can_aggregate=True, backward=True)
+        >>> ops.make_plan(graph, sizes, alternative="project").alternative
+        'project'
+    """
 
     in_channels: int
     channels: int  # per head
@@ -38,7 +48,19 @@ class Sizes(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """How one call of a layer is computed."""
+    """How one call of a layer is computed.
+
+    Examples:
+        >>> import torch
+        >>> from rgat import RelationalGraph, ops
+        >>> from rgat.nn import RGATConv
+        >>> edges, types = torch.tensor([[0, 1, 2], [1, 2, 1]]), torch.tensor([0, 0, 1])
+        >>> graph = RelationalGraph(edges, types, num_nodes=3, num_relations=2)
+        >>> conv = RGATConv(8, 16, num_relations=2)
+        >>> plan = conv.plan(graph)
+        >>> conv(torch.randn(3, 8), graph, plan=plan).shape
+        torch.Size([3, 16])
+    """
 
     alternative: str = "project"
     aggregated: tuple[bool, ...] = ()  # per relation; empty: none
@@ -79,7 +101,17 @@ NANOSECONDS = Work(0.02, 0.7, 40.0, 0.47, 40.0, 1_000.0, 30_000.0)
 
 
 def make_plan(graph: RelationalGraph, sizes: Sizes, alternative: str | None = None) -> Plan:
-    """Return the cheapest plan, or the one that is asked for; in compiled code one made before, or the default."""
+    """Return the cheapest plan, or the one that is asked for; in compiled code one made before, or the default.
+
+    Examples:
+        >>> import torch
+        >>> from rgat import RelationalGraph, ops
+        >>> edges, types = torch.tensor([[0, 1, 2], [1, 2, 1]]), torch.tensor([0, 0, 1])
+        >>> graph = RelationalGraph(edges, types, num_nodes=3, num_relations=2)
+        >>> sizes = ops.Sizes(8, 16, heads=1, attention_channels=0, can_aggregate=False, backward=False)
+        >>> ops.make_plan(graph, sizes).alternative
+        'project'
+    """
     key = (sizes, alternative)
     if torch.compiler.is_compiling():
         known: Plan = graph.plans.get(key) or Plan()
@@ -93,7 +125,15 @@ def make_plan(graph: RelationalGraph, sizes: Sizes, alternative: str | None = No
 
 
 def can_aggregate(device: torch.device) -> bool:
-    """Whether the backend for tensors on a device can sum inputs first; the reference takes any plan."""
+    """Whether the backend for tensors on a device can sum inputs first; the reference takes any plan.
+
+    Examples:
+        >>> import torch
+        >>> from rgat import ops
+        >>> with ops.backend("torch"):
+        ...     ops.can_aggregate(torch.device("cpu"))
+        False
+    """
     return torch.compiler.is_compiling() or active_backend(device) in ("numba", "reference")
 
 

@@ -68,6 +68,17 @@ def project(x: Tensor, weight: Tensor, rows: Rows, index: Tensor | None = None, 
     ``x`` is ``[N, P, F]``, and row ``u`` reads its entry ``rows.node[u]``, or ``index[u]`` where an index is given, or
     ``u`` itself (``one_to_one``); ``weight`` is ``[R, P, F, M]``; the result is ``[U, P, M]``. The axis ``P`` is a
     batch: each entry has kernels of its own.
+
+    Examples:
+        >>> import torch
+        >>> from rgat import RelationalGraph, ops
+        >>> edges, types = torch.tensor([[0, 1, 2], [1, 2, 1]]), torch.tensor([0, 0, 1])
+        >>> graph = RelationalGraph(edges, types, num_nodes=3, num_relations=2)
+        >>> x, weight = torch.randn(3, 1, 8), torch.randn(2, 1, 8, 4)
+        >>> rows = graph.structure.sources
+        >>> values = ops.project(x, weight, rows)
+        >>> torch.allclose(values[0], x[rows.node[0]] @ weight[rows.relation[0], 0], atol=1e-5)
+        True
     """
     out: Tensor = _project(x, weight, rows, index, one_to_one)
     return out
@@ -118,7 +129,15 @@ _look_up.register_backward(_look_up_grad, differentiable=1, grads=2)
 
 
 def look_up(table: Tensor, *ends: Places) -> tuple[Tensor, ...]:
-    """Return the rows of ``table`` ``[T, ...]`` that each end reads."""
+    """Return the rows of ``table`` ``[T, ...]`` that each end reads.
+
+    Examples:
+        >>> import torch
+        >>> from rgat import ops
+        >>> places = ops.Places(place=torch.tensor([1]).int(), back=torch.tensor([-1, 0]).int())
+        >>> ops.look_up(torch.tensor([[10.0], [11.0]]), places)
+        (tensor([[11.]]),)
+    """
     rows: tuple[Tensor, Tensor] = _look_up(table, [tensor for end in ends for tensor in end])
     return rows[: len(ends)]
 

@@ -32,7 +32,19 @@ def relational_attention(
     feature_dropout: float = 0.0,
     edge_dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """Return the heads' outputs ``[N, H, D]`` and, in the caller's edge order, the undropped attention ``[E, H]``."""
+    """Return the heads' outputs ``[N, H, D]`` and, in the caller's edge order, the undropped attention ``[E, H]``.
+
+    Examples:
+        >>> import torch
+        >>> from rgat import RelationalGraph, ops
+        >>> edges, types = torch.tensor([[0, 1, 2], [1, 2, 1]]), torch.tensor([0, 0, 1])
+        >>> graph = RelationalGraph(edges, types, num_nodes=3, num_relations=2)
+        >>> kernels = torch.randn(2, 1, 8, 4, dtype=torch.float64)
+        >>> x = torch.randn(3, 8, dtype=torch.float64)
+        >>> out, attention = ops.relational_attention(x, kernels, None, graph, scope=["across"])
+        >>> attention.flatten()
+        tensor([0.5000, 1.0000, 0.5000], dtype=torch.float64)
+    """
     source, target = graph.edge_index
     relation = graph.edge_type
     num_heads, channels = kernels.shape[1], kernels.shape[3]

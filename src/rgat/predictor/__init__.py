@@ -1,4 +1,11 @@
-"""Fit a predictor to a person's own data, then predict, explain, save and load."""
+"""Fit a predictor to a person's own data, then predict, explain, save and load.
+
+Examples:
+    >>> from rgat import predictor
+    >>> model = predictor.fit("molecules", comparison=False, max_epochs=2)
+    >>> model.predict(["CCO"]).columns[:2]
+    ('amide', 'acid')
+"""
 
 from rgat.predictor.fitting import fit
 from rgat.predictor.predictions import Predictions

@@ -62,7 +62,7 @@ def sampling_for(
     layers = given.get("num_layers") or 2
     activations = 8 * 4 * layers * hidden * (size.num_edges + size.num_nodes)
     # With gradients, moments and copies.
-    kernels = 10 * 4 * hidden * size.num_edges if embedding else 0
+    kernels = 10 * 4 * hidden * size.num_edges if embedding or given.get("identity") else 0
     kernels += 4 * 4 * (given.get("embedding_channels") or 0) * size.num_nodes
     needed, free = activations + kernels + BYTES_PER_EDGE * size.num_edges, free_memory(device)
     if needed < free:
@@ -86,7 +86,7 @@ def forecast(
     device: torch.device | str = "cpu",
     **options: Any,
 ) -> str:
-    """Return a sentence that says how much time and memory :func:`rgat.fit` with these arguments takes, and for what.
+    """Return a sentence that says how much time and memory `rgat.fit` with these arguments takes, and for what.
 
     Two epochs of each model are trained for it, so both are measured on the data.
     """

@@ -154,7 +154,7 @@ def read(
 ) -> NodeData | GraphData:
     """Load a data set by name, or read RDF files and labels, or a table of SMILES; keep hashes of the files.
 
-    Options are those of `rgat train`, and arguments of :func:`rgat.data.from_rdf` or :func:`rgat.data.from_smiles`.
+    Options are those of `rgat train`, and arguments of `rgat.data.from_rdf` or `rgat.data.from_smiles`.
     """
     if (name is not None) + bool(rdf) + (smiles is not None) != 1:
         raise ValueError("one of a data set's name, --rdf and --smiles must be given; `rgat data list` shows the names")

@@ -77,23 +77,29 @@ def fit(
     :func:`rgat.data.from_rdf` read with features "auto" (:mod:`rgat.predictor.choice`), and the model.
 
     Args:
-        data: what :func:`rgat.data.from_rdf` or :func:`rgat.data.from_smiles` returns, or the name of a data set.
+        data: what `rgat.data.from_rdf` or `rgat.data.from_smiles` returns, or the name of a data set.
         ensemble: number of models, with different seeds, whose outputs are averaged.
         search: number of configurations to try first, on validation data; 0 takes the given or default one.
         minutes: for the whole fit, instead of ``search``: configurations of all models are tried on validation data
-            as long as time is left for the training that follows (:mod:`rgat.predictor.searching`).
+            as long as time is left for the training that follows (`rgat.predictor.searching`).
         seed: the seed of everything random.
         comparison: compare inputs and models, and train simpler systems on the same split, for the predictor's
             ``report``; several processes leave this out. For graphs: if one of these, an RGCN, has a higher validation
             score, it becomes the predictor, unless ``model`` is given or ``ensemble`` is above 1.
         device: where to train.
-        progress: show the progress, or a function to call with each :class:`rgat.progress.Step`.
+        progress: show the progress, or a function to call with each `rgat.progress.Step`.
         checkpoint: a folder where an interrupted fit resumes. It keeps what the fit was asked for, the results of
             cross-validation until the fit is complete and, of a single model, the checkpoints of its training; a fit
             of other data or options is refused.
         keep: called with the predictor before the comparison, so that it can be saved whatever happens there.
         **options: ``model`` (a name in the paper's tables), options of the model, settings of training; see
-            :mod:`rgat.training.configuration`.
+            `rgat.training.configuration`.
+
+    Examples:
+        >>> import rgat
+        >>> model = rgat.fit("institute", model="RGCN", comparison=False, max_epochs=2)
+        >>> model.predict(["http://institute.example/person/99"]).columns
+        ('materials', 'vision', 'genetics', 'climate')
     """
     if isinstance(data, str):
         data = load_data(data)

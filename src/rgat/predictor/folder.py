@@ -57,7 +57,7 @@ def write_folder(folder: str | PathLike[str], ensemble: Ensemble, data: NodeData
 
 
 def read_folder(folder: str | PathLike[str]) -> tuple[Ensemble, NodeData | MoleculeVocabulary]:
-    """Read what :func:`write_folder` wrote, on any machine; refuse incomplete, changed or foreign files."""
+    """Read what `write_folder` wrote, on any machine; refuse incomplete, changed or foreign files."""
     folder = Path(folder)
     if not has_checkpoint(folder, NAME):
         content = "only model.json, of an earlier rgat" if has_checkpoint(folder, "model") else f"no {NAME}.json"

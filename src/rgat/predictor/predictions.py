@@ -31,6 +31,14 @@ class Predictions:
     """Calibrated probabilities ``[n, columns]``: of each class, or of a positive result in each task.
 
     Invalid SMILES have NaN. ``spread`` is the standard deviation over the members of the ensemble; 0 for one member.
+
+    Examples:
+        >>> import rgat
+        >>> model = rgat.fit("molecules", comparison=False, max_epochs=2)
+        >>> predictions = model.predict(["CCO", "not a molecule"])
+        >>> predictions.probabilities[1].tolist()[:2]
+        [nan, nan]
+        >>> predictions.save("predictions.csv")
     """
 
     names: tuple[str, ...]  # of the nodes, or SMILES

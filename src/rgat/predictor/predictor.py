@@ -32,7 +32,16 @@ BATCH_SIZE = 256  # molecules in one forward pass
 
 @dataclasses.dataclass(frozen=True)
 class NodePredictor(Ensemble):
-    """Predicts classes of the nodes of one graph."""
+    """Predicts classes of the nodes of one graph.
+
+    Examples:
+        >>> import rgat
+        >>> model = rgat.fit("institute", comparison=False, max_epochs=2)
+        >>> predictions = model.predict(["http://institute.example/person/99"])
+        >>> predictions.names, predictions.probabilities.shape
+        (('<http://institute.example/person/99>',), (1, 4))
+        >>> reasons = model.explain("http://institute.example/person/99").reasons
+    """
 
     data: NodeData  # the graph, the known labels and all names
 
@@ -85,7 +94,7 @@ class NodePredictor(Ensemble):
 
         Args:
             nodes: names of nodes; by default all unlabelled nodes of ``type``.
-            type: IRI of an RDF type; by default the kind of the labelled nodes (:mod:`rgat.predictor.selection`).
+            type: IRI of an RDF type; by default the kind of the labelled nodes (`rgat.predictor.selection`).
             rdf: files with triples added after training; the default nodes are then those that only these files name.
             format: format of these files, if their names do not tell it.
         """
@@ -156,7 +165,7 @@ class NodePredictor(Ensemble):
             raise ValueError(f"to {purpose}, the graph must be in memory, but it is in a store; {instead}")
 
     def save(self, folder: str | PathLike[str]) -> None:
-        """Write the predictor into a folder, which :func:`load` reads."""
+        """Write the predictor into a folder, which `load` reads."""
         write_folder(folder, self, self.data)
 
 
@@ -195,7 +204,16 @@ def parse_molecules(smiles: Sequence[str], self_loops: bool) -> MoleculeBatch:
 
 @dataclasses.dataclass(frozen=True)
 class MoleculePredictor(Ensemble):
-    """Predicts the tasks of a molecule data set for any molecule."""
+    """Predicts the tasks of a molecule data set for any molecule.
+
+    Examples:
+        >>> import rgat
+        >>> model = rgat.fit("molecules", comparison=False, max_epochs=2)
+        >>> model.predict(["CCO", "c1ccccc1"]).probabilities.shape
+        (2, 6)
+        >>> model.explain("CC(=O)NC", "amide").task
+        'amide'
+    """
 
     vocabulary: MoleculeVocabulary
 
@@ -218,7 +236,7 @@ class MoleculePredictor(Ensemble):
         return Predictions(tuple(texts), self.tasks, probabilities, spread, exclusive=False)
 
     def predict_parsed(self, smiles: Sequence[str], batch: MoleculeBatch) -> Predictions:
-        """Predict all tasks for molecules that :func:`parse_molecules` has parsed, in one forward pass."""
+        """Predict all tasks for molecules that `parse_molecules` has parsed, in one forward pass."""
         probabilities, spread = np.full((2, len(smiles), len(self.tasks)), np.nan)
         if batch.valid:
             edges, sizes = torch.from_numpy(batch.edges).long(), torch.from_numpy(batch.sizes).long()
@@ -244,7 +262,7 @@ class MoleculePredictor(Ensemble):
         return explain_molecule(self, self.vocabulary, smiles, task)
 
     def save(self, folder: str | PathLike[str]) -> None:
-        """Write the predictor into a folder, which :func:`load` reads."""
+        """Write the predictor into a folder, which `load` reads."""
         write_folder(folder, self, self.vocabulary)
 
 
@@ -261,7 +279,15 @@ def make_predictor(ensemble: Ensemble, data: NodeData | GraphData | MoleculeVoca
 
 
 def load(folder: str | PathLike[str], device: torch.device | str = "cpu") -> Predictor:
-    """Read a predictor from a folder that its ``save`` wrote; incomplete, changed or foreign files are refused."""
+    """Read a predictor from a folder that its ``save`` wrote; incomplete, changed or foreign files are refused.
+
+    Examples:
+        >>> import rgat
+        >>> model = rgat.fit("institute", comparison=False, max_epochs=2)
+        >>> model.save("model")
+        >>> rgat.load("model").data.name
+        'institute'
+    """
     predictor = make_predictor(*read_folder(folder))
     predictor.to(device)
     return predictor

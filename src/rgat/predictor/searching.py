@@ -13,7 +13,7 @@ from rgat.training.distributed import processes
 from rgat.training.halving import finalists, merge, promotions, propose_step
 from rgat.training.run import Epoch
 from rgat.training.search import ROUND, Record, load_optuna, propose, select
-from rgat.training.space import ATTENTION, Space, extended_space, to_config
+from rgat.training.space import ATTENTION, EXTENDED, Space, to_config
 
 STEP = 8  # new configurations of a step; fewer than in an experiment, whose workers are more
 FIRST_FOLDS = 2  # of each configuration; the better ones get the others too
@@ -167,7 +167,7 @@ class TimedSearch:
 
 def searched_space(task: str, given: Mapping[str, Any]) -> Space:
     """Return the options to search: those of the extended space that are not given, and the models by name."""
-    space = {name: prior for name, prior in extended_space(task).items() if name not in ("layer", "scope", "score")}
+    space = {name: prior for name, prior in EXTENDED[task].items() if name not in ("layer", "scope", "score")}
     names = {name.removesuffix("_1").removesuffix("_2") if name.startswith("attention") else name for name in given}
     if "fanouts" in given:
         names.add("num_layers")  # there is a fan-out for each layer

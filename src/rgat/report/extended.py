@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from rgat.experiments.declaration import MEMBERS, digest, digest_trials
 from rgat.experiments.records import Record
-from rgat.experiments.request import ENSEMBLE, PRUNING, SELECTED
+from rgat.experiments.request import ENSEMBLE, PRUNING, SELECTED, WITHOUT_LITERALS
 from rgat.report.formats import EMPTY, Cell, Column, Line, ReportTable
-from rgat.report.studies import Study
+from rgat.report.studies import ModelRow, Study
 from rgat.report.tables import MEAN, count_cell, half_width_cell, mean_cell, option_cell, option_line
 
 READING = (
@@ -32,9 +32,7 @@ def rows(study: Study) -> ReportTable | None:
     for declared in (declaration["declared"] for declaration in study.declarations):
         objectives = {SELECTED: declared["selected"]["objective"], ENSEMBLE: declared["ensemble_objective"]}
     lines = []
-    for row in study.rows:
-        if row.constant:
-            continue
+    for row in _rows(study):
         objective = objectives.get(row.model)
         lines.append(
             Line(
@@ -57,6 +55,13 @@ def rows(study: Study) -> ReportTable | None:
         "intervals of the mean; validation folds: the score by which the row was chosen, which is optimistic."
     ]
     return ReportTable(f"{study.key}-scores", f"{study.title}: {study.metric}", columns, lines, notes)
+
+
+def _rows(study: Study) -> list[ModelRow]:
+    """Return the rows with attention, the selected model first and the ensemble last."""
+    order = {model: number for number, model in enumerate((SELECTED, WITHOUT_LITERALS, ENSEMBLE))}
+    rows = [row for row in study.rows if not row.constant]
+    return sorted(rows, key=lambda row: order.get(row.model, len(order)))
 
 
 def members(study: Study) -> ReportTable | None:
@@ -112,7 +117,7 @@ def _checked(study: Study, declaration: Record, trials: Sequence[Record]) -> str
 
 
 def _looks(study: Study) -> str:
-    counts = [f"{row.model} {len(row.runs)}" for row in study.rows if not row.constant]
+    counts = [f"{row.model} {len(row.runs)}" for row in _rows(study)]
     lost = sum(run["status"] != "done" for run in study.runs)
     failed = f"; {lost} runs failed or diverged" if lost else ""
     return f"Looks at the test part: {', '.join(counts)}{failed}; {device_minutes(study.runs):.1f} device minutes."

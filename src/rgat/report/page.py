@@ -68,7 +68,12 @@ READING = [
 
 
 def check_libraries() -> None:
-    """Raise an ImportError unless the libraries of the report are installed; call it before a long training."""
+    """Raise an ImportError unless the libraries of the report are installed; call it before a long training.
+
+    Examples:
+        >>> from rgat.report import check_libraries
+        >>> check_libraries()  # no error: they are installed
+    """
     try:
         import matplotlib as mpl
         import scipy
@@ -90,6 +95,14 @@ def write_report(runs: Sequence[Path], out: Path, on_damage: Callable[[str], Non
         runs: folders and packed files of records.
         out: the folder.
         on_damage: called with a sentence on each of the first 20 damaged records and files, and one with their number.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from rgat.experiments.baseline_runs import run_baselines
+        >>> from rgat.report import write_report
+        >>> records = list(run_baselines("FEAT", "institute", seeds=1, out=Path("runs")))
+        >>> write_report([Path("runs")], Path("report")).name
+        'report.html'
     """
     check_libraries()
     studies, notices = load_studies(runs)

@@ -11,16 +11,7 @@ from rgat.experiments.published import PUBLISHED, Score
 from rgat.predictor.words import short
 from rgat.report.formats import EMPTY, Cell, Column, Line, ReportTable
 from rgat.report.statistics import SIGNIFICANT, Array, explained, mid_ranks, spread, welch_half_width
-from rgat.report.studies import (
-    ENSEMBLE,
-    MODELS,
-    PER_CLASS,
-    Comparison,
-    ModelRow,
-    Study,
-    objectives,
-    without_none,
-)
+from rgat.report.studies import ENSEMBLE, MODELS, PER_CLASS, Comparison, ModelRow, Study, objectives, without_none
 
 PART_TITLES = {"train": "Training", "valid": "Validation", "test": "Test"}
 TONES = {"better": "good", "worse": "bad", "holds": "good", "does not hold": "bad"}

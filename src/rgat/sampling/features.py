@@ -16,6 +16,13 @@ def gather_features(x: Tensor, nodes: Tensor, device: torch.device, dtype: torch
         device: of the result.
         dtype: of the result, unless integers; half-precision features become wide only after they were gathered and
             moved.
+
+    Examples:
+        >>> import torch
+        >>> from rgat.sampling import gather_features
+        >>> x = torch.randn(100, 8, dtype=torch.float16)
+        >>> gather_features(x, torch.tensor([5, 7]), torch.device("cpu"), torch.float32).dtype
+        torch.float32
     """
     dtype = dtype if x.is_floating_point() else x.dtype
     nodes = nodes.to(x.device)

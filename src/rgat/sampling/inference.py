@@ -42,6 +42,16 @@ def exact_logits(
         constant_attention: give all edges of a softmax group the same attention.
         block_numbers: the size of a block, as a number of floating-point values.
         advance: called with the number of nodes after each block, for a progress bar.
+
+    Examples:
+        >>> import torch
+        >>> import rgat
+        >>> data = rgat.data.load("institute")
+        >>> model = rgat.training.build_model(data).eval()
+        >>> sampler = rgat.sampling.NeighborSampler(data.graph, fanouts=[5, 5])
+        >>> logits = rgat.sampling.exact_logits(model, data.x, sampler, nodes=data.test)
+        >>> torch.allclose(logits, model(data.x, data.graph)[data.test], atol=1e-5)
+        True
     """
     if model.training:
         raise ValueError("exact logits must be of a model in evaluation mode, got one in training; call `model.eval()`")

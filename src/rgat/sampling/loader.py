@@ -34,6 +34,13 @@ class NeighborLoader:
         prefetch: the number of batches that a background thread keeps ready; 0 samples when a batch is asked for.
         share: ``(k, K)`` takes the k-th of K contiguous shares of every batch, counted from 0, which may be empty. The
             K shares together are the batch, whatever K is.
+
+    Examples:
+        >>> import rgat
+        >>> data = rgat.data.load("institute")
+        >>> loader = rgat.sampling.NeighborLoader(data.graph, data.train, fanouts=[10, 5], batch_size=50)
+        >>> sum(batch.num_seeds for batch in loader) == len(data.train)
+        True
     """
 
     def __init__(

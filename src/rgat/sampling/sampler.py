@@ -45,6 +45,17 @@ class Batch:
         graphs: one per layer, first layer first, with nodes renumbered. Each takes features of its ``num_nodes`` nodes
             and gives outputs to the first ``num_targets`` of them, which are the nodes of the next one.
         num_seeds: the number of seed nodes.
+
+    Examples:
+        >>> import torch
+        >>> import rgat
+        >>> from rgat.models import NodeClassifier
+        >>> data = rgat.data.load("institute")
+        >>> graph = data.graph
+        >>> model = NodeClassifier(graph.num_nodes, 4, graph.num_relations, embedding_channels=16)
+        >>> batch = rgat.sampling.NeighborSampler(graph, fanouts=[10, 5]).sample(data.train[:8])
+        >>> model(None, batch.graphs).shape
+        torch.Size([8, 4])
     """
 
     nodes: Tensor
@@ -101,6 +112,15 @@ class NeighborSampler:
         fanouts: one per layer of the model, first layer first: the largest number of edges of each (target, relation),
             or -1 for all; or a mapping of relations to such numbers, where relations without one keep all edges.
         seed: random seed of the samples.
+
+    Examples:
+        >>> import torch
+        >>> import rgat
+        >>> data = rgat.data.load("institute")
+        >>> sampler = rgat.sampling.NeighborSampler(data.graph, fanouts=[-1, 5], seed=1)
+        >>> batch = sampler.sample(torch.tensor([3, 1]))
+        >>> batch.nodes[:2], batch.graphs[1].num_targets
+        (tensor([3, 1]), 2)
     """
 
     def __init__(

@@ -1,4 +1,13 @@
-"""Training: configuration, priors and search, loss, metric, loop, checkpoints, many models at once."""
+"""Training: configuration, priors and search, loss, metric, loop, checkpoints, many models at once.
+
+Examples:
+    >>> import rgat
+    >>> data = rgat.data.load("institute")
+    >>> model = rgat.training.build_model(data, seed=0, scope="across")
+    >>> result = rgat.training.fit(model, data, rgat.training.Settings(max_epochs=2))
+    >>> sorted(result.scores)
+    ['test', 'train', 'valid']
+"""
 
 from rgat.training.checkpoint import has_checkpoint, load_checkpoint, save_checkpoint
 from rgat.training.configuration import Settings, build_model

@@ -50,6 +50,14 @@ def save_checkpoint(
     """Write tensors and a record that JSON can hold, and replace the checkpoint of the same name.
 
     The first process writes. The others must call this too if tensors are divided among the processes.
+
+    Examples:
+        >>> import torch
+        >>> from rgat.training import load_checkpoint
+        >>> from rgat.training import save_checkpoint
+        >>> save_checkpoint("folder", {"weight": torch.ones(2)}, {"epoch": 3})
+        >>> load_checkpoint("folder")[0]["weight"]
+        tensor([1., 1.])
     """
     if processes().rank > 0:
         give_rows(tensors)
@@ -83,6 +91,14 @@ def load_checkpoint(
 
     Of the tensors in ``divided``, only this process's rows are read. If another process replaces the checkpoint
     meanwhile, the new one is read.
+
+    Examples:
+        >>> import torch
+        >>> from rgat.training import load_checkpoint, save_checkpoint
+        >>> save_checkpoint("folder", {"weight": torch.ones(2)}, {"epoch": 3})
+        >>> tensors, record = load_checkpoint("folder")
+        >>> tensors["weight"], record["epoch"]
+        (tensor([1., 1.]), 3)
     """
     path = Path(folder) / f"{name}.json"
     while True:
@@ -136,7 +152,15 @@ def _load_once(folder: Path, name: str, divided: Collection[str]) -> tuple[dict[
 
 
 def has_checkpoint(folder: str | Path, name: str = NAME) -> bool:
-    """Return whether a folder holds a checkpoint."""
+    """Return whether a folder holds a checkpoint.
+
+    Examples:
+        >>> import torch
+        >>> from rgat.training import has_checkpoint, save_checkpoint
+        >>> save_checkpoint("folder", {"weight": torch.ones(2)}, {"epoch": 3})
+        >>> has_checkpoint("folder"), has_checkpoint("elsewhere")
+        (True, False)
+    """
     return (Path(folder) / f"{name}.json").exists()
 
 

@@ -22,8 +22,9 @@ import torch
 from rgat.checks import check_count, check_word
 from rgat.data import GraphData, NodeData
 from rgat.data.files import read_whole
-from rgat.models import RGCN_OPTIONS, GraphClassifier, Model, NodeClassifier
+from rgat.models import GraphClassifier, Model, NodeClassifier
 from rgat.nn import RGATConv
+from rgat.nn.families import RGCN_OPTIONS
 from rgat.training.distributed import processes
 from rgat.training.embeddings import ShardedEmbedding
 
@@ -186,6 +187,12 @@ class Settings:
     Training stops after ``patience`` epochs without an improvement on the validation part, at an epoch that ends with a
     validation: each ``validate_every``-th, and the last. With None it takes exactly ``max_epochs`` epochs, ignores the
     validation part (which may be empty) and keeps the last epoch.
+
+    Examples:
+        >>> from rgat.training import Settings
+        >>> settings = Settings(learning_rate=0.005, kernel_l2=(5e-4, 0.0), fanouts=(10, 5))
+        >>> settings.patience
+        30
     """
 
     learning_rate: float = DEFAULTS["node"]["learning_rate"]  # of Adam
@@ -210,8 +217,6 @@ class Settings:
             check_word("class_weights", self.class_weights, ("balanced",))
         if not 0 <= self.label_smoothing < 1:
             raise ValueError(f"`label_smoothing` must be at least 0 and below 1, got {self.label_smoothing}")
-        if self.weight_averaging and self.shard_embeddings:
-            raise ValueError("`weight_averaging` must be left out with `shard_embeddings`; choose one of them")
         for name in PER_LAYER:
             values = getattr(self, name)
             if not all(value >= 0 for value in values):
@@ -227,6 +232,16 @@ def build_model(data: NodeData | GraphData, seed: int = 0, shard_embeddings: boo
     """Build a model that fits the data, its parameters drawn from ``seed``.
 
     With ``shard_embeddings``, each of several processes draws its own rows of the embeddings, and holds no others.
+
+    Examples:
+        >>> import rgat
+        >>> data = rgat.data.load("institute")
+        >>> model = rgat.training.build_model(data, seed=3, layer="rgcn", hidden_channels=32)
+        >>> model.conv2
+        RGCNConv(
+          32, 4, num_relations=43
+          (kernel): FullKernel()
+        )
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -32,7 +32,7 @@ class Processes(NamedTuple):
         return ids[self.rank :: self.number]
 
     def gather(self, rows: Tensor, size: int) -> Tensor:
-        """Return the rows of all processes, in the order of the ids before :meth:`share`."""
+        """Return the rows of all processes, in the order of the ids before `share`."""
         if self.number == 1:
             return rows
         all_rows = rows.new_zeros(size, *rows.shape[1:])

@@ -19,7 +19,7 @@ from rgat.training.distributed import Requests, processes
 
 BLOCK_NUMBERS = 2**20  # of a whole table, that a process holds at a time; the C library keeps freed larger blocks
 # Of a checkpoint, which holds them whole.
-SHARDED_TENSORS = tuple(f"{name}.embedding.weight" for name in ("model", "best")) + tuple(
+SHARDED_TENSORS = tuple(f"{name}.embedding.weight" for name in ("model", "best", "mean")) + tuple(
     f"adam.embedding.weight.{name}" for name in ("exp_avg", "exp_avg_sq")
 )
 

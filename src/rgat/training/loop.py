@@ -54,10 +54,17 @@ def fit(
         settings: how to train. With ``shard_embeddings``, the model's embeddings stay divided among the processes.
         seed: the seed of the order of the batches.
         on_epoch: called after every epoch.
-        progress: show the progress, or a function to call with each :class:`rgat.progress.Step`.
+        progress: show the progress, or a function to call with each `rgat.progress.Step`.
         checkpoint: a folder for checkpoints. If it holds one of the same run (the same data, initial model, settings
             and seed), training resumes from there, on the CPU to the same numbers bit for bit; another is refused.
         checkpoint_seconds: the time between checkpoints; the last epoch always writes one.
+
+    Examples:
+        >>> from rgat import data, training
+        >>> institute = data.load("institute")
+        >>> model = training.build_model(institute)
+        >>> training.fit(model, institute, training.Settings(max_epochs=2)).metric
+        'accuracy'
     """
     settings = settings or Settings()
     _check_layers(settings, model)
@@ -310,7 +317,8 @@ class Training:
             state = self._adam_state(parameter)
             tensors |= {f"adam.{name}.{key}": torch.as_tensor(value) for key, value in state.items()}
         if self.sharded is not None:
-            tensors |= {name: DividedRows(tensors[name], self.sharded.num_embeddings) for name in SHARDED_TENSORS}
+            number, present = self.sharded.num_embeddings, tensors.keys() & set(SHARDED_TENSORS)
+            tensors |= {name: DividedRows(tensors[name], number) for name in present}
         return tensors
 
     def load(self, tensors: dict[str, Tensor]) -> None:

@@ -41,6 +41,14 @@ def node_cross_entropy(logits: Tensor, labels: Tensor, nodes: Tensor, weight: Te
         nodes: ``[S, n]`` ids of the nodes to learn from, padded with any others.
         weight: ``[S, n]`` weights of the nodes, 0 for those without a label and the padding.
         smoothing: share of each label that is spread evenly over all classes.
+
+    Examples:
+        >>> import torch
+        >>> from rgat.training import node_cross_entropy
+        >>> logits = torch.zeros(1, 5, 2)  # one model, five nodes, two classes
+        >>> labels = torch.tensor([[0, 1, 0, -1, -1]])
+        >>> node_cross_entropy(logits, labels, nodes=torch.tensor([[0, 1, 2]]), weight=torch.ones(1, 3))
+        tensor([0.6931])
     """
     chosen = logits.gather(1, nodes.unsqueeze(-1).expand(-1, -1, logits.shape[2]))
     nll = negative_log_likelihood(chosen, labels.gather(1, nodes).clamp(min=0), smoothing)
@@ -64,6 +72,12 @@ def multi_task_cross_entropy(
         class_weights: ``[tasks, classes]``; 1 by default.
         num_graphs: number of graphs of the whole batch if this is one process's share of it; ``G`` by default.
         smoothing: share of each label that is spread evenly over all classes.
+
+    Examples:
+        >>> import torch
+        >>> from rgat.training import multi_task_cross_entropy
+        >>> multi_task_cross_entropy(torch.zeros(2, 1, 2), labels=torch.tensor([[1], [-1]]))
+        tensor(0.3466)
     """
     if labels.shape != logits.shape[:2]:
         raise ValueError(f"`labels` must have shape {list(logits.shape[:2])}, got {list(labels.shape)}")
@@ -82,6 +96,12 @@ def balanced_class_weights(labels: Tensor) -> Tensor:
     """Return class weights ``[tasks, 2]``: 1 for negatives, the ratio of negatives to positives for positives.
 
     A task without positives or without negatives has weight 1 for both.
+
+    Examples:
+        >>> import torch
+        >>> from rgat.training import balanced_class_weights
+        >>> balanced_class_weights(torch.tensor([[1], [0], [0], [0], [-1]]))
+        tensor([[1., 3.]])
     """
     negatives, positives = (labels == 0).sum(0), (labels == 1).sum(0)
     ratio = torch.where((negatives > 0) & (positives > 0), negatives / positives.clamp(min=1), 1.0)
@@ -105,6 +125,13 @@ def l2_penalty(model: nn.Module, kernel: Sequence[float], attention: Sequence[fl
         model: a model with relational layers.
         kernel: coefficients of ``W``, one per layer.
         attention: coefficients of the attention kernels, one per layer; an RGCN has no such kernels.
+
+    Examples:
+        >>> from rgat.models import NodeClassifier
+        >>> from rgat.training import l2_penalty
+        >>> model = NodeClassifier(8, num_classes=4, num_relations=2)
+        >>> l2_penalty(model, kernel=(5e-4, 0.0), attention=(0.0, 0.0)) > 0
+        tensor(True)
     """
     penalty = next(model.parameters()).new_zeros(())
     for parts, layer in zip(zip(kernel, attention, strict=True), relational_layers(model), strict=False):

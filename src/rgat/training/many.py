@@ -27,7 +27,16 @@ MEMORY_SHARE = 0.5  # of the free memory, for one stack
 
 
 class Job(NamedTuple):
-    """One model to train."""
+    """One model to train.
+
+    Examples:
+        >>> import rgat
+        >>> data = rgat.data.load("institute")
+        >>> settings = rgat.training.Settings()
+        >>> jobs = [rgat.training.Job(rgat.training.build_model(data, seed), data, settings, seed) for seed in range(3)]
+        >>> [numbers for numbers, reason in rgat.training.plan_stacks(jobs)]
+        [[0, 1, 2]]
+    """
 
     model: nn.Module
     data: Data
@@ -45,7 +54,7 @@ def fit_many(
     stacked: bool = True,
     checkpoint: str | Path | None = None,
 ) -> list[Result]:
-    """Train models in place, each as :func:`fit` would alone; ``how`` of each result says whether it was stacked.
+    """Train models in place, each as `fit` would alone; ``how`` of each result says whether it was stacked.
 
     Models of one architecture are trained as stacks on the same graph (folds are data sets that share theirs) or, for
     graph classification, on the same graphs in the same order, which the seed decides. A member whose training is over
@@ -57,9 +66,17 @@ def fit_many(
         settings: for all models, or one for each.
         seeds: of the order of the batches; for all models, or one for each.
         on_epoch: called with a model's number after each of its epochs.
-        progress: show the progress, or a function to call with each :class:`rgat.progress.Step`.
+        progress: show the progress, or a function to call with each `rgat.progress.Step`.
         stacked: False trains one by one. Stacks were faster in all measurements (`docs/training.md`).
-        checkpoint: a folder for the checkpoints of a single model, as :func:`fit` takes it.
+        checkpoint: a folder for the checkpoints of a single model, as `fit` takes it.
+
+    Examples:
+        >>> import rgat
+        >>> data = rgat.data.load("institute")
+        >>> models = [rgat.training.build_model(data, seed) for seed in range(4)]
+        >>> results = rgat.training.fit_many(models, data, rgat.training.Settings(max_epochs=2))
+        >>> len(results), "stack" in results[0].how
+        (4, True)
     """
     if checkpoint is not None and len(models) != 1:
         raise ValueError(f"`checkpoint` must be given for one model alone, got {len(models)} models")
@@ -93,7 +110,17 @@ def _for_each(name: str, given: Any, count: int) -> Sequence[Any]:
 
 
 def plan_stacks(jobs: Sequence[Job], stacked: bool = True) -> list[tuple[list[int], str]]:
-    """Return the numbers of the jobs of each stack, and the reason for it."""
+    """Return the numbers of the jobs of each stack, and the reason for it.
+
+    Examples:
+        >>> import rgat
+        >>> data = rgat.data.load("institute")
+        >>> settings = rgat.training.Settings()
+        >>> models = [rgat.training.build_model(data, layer=layer) for layer in ("rgat", "rgcn", "rgat")]
+        >>> jobs = [rgat.training.Job(model, data, settings, 0) for model in models]
+        >>> [numbers for numbers, reason in rgat.training.plan_stacks(jobs)]
+        [[0, 2], [1]]
+    """
     if not stacked:
         return [([k], "alone, as asked for") for k in range(len(jobs))]
     if processes().number > 1:
@@ -162,6 +189,13 @@ def bytes_needed(job: Job) -> int:
     and a copy while it is validated. Eight numbers for each edge, node and
     unit of both layers: values, queries, outputs and their gradients. On knowledge graphs of 60,000 to 170,000 edges
     and 10 or 100 classes the bound was 1.1 to 5 times the measured memory (`tests/training/test_bytes_needed.py`).
+
+    Examples:
+        >>> import rgat
+        >>> data = rgat.data.load("institute")
+        >>> job = rgat.training.Job(rgat.training.build_model(data), data, rgat.training.Settings(), 0)
+        >>> rgat.training.bytes_needed(job) > 1_000_000
+        True
     """
     model: Any = job.model
     parameters = sum(p.numel() * p.element_size() for p in job.model.parameters())
@@ -176,7 +210,15 @@ def bytes_needed(job: Job) -> int:
 
 
 def members_that_fit(job: Job) -> int:
-    """Return how many models like this one can be trained together in the free memory; possibly none."""
+    """Return how many models like this one can be trained together in the free memory; possibly none.
+
+    Examples:
+        >>> import rgat
+        >>> data = rgat.data.load("institute")
+        >>> job = rgat.training.Job(rgat.training.build_model(data), data, rgat.training.Settings(), 0)
+        >>> rgat.training.members_that_fit(job) >= 0
+        True
+    """
     free = free_memory(device_of(job.model))
     return int(MEMORY_SHARE * free / bytes_needed(job))
 

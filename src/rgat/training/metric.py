@@ -15,7 +15,14 @@ from rgat.data.dataset import MISSING
 
 
 def accuracy(logits: Tensor, labels: Tensor) -> float:
-    """Return the share of labelled rows whose largest logit is that of their class; NaN without labels."""
+    """Return the share of labelled rows whose largest logit is that of their class; NaN without labels.
+
+    Examples:
+        >>> import torch
+        >>> from rgat.training import accuracy
+        >>> accuracy(torch.tensor([[2.0, 1.0], [0.0, 1.0], [3.0, 0.0]]), torch.tensor([0, 0, -1]))
+        0.5
+    """
     return float((logits.argmax(-1) == labels)[labels != MISSING].double().mean())
 
 
@@ -42,7 +49,14 @@ def score_classes(confusion: Tensor) -> dict[str, Any]:
 
 
 def roc_auc(scores: NDArray[np.floating], positive: NDArray[np.bool_]) -> float:
-    """Return the probability that a positive row scores above a negative one, ties counting half; NaN if undefined."""
+    """Return the probability that a positive row scores above a negative one, ties counting half; NaN if undefined.
+
+    Examples:
+        >>> import numpy as np
+        >>> from rgat.training import roc_auc
+        >>> roc_auc(np.array([0.1, 0.4, 0.35, 0.8]), np.array([False, False, True, True]))
+        0.75
+    """
     num_positive = int(positive.sum())
     num_negative = len(positive) - num_positive
     if num_positive == 0 or num_negative == 0 or np.isnan(scores).any():
@@ -54,7 +68,16 @@ def roc_auc(scores: NDArray[np.floating], positive: NDArray[np.bool_]) -> float:
 
 
 def roc_auc_per_task(logits: Tensor, labels: Tensor) -> list[float]:
-    """Return the ROC-AUC of each task over its labels, from logits ``[G, tasks, 2]`` and labels ``[G, tasks]``."""
+    """Return the ROC-AUC of each task over its labels, from logits ``[G, tasks, 2]`` and labels ``[G, tasks]``.
+
+    Examples:
+        >>> import torch
+        >>> from rgat.training import roc_auc_per_task
+        >>> logits = torch.tensor([[[0.0, 1.0]], [[0.0, -1.0]], [[0.0, 2.0]]])  # three graphs, one task
+        >>> labels = torch.tensor([[1], [0], [0]])
+        >>> roc_auc_per_task(logits, labels)
+        [0.5]
+    """
     return _per_task(roc_auc, logits, labels)
 
 
@@ -71,7 +94,16 @@ def _mean(values: list[float]) -> float:
 
 
 def mean_roc_auc(logits: Tensor, labels: Tensor) -> float:
-    """Return the mean ROC-AUC over the tasks that have both classes; NaN if none has, or if a logit is NaN."""
+    """Return the mean ROC-AUC over the tasks that have both classes; NaN if none has, or if a logit is NaN.
+
+    Examples:
+        >>> import torch
+        >>> from rgat.training import mean_roc_auc
+        >>> logits = torch.tensor([[[0.0, 1.0]], [[0.0, -1.0]], [[0.0, 2.0]]])  # three graphs, one task
+        >>> labels = torch.tensor([[1], [0], [0]])
+        >>> mean_roc_auc(logits, labels)
+        0.5
+    """
     if logits.isnan().any():
         return float("nan")
     return _mean(roc_auc_per_task(logits, labels))
@@ -89,5 +121,14 @@ def pr_auc(scores: NDArray[np.floating], positive: NDArray[np.bool_]) -> float:
 
 
 def mean_pr_auc(logits: Tensor, labels: Tensor) -> float:
-    """Return the mean average precision over the tasks that have both classes; NaN if none has."""
+    """Return the mean average precision over the tasks that have both classes; NaN if none has.
+
+    Examples:
+        >>> import torch
+        >>> from rgat.training import mean_pr_auc
+        >>> logits = torch.tensor([[[0.0, 1.0]], [[0.0, -1.0]], [[0.0, 2.0]]])  # three graphs, one task
+        >>> labels = torch.tensor([[1], [0], [0]])
+        >>> mean_pr_auc(logits, labels)
+        0.5
+    """
     return _mean(_per_task(pr_auc, logits, labels))

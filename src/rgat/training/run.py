@@ -15,7 +15,16 @@ from rgat.training.configuration import Settings
 
 @dataclass(frozen=True)
 class Epoch:
-    """One point of the learning curve."""
+    """One point of the learning curve.
+
+    Examples:
+        >>> import rgat
+        >>> data = rgat.data.load("institute")
+        >>> settings = rgat.training.Settings(max_epochs=2)
+        >>> curve = rgat.training.fit(rgat.training.build_model(data), data, settings).curve
+        >>> [point.epoch for point in curve]
+        [1, 2]
+    """
 
     epoch: int
     train_loss: float  # mean over the steps, penalty included
@@ -29,7 +38,7 @@ def curve_to_json(curve: Sequence[Epoch]) -> list[list[float | str]]:
 
 
 def curve_from_json(rows: Sequence[Sequence[Any]]) -> list[Epoch]:
-    """Return the learning curve that :func:`curve_to_json` wrote."""
+    """Return the learning curve that `curve_to_json` wrote."""
     return [Epoch(number, *map(float, values)) for number, *values in rows]
 
 
@@ -41,6 +50,14 @@ class Result:
     its labelled examples; NaN where there are none. A best epoch of 0 means that training diverged at once, and the
     model is unchanged. ``how`` says whether the model was trained in a stack and whether its steps were captured in a
     CUDA graph, and why.
+
+    Examples:
+        >>> import rgat
+        >>> data = rgat.data.load("institute")
+        >>> settings = rgat.training.Settings(max_epochs=2)
+        >>> result = rgat.training.fit(rgat.training.build_model(data), data, settings)
+        >>> result.metric, result.best_epoch <= 2, sorted(result.constant_scores)
+        ('accuracy', True, ['test', 'train', 'valid'])
     """
 
     metric: str

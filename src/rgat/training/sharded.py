@@ -108,10 +108,8 @@ class ShardedNodeTask:
             nodes = getattr(data, part)
             own = nodes[(nodes >= first) & (nodes < last) & (data.labels[nodes] != MISSING)] - first
             self.parts[part] = own.to(device)
-        self.weight = node_weights(data, class_weights).to(device)
-        self.total = float(
-            node_weights(data, class_weights)[data.labels[data.train]].double().sum()
-        )  # all are labelled
+        weight = node_weights(data, class_weights)
+        self.weight, self.total = weight.to(device), float(weight[data.labels[data.train]].double().sum())
 
     def batches(self, generator: torch.Generator, epoch: int) -> Iterator[Tensor]:
         """Yield the ids of the training examples of each step of an epoch."""

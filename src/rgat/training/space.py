@@ -1,6 +1,6 @@
 """The search space `extended`: all models at once, deeper networks, and options that the paper does not have.
 
-A trial draws ``options``; :func:`to_config` turns them into the flat configuration of a model and its training.
+A trial draws ``options``; `to_config` turns them into the flat configuration of a model and its training.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from rgat.training.configuration import (
     OneOf,
     Prior,
     Uniform,
-    known_options,
 )
 
 Space = dict[str, Prior]
@@ -56,11 +55,7 @@ EXTENDED: dict[str, Space] = {
         "heads": OneOf((1, 2, 4, 8)),
         "hidden_channels": MultiplesOf(8, 32, 256),
         "dense_channels": MultiplesOf(8, 32, 256),
-        "num_layers": OneOf((2, 3, 4)),
-        "residual": _YES_NO,
-        "jumping_knowledge": _YES_NO,
         "batch_norm": _YES_NO,
-        "layer_norm": _YES_NO,
         "feature_dropout": Uniform(0.0, 0.6),
         "edge_dropout": Uniform(0.0, 0.6),
         "kernel_l2_1": LogUniform(1e-6, 1e-2),
@@ -75,20 +70,13 @@ MAX_DEGREE = OneOf((None, 10, 100, 1000))
 NUM_PRUNED = OneOf((0, 1, 2, 4))
 
 
-def extended_space(task: str) -> Space:
-    """Return the options of models and training that are searched for "node" or "graph" tasks."""
-    known = {*known_options(task), *ATTENTION, "layer"}
-    return {name: prior for name, prior in EXTENDED[task].items() if name in known}
-
-
 def input_space(groups: Sequence[str]) -> Space:
     """Return the options of the input: any of the groups of node features, with the node's identity or without."""
     if not groups:
         return {}
     sizes = range(len(groups), 0, -1)
     subsets = tuple(",".join(chosen) for size in sizes for chosen in combinations(groups, size))
-    space: Space = {"features": OneOf((*subsets, NO_FEATURES)), "identity": _YES_NO}
-    return {name: prior for name, prior in space.items() if name in ("features", *known_options("node"))}
+    return {"features": OneOf((*subsets, NO_FEATURES)), "identity": _YES_NO}
 
 
 def applies(name: str, chosen: Mapping[str, Any]) -> bool:

@@ -36,7 +36,13 @@ _WORTH = 0.75  # use a part's receptive field if it has at most this share of al
 
 
 def check_parts(data: NodeData | GraphData, selects: bool) -> None:
-    """Raise unless there are labels to learn from and, if ``selects``, to select on; other parts may lack labels."""
+    """Raise unless there are labels to learn from and, if ``selects``, to select on; other parts may lack labels.
+
+    Examples:
+        >>> import rgat
+        >>> data = rgat.data.load("institute")
+        >>> rgat.training.check_parts(data, selects=True)  # no error: there are labels to learn from and to select on
+    """
     needed = ("train", "valid") if selects else ("train",)
     most = len(data.classes) - 1 if isinstance(data, NodeData) else 1
     for part in PARTS:
@@ -75,7 +81,15 @@ def device_of(model: nn.Module) -> torch.device:
 
 @torch.no_grad()
 def graph_logits(model: nn.Module, store: GraphStore, graphs: Tensor, constant_attention: bool = False) -> Tensor:
-    """Return a model's logits of graphs, ``[G, tasks, classes]`` on the CPU, in batches of bounded memory."""
+    """Return a model's logits of graphs, ``[G, tasks, classes]`` on the CPU, in batches of bounded memory.
+
+    Examples:
+        >>> import rgat
+        >>> data = rgat.data.load("molecules")
+        >>> model = rgat.training.build_model(data)
+        >>> rgat.training.graph_logits(model, data.graphs, data.test[:5]).shape
+        torch.Size([5, 6, 2])
+    """
     device = device_of(model)
     batches = (store.batch(ids) for ids in store.split(graphs))
     parts = [model(x.to(device), graph.to(device), constant_attention=constant_attention) for x, graph in batches]
@@ -90,6 +104,13 @@ def node_logits(
 
     A graph in a store, or one whose activations would not fit into memory, is computed layer by layer in blocks. A
     diverged model gives NaN. All processes must call this together if they have divided the embeddings among them.
+
+    Examples:
+        >>> import rgat
+        >>> data = rgat.data.load("institute")
+        >>> model = rgat.training.build_model(data)
+        >>> rgat.training.node_logits(model, data, nodes=data.test[:5]).shape
+        torch.Size([5, 4])
     """
     device = device_of(model)
     if isinstance(getattr(model, "embedding", None), ShardedEmbedding):

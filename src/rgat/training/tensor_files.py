@@ -48,7 +48,7 @@ def write_tensors(file: IO[bytes], tensors: Mapping[str, Tensor | DividedRows]) 
 
 
 def give_rows(tensors: Mapping[str, Tensor | DividedRows]) -> None:
-    """Give this process's rows of divided tensors to the first process, which calls :func:`write_tensors`."""
+    """Give this process's rows of divided tensors to the first process, which calls `write_tensors`."""
     for _, tensor in _in_order(tensors):
         for _ in tensor.blocks() if isinstance(tensor, DividedRows) else ():
             pass

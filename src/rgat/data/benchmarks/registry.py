@@ -90,6 +90,13 @@ BENCHMARKS = {
     "tox21": _TOX21,
     "tox21-distinct": Benchmark(_TOX21.url, _TOX21.files, {"graphs": 7831, "nodes": 145459, "edges": 151095}),
 }
+"""The public benchmarks by name: files with their addresses and hashes, expected counts, and how to read them.
+
+Examples:
+    >>> from rgat.data import BENCHMARKS
+    >>> sorted(BENCHMARKS)
+    ['aifb', 'am', 'bgs', 'mutag', 'mutag-literals', 'tox21', 'tox21-distinct']
+"""
 SPLIT_SEEDS = (122, 123, 124)  # MoleculeNet's
 
 
@@ -108,7 +115,16 @@ def locate(name: str) -> dict[str, Path]:
 
 
 def fetch(name: str, on_progress: Progress | None = None) -> dict[str, Path]:
-    """Return the files of a benchmark; download those that are missing."""
+    """Return the files of a benchmark; download those that are missing.
+
+    Examples:
+        >>> from rgat.data import fetch
+        >>> files = fetch("aifb")  # doctest: +SKIP
+        >>> fetch("afib")
+        Traceback (most recent call last):
+            ...
+        ValueError: ... got "afib"; did you mean "aifb"?
+    """
     check_word("benchmark", name, tuple(BENCHMARKS))
     benchmark = BENCHMARKS[name]
     located = locate(name)
@@ -185,7 +201,7 @@ def _load_rdf(name: str, files: dict[str, Path]) -> NodeData:
 
 
 def _hashes(name: str, files: dict[str, Path]) -> dict[str, str]:
-    """Return the SHA-256 of each file; :func:`locate` has verified those that are known."""
+    """Return the SHA-256 of each file; `locate` has verified those that are known."""
     return {file: BENCHMARKS[name].files[file] or sha256(path) for file, path in files.items()}
 
 

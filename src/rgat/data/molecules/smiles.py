@@ -130,7 +130,7 @@ def store_molecules(
     """Return graphs of RDKit molecules; each bond becomes two edges, one in each direction.
 
     Args:
-        molecules: as :func:`parse_smiles` returns them.
+        molecules: as `parse_smiles` returns them.
         self_loops: add a self-loop relation after the bond types.
         rich: add ten atom features.
         bonds: add bond features; those of self-loops are zero.

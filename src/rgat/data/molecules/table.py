@@ -35,7 +35,7 @@ def from_smiles(
     bonds: bool = False,
     name: str = "molecules",
 ) -> GraphData:
-    """Read a table of molecules and their labels.
+    r"""Read a table of molecules and their labels.
 
     Args:
         path: a CSV or TSV file, plain or compressed.
@@ -51,6 +51,14 @@ def from_smiles(
         rich: add ten atom features to the usual 75.
         bonds: add bond features.
         name: name of the data set.
+
+    Examples:
+        >>> import rgat
+        >>> with open("assays.csv", "w") as file:
+        ...     _ = file.write("smiles,toxic\n" + "".join(f"{'C' * length}O,{length % 2}\n" for length in range(1, 21)))
+        >>> data = rgat.data.from_smiles("assays.csv", shares=(0.6, 0.2))
+        >>> data.tasks, len(data.train)
+        (('toxic',), 12)
     """
     check_word("split", split, SPLITS)
     table = read_table(path)

@@ -47,7 +47,7 @@ def from_rdf(
     progress: Progress = False,
     **labelling: Any,
 ) -> NodeData:
-    """Read a knowledge graph and the classes of some of its nodes.
+    r"""Read a knowledge graph and the classes of some of its nodes.
 
     Args:
         files: one or several RDF files, or a store with its relations, features and, unless others are given, labels.
@@ -64,37 +64,40 @@ def from_rdf(
         hops: keep only the receptive field of the labelled nodes in a model of so many layers.
         name: name of the data set.
         in_memory: load the graph of a store; False leaves it on the disk, for sampled training.
-        progress: show the progress, or a function to call with each :class:`rgat.progress.Step`.
-        **labelling: ``label_predicate``, or ``train``, ``valid`` and ``test``, instead of ``labels``; ``node_column``,
-            ``label_column`` and ``split_column``; ``shares`` and ``seed`` of a random split; ``skip_unknown``. See
-            :class:`rgat.data.rdf.labels.LabelSource`.
+        progress: show the progress, or a function to call with each `rgat.progress.Step`.
+        **labelling: fields of `rgat.data.rdf.labels.LabelSource`: other labels than ``labels``, columns, the shares and
+            seed of a random split, ``skip_unknown``.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> import rgat
+        >>> line, row = "<http://x.org/{}> <http://x.org/cites> <http://x.org/b> .\n", "http://x.org/{}\t{}\n"
+        >>> _ = Path("dump.nt").write_text("".join(line.format(n) for n in range(20)))
+        >>> _ = Path("labels.tsv").write_text("node\tclass\n" + "".join(row.format(n, n % 2) for n in range(20)))
+        >>> data = rgat.data.from_rdf("dump.nt", "labels.tsv", shares=(0.6, 0.2))
+        >>> data.classes, len(data.train), data.relation_names
+        (('0', '1'), 12, ('<http://x.org/cites>', 'inverse of <http://x.org/cites>', 'self'))
     """
     source = LabelSource(labels, **labelling)
-    if hops is not None:
-        check_count("hops", hops)
     is_open = features == AUTO and hops is None and in_memory
-    literals, features = _with_literals(literals, () if features == AUTO else features)
+    literals, features = _check_reading(literals, () if features == AUTO else features, hops)
     if (store := find_store(files)) is not None:
         _refuse_with_store(store, format, literals, blank_nodes, drop_predicates, inverses, self_loops)
-        if not in_memory:
-            _refuse_in_store(store, features, hops)
-            store.verify()  # loops read ids of the files without checking each
-            return label_store(store, source, name)
-        data = _load_store(store, source, features, name)
+        data = _from_store(store, source, features, hops, name, in_memory)
     else:
         with shown(progress, ["reading"]) as stages:
             triples = read_triples(files, format, literals, blank_nodes, drop_predicates, skip_invalid, stages)
             stages("reading", 1.0, f"{len(triples):,} triples, {'graph and features' if features else 'graph'}")
             data = label_triples(triples, source, features, inverses, self_loops, name)
-        if triples.skipped:
-            data.provenance["invalid_lines"] = {"count": len(triples.skipped), "first": triples.skipped[0]}
     if is_open and data.x is None:
         data.provenance["features"] = AUTO
     return data if hops is None else prune(data, hops)
 
 
-def _with_literals(literals: str, features: Sequence[str]) -> tuple[str, Sequence[str]]:
+def _check_reading(literals: str, features: Sequence[str], hops: int | None) -> tuple[str, Sequence[str]]:
     """Return how to read literals, "nodes" or "dropped", and all features: literals become these from nodes."""
+    if hops is not None:
+        check_count("hops", hops)
     check_word("literals", literals, ("nodes", "dropped", "features"))
     features = (*features, "literals") if literals == "features" else features
     return "nodes" if "literals" in features else literals, features
@@ -131,14 +134,20 @@ def _load_store(store: StoredGraph, source: LabelSource, features: Sequence[str]
     return featurise(data, features) if features else data
 
 
-def _refuse_in_store(store: StoredGraph, features: Sequence[str], hops: int | None) -> None:
-    """Raise if an option is given that changes the graph of a store, which stays on the disk."""
+def _from_store(
+    store: StoredGraph, source: LabelSource, features: Sequence[str], hops: int | None, name: str, in_memory: bool
+) -> NodeData:
+    """Return the data set of a store; raise if an option is given that changes a graph that stays on the disk."""
+    if in_memory:
+        return _load_store(store, source, features, name)
     for option, is_given in (("features", bool(features)), ("hops", hops is not None)):
         if is_given:
             raise ValueError(
                 f"{store.path}: `{option}` must be left out for a graph that stays in its store; "
                 "give it to `rgat data convert`, or train on the whole graph"
             )
+    store.verify()  # loops read ids of the files without checking each
+    return label_store(store, source, name)
 
 
 def _named_labels(store: StoredGraph, labels: NodeLabels) -> list[Label]:
@@ -186,8 +195,10 @@ def label_triples(
     name: str = "knowledge graph",
 ) -> NodeData:
     """Return a data set of triples, with the labels and the split of a source and the requested node features."""
+    skipped = triples.skipped
     triples, labels = find_labels(triples, source)
-    data = _attach(triples, None, labels, source, inverses, self_loops, name, {})
+    provenance = {"invalid_lines": {"count": len(skipped), "first": skipped[0]}} if skipped else {}
+    data = _attach(triples, None, labels, source, inverses, self_loops, name, provenance)
     return featurise(data, features) if features else data
 
 
@@ -211,7 +222,15 @@ def _attach(
 
 
 def prune(data: NodeData, hops: int) -> NodeData:
-    """Keep the receptive field of the labelled nodes in a model of ``hops`` layers; outputs there stay the same."""
+    """Keep the receptive field of the labelled nodes in a model of ``hops`` layers; outputs there stay the same.
+
+    Examples:
+        >>> import rgat
+        >>> data = rgat.data.load("institute")
+        >>> small = rgat.data.prune(data, hops=1)
+        >>> small.graph.num_edges < data.graph.num_edges
+        True
+    """
     source, target = data.graph.edge_index
     needed = data.labels != MISSING  # nodes whose hidden representation affects an output
     for _ in range(hops - 1):

@@ -32,7 +32,7 @@ class Label:
 
 @dataclass(frozen=True)
 class LabelSource:
-    """Where labels come from and how they are split; the fields are arguments of :func:`rgat.data.from_rdf`.
+    """Where labels come from and how they are split; the fields are arguments of `rgat.data.from_rdf`.
 
     Attributes:
         labels: a TSV or CSV file of nodes and classes, split by ``split_column`` or else at random, stratified.

@@ -202,7 +202,7 @@ def read_triples(
         blank_nodes: "kept" or "dropped".
         drop_predicates: IRIs whose triples are left out.
         skip_invalid: leave out invalid lines of N-Triples and N-Quads files, instead of raising an error.
-        progress: show the progress, or a function to call with each :class:`rgat.progress.Step`.
+        progress: show the progress, or a function to call with each `rgat.progress.Step`.
     """
     check_word("literals", literals, ("nodes", "dropped"))
     check_word("blank_nodes", blank_nodes, ("kept", "dropped"))

@@ -29,7 +29,7 @@ _BYTES_PER_EDGE = 8 + 4 + 12  # its sort key, its source, and its group if it is
 
 @dataclass(frozen=True)
 class _Options:
-    """How triples become a graph; the fields are arguments of :func:`convert`."""
+    """How triples become a graph; the fields are arguments of `convert`."""
 
     inverses: bool
     self_loops: bool
@@ -62,9 +62,9 @@ def convert(
     progress: Progress = False,
     **labelling: Any,
 ) -> StoredGraph:
-    """Write a knowledge graph as a store, and open it.
+    r"""Write a knowledge graph as a store, and open it.
 
-    Nodes, relations, features and labels are those of :func:`rgat.data.from_rdf` with the same arguments. The files are
+    Nodes, relations, features and labels are those of `rgat.data.from_rdf` with the same arguments. The files are
     read once; their triples are kept in a temporary folder beside the store. Besides ``memory``, the conversion holds
     the names of the nodes, some arrays with an element per node, and the triples with a blank node, whose names depend
     on one another.
@@ -81,9 +81,17 @@ def convert(
         blank_nodes: "kept" or "dropped".
         drop_predicates: IRIs whose triples are left out.
         memory: bytes for sorting triples.
-        progress: show the progress, or a function to call with each :class:`rgat.progress.Step`.
-        **labelling: other labels, columns and ``skip_unknown``, as arguments of :func:`rgat.data.from_rdf`. Labels
+        progress: show the progress, or a function to call with each `rgat.progress.Step`.
+        **labelling: other labels, columns and ``skip_unknown``, as arguments of `rgat.data.from_rdf`. Labels
             without a part are split when they are used.
+
+    Examples:
+        >>> import rgat
+        >>> triple = "<http://x.example/a> <http://x.example/cites> <http://x.example/b> .\n"
+        >>> with open("dump.nt", "w") as file:
+        ...     _ = file.write(triple)
+        >>> rgat.data.convert("dump.nt", "store", inverses=False, self_loops=False).relation_names
+        ('<http://x.example/cites>',)
     """
     features = () if features == AUTO else features  # chosen when the store is used
     source = LabelSource(labels, **labelling)
@@ -205,7 +213,7 @@ class _Conversion:
         writer.set_labels(matched.nodes.numpy(), matched.classes.numpy(), matched.class_names, matched.parts.numpy())
 
     def _name_blank_nodes(self, selection: Selection, is_blank: Mask) -> None:
-        """Give blank nodes the names that depend on their neighbourhoods, as in :func:`rgat.data.from_rdf`."""
+        """Give blank nodes the names that depend on their neighbourhoods, as in `rgat.data.from_rdf`."""
         edges = selection.collect(lambda rows: is_blank[rows[:, 0]] | is_blank[rows[:, 2]])
         near = is_blank.copy()
         near[edges[:, [0, 2]]] = True

@@ -1,4 +1,4 @@
-"""Node features of a graph beyond memory, block by block; see :mod:`rgat.data.rdf.features`."""
+"""Node features of a graph beyond memory, block by block; see `rgat.data.rdf.features`."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class SortedTriples:
 
 
 def learn_vocabulary(triples: SortedTriples, features: Sequence[str]) -> Vocabulary:
-    """Return the columns that describe the triples, as :func:`rgat.data.rdf.features.learn_vocabulary` does."""
+    """Return the columns that describe the triples, as `rgat.data.rdf.features.learn_vocabulary` does."""
     types: Counter[str] = Counter()
     linking = np.zeros(len(triples.relation_names), dtype=bool)
     literals = LiteralReader() if "literals" in features else None

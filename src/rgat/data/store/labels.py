@@ -19,6 +19,16 @@ def label_store(
         store: an opened store, or its path.
         source: label tables, columns, shares and random seed of the split.
         name: name of the data set; by default that of the folder.
+
+    Examples:
+        >>> import numpy as np
+        >>> from rgat.data import StoreWriter
+        >>> from rgat.data.store import label_store
+        >>> with StoreWriter("store", nodes=["a", "b", "c"], relation_names=["cites"]) as store:
+        ...     store.add(np.array([0, 1]), np.array([0, 0]), np.array([2, 2]))
+        ...     store.set_labels(np.array([0, 1]), np.array([0, 1]), class_names=["x", "y"], parts=np.array([0, 1]))
+        >>> label_store("store").train
+        tensor([0])
     """
     store = store if isinstance(store, StoredGraph) else open_store(store)
     source = LabelSource() if source is None else source

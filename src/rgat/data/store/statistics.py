@@ -15,7 +15,7 @@ _BLOCK = 1 << 22  # elements read at once
 
 
 def store_statistics(store: StoredGraph) -> dict[str, Any]:
-    """Count nodes, edges and labels, as :func:`rgat.data.statistics` does for a data set in memory."""
+    """Count nodes, edges and labels, as `rgat.data.statistics` does for a data set in memory."""
     m = store.manifest
     numbers: dict[str, Any] = {"name": store.path.name, "nodes": m.num_nodes}
     if store.labels is not None:

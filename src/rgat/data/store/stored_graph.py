@@ -36,6 +36,16 @@ class StoredGraph:
         x: node features ``[N, F]``, or None.
         labels: labels, or None.
         manifest: sizes, options and provenance.
+
+    Examples:
+        >>> import numpy as np
+        >>> import torch
+        >>> from rgat.data import StoreWriter, open_store
+        >>> from rgat.sampling import NeighborSampler
+        >>> with StoreWriter("store", nodes=4, relation_names=["cites"]) as store:
+        ...     store.add(np.array([0, 1]), np.array([0, 0]), np.array([2, 3]))
+        >>> NeighborSampler(open_store("store"), fanouts=[5]).sample(torch.tensor([2])).nodes
+        tensor([2, 0])
     """
 
     path: Path
@@ -100,10 +110,19 @@ class StoredGraph:
 
 
 def open_store(path: str | PathLike[str]) -> StoredGraph:
-    """Open a store that `rgat data convert` or :class:`~rgat.data.StoreWriter` wrote; this takes milliseconds.
+    r"""Open a store that `rgat data convert` or `rgat.data.StoreWriter` wrote; this takes milliseconds.
 
     Only the manifest is read. Its version and the sizes of all files are checked, their contents by
-    :meth:`StoredGraph.verify`.
+    `StoredGraph.verify`.
+
+    Examples:
+        >>> import rgat
+        >>> triple = "<http://x.example/a> <http://x.example/cites> <http://x.example/b> .\n"
+        >>> with open("dump.nt", "w") as file:
+        ...     _ = file.write(triple)
+        >>> _ = rgat.data.convert("dump.nt", "store")
+        >>> rgat.data.open_store("store").node_names.find("<http://x.example/b>")
+        1
     """
     path = Path(path).absolute()
     manifest = read_manifest(path)

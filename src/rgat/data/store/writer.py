@@ -29,7 +29,7 @@ _FEATURE_TYPES = (np.dtype(np.float16), np.dtype(np.float32))
 class StoreWriter:
     """Write a graph, given chunk by chunk in any order, as a store; duplicate edges are removed.
 
-    Use it in a `with` block, or call :meth:`finish`. The store appears under its name when it is complete; an error or
+    Use it in a `with` block, or call `finish`. The store appears under its name when it is complete; an error or
     an interruption leaves nothing behind.
 
     Args:
@@ -41,6 +41,14 @@ class StoreWriter:
         memory: bytes for sorting; besides, some arrays have an element per node.
         provenance: where the data come from, to be kept in the store.
         needed: bytes that are needed on the disk, if known, to be named when it is full.
+
+    Examples:
+        >>> import numpy as np
+        >>> from rgat.data import StoreWriter, open_store
+        >>> with StoreWriter("store", nodes=4, relation_names=["cites"], self_loops=False) as store:
+        ...     store.add(np.array([0, 1]), np.array([0, 0]), np.array([2, 3]))
+        >>> open_store("store").relation_names
+        ('cites', 'inverse of cites')
     """
 
     def __init__(
@@ -184,7 +192,7 @@ class StoreWriter:
             self._folder.finish()
 
     def _write_edges(self) -> tuple[int, int]:
-        """Write the arrays of :class:`rgat.incoming.IncomingEdges`; return the number of edges and of groups."""
+        """Write the arrays of `rgat.incoming.IncomingEdges`; return the number of edges and of groups."""
         num_relations, last_group = max(self.num_relations, 1), -1
         groups_of_node = np.zeros(self.num_nodes + 1, dtype=np.int64)
         with (

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rgat.ops import cache
 from rgat.ops.numba import blas, projection_loops, row_loops
 from rgat.ops.numba.launch import (
     NO_INDEX,
@@ -163,6 +164,17 @@ def scores_backward(x: Tensor, weight: Tensor, dscores: Tensor, rows: Rows, plac
     return dweight
 
 
+def _targets(s: Structure) -> Array:
+    """Return the target of each target row; ``s.targets.node`` may be the row of a table where its input is."""
+    kept, rows = cache.derived(s.targets.by_node), s.targets
+    targets: Array | None = kept.get("targets")
+    if targets is None:
+        number = torch.arange(len(rows.node_ptr) - 1, dtype=torch.int32).repeat_interleave(rows.node_ptr.diff())
+        targets = torch.empty_like(number).scatter_(0, rows.by_node.long(), number).numpy()
+        kept["targets"] = targets
+    return targets
+
+
 def project_sums(sums: Tensor, weight: Tensor, aggregated: Array, s: Structure, heads: int, channels: int) -> Tensor:
     """Multiply the sums of inputs by the kernels of values, and add them up by target."""
 
@@ -177,7 +189,7 @@ def project_sums(sums: Tensor, weight: Tensor, aggregated: Array, s: Structure, 
 
     ranges = len(divide(0, len(sums))) - 1
     out = NodeSums(sums, len(s.target_ptr) - 1, heads * channels, ranges)
-    out.add(indices(s.targets.node), divide, make)
+    out.add(_targets(s), divide, make)
     return out.total()
 
 
@@ -186,7 +198,7 @@ def sums_grad(dsums: Tensor, grad: Tensor, sums: Tensor, weight: Tensor, aggrega
     bounds = even(0, len(sums), sums.shape[2] * grad.shape[1] * grad.shape[2])
     dweight, rows = weight.new_zeros(weight.shape), s.targets
     run_with_kernel_grads(
-        projection_loops.project_sums_backward, bounds, dweight, rows, blas.address(grad.dtype), indices(rows.node),
+        projection_loops.project_sums_backward, bounds, dweight, rows, blas.address(grad.dtype), _targets(s),
         indices(rows.relation_ptr), aggregated, as_matrix(grad), *(as_array(t) for t in (sums, weight, dsums)),
     )  # fmt: skip
     return dweight

@@ -1,4 +1,4 @@
-"""Run each guide from top to bottom in an empty folder and compare its output with the text."""
+"""Run the tutorials, the recipes and the start page from top to bottom and compare their output with the text."""
 
 import contextlib
 import io
@@ -12,13 +12,13 @@ from rich.console import Console
 
 from rgat import cli
 
-FOLDER = Path(__file__).parent.parent / "docs" / "guides"
-GUIDES = sorted(FOLDER.glob("*.md"))
+FOLDER = Path(__file__).parent.parent / "docs"
+TUTORIALS = sorted(FOLDER.glob("tutorials/*.md"))
 BLOCK = re.compile(r"```(python|console|text)\n(.*?)```\n", re.DOTALL)
 
 
 def run_python(code, names):
-    exec(compile(code, "guide", "exec"), names)
+    exec(compile(code, "page", "exec"), names)
 
 
 def run_command(line, fails, monkeypatch):
@@ -35,10 +35,10 @@ def shape(text):
     return re.sub(r"[\d.,+-]+", "0", " ".join(" ".join(lines).split()))
 
 
-def run_guide(path, folder, monkeypatch):
+def run_page(path, folder, monkeypatch):
     """Run all blocks; yield the printed and the documented output of each."""
     monkeypatch.chdir(folder)
-    names, out = {"__name__": "guide"}, ""
+    names, out = {"__name__": "page"}, ""
     for kind, content in BLOCK.findall(path.read_text()):
         if kind == "text":
             yield out, content
@@ -58,15 +58,20 @@ def run_guide(path, folder, monkeypatch):
         out = printed.getvalue()
 
 
-@pytest.mark.parametrize("path", GUIDES, ids=lambda path: path.stem)
-def test_a_guide_prints_its_documented_output(path, tmp_path, monkeypatch):
+@pytest.mark.parametrize("path", [*TUTORIALS, FOLDER / "how_to.md"], ids=lambda path: path.stem)
+def test_a_tutorial_prints_its_documented_output(path, tmp_path, monkeypatch):
     compared = 0
-    for printed, documented in run_guide(path, tmp_path, monkeypatch):
+    for printed, documented in run_page(path, tmp_path, monkeypatch):
         # Classes and edges may come in another order on other machines; the first words do not differ.
         assert shape(printed).split()[:3] == shape(documented).split()[:3]
         compared += 1
     assert compared >= 4
 
 
-def test_there_are_three_guides():
-    assert [path.stem for path in GUIDES] == ["knowledge_graph", "layer", "molecules"]
+def test_the_code_of_the_start_page_runs(tmp_path, monkeypatch):
+    ((printed, documented),) = run_page(FOLDER / "index.md", tmp_path, monkeypatch)
+    assert printed == documented
+
+
+def test_there_are_four_tutorials():
+    assert [path.stem for path in TUTORIALS] == ["knowledge_graph", "layer", "molecules", "paper"]
