@@ -129,6 +129,8 @@ def _load_store(store: StoredGraph, source: LabelSource, features: Sequence[str]
     if x is not None:
         x = x.to(torch.float32, copy=True)
         provenance = {word: store.provenance[word] for word in ("vocabulary",) if word in store.provenance}
+    if "invalid_lines" in store.provenance:
+        provenance["invalid_lines"] = store.provenance["invalid_lines"]
     options = (store.manifest.inverses, store.manifest.self_loops)
     data = _attach(triples, x, labels, source, *options, name, provenance)
     return featurise(data, features) if features else data
