@@ -11,8 +11,9 @@ from rgat import memory
 from rgat.data import load
 from rgat.predictor import estimates, evaluation, fitting
 from rgat.training import Settings, many
+from rgat.training.configuration import configure
 
-QUICK = {"max_epochs": 3, "patience": 3, "hidden_channels": 8}
+QUICK = {"model": "additive WIRGAT", "max_epochs": 3, "patience": 3, "hidden_channels": 8}
 
 
 def test_where_memory_is_short_folds_are_trained_one_at_a_time_to_the_same_model(node_data, monkeypatch):
@@ -101,9 +102,14 @@ def test_what_a_fit_can_take_is_counted_before_it_begins(node_data, monkeypatch)
     monkeypatch.setattr(estimates, "measure", measured)
     monkeypatch.setattr(estimates, "_seconds_of_feat", lambda nodes, classes: 100.0)
     # 6 times 150 epochs and 4 evaluations of each model, and FEAT
-    assert estimates.forecast(node_data, max_epochs=150) == (
+    assert estimates.forecast(node_data, max_epochs=150, model="additive WIRGAT") == (
         "time: about 0:50:40 (h:mm:ss) for cross-validation in 5 folds, the model, an RGCN to compare with; "
         "up to 150 epochs each; memory: about 4.0 GiB"
+    )
+    # Three more models to choose from, in five folds.
+    assert estimates.forecast(node_data, max_epochs=150) == (
+        "time: about 2:10:40 (h:mm:ss) for 5 candidates of input and model in 5 folds, the model, an RGCN to compare "
+        "with; up to 150 epochs each; memory: about 4.0 GiB"
     )
     assert estimates.forecast(node_data, comparison=False, max_epochs=1) == (
         "time: about 0:02:12 (h:mm:ss) for cross-validation in 5 folds, the model; up to 1 epoch each; "
@@ -118,7 +124,7 @@ def test_what_a_fit_can_take_is_counted_before_it_begins(node_data, monkeypatch)
 
 @pytest.mark.parametrize("options", [{}, {"fanouts": [3, 3], "batch_size": 16, "embedding_channels": 4}])
 def test_a_model_is_measured_on_the_data(node_data, options):
-    config = fitting.configure("node", QUICK | options)
+    config = configure("node", QUICK | options)
     cost = estimates.measure(fitting.make_folds(node_data, 0)[0], config, 0, "cpu")
     assert cost.epoch > 0
     assert cost.evaluation > 0
@@ -134,7 +140,7 @@ def test_the_time_of_a_sampled_epoch_has_its_share_of_a_validation(node_data, mo
     data = fitting.make_folds(node_data, 0)[0]
     options = {"fanouts": [3, 3], "batch_size": 16, "embedding_channels": 4}
     costs = [
-        estimates.measure(data, fitting.configure("node", QUICK | options | {"validate_every": every}), 0, "cpu")
+        estimates.measure(data, configure("node", QUICK | options | {"validate_every": every}), 0, "cpu")
         for every in (1, 7)
     ]
     assert costs[0].epoch - costs[1].epoch == pytest.approx(costs[0].evaluation * 6 / 7)

@@ -246,7 +246,7 @@ def node_rows(explanation: NodeExplanation, wide: bool = True) -> tuple[Row, lis
 
 def shown(reason: LiteralReason) -> str:
     """Return the value of a literal or, where it is not known, what it is used as."""
-    return f'"{reason.value}"' if reason.value else f"its {reason.used_as}"
+    return f'"{reason.value}"' if reason.value else f"({reason.used_as})"
 
 
 def node_sentences(explanation: NodeExplanation) -> list[str]:

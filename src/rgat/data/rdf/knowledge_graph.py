@@ -58,7 +58,7 @@ def from_rdf(
         self_loops: add a relation from every node to itself.
         literals: "nodes", "dropped", or "features" of their subjects.
         features: node features "types", "degrees" and "literals"; models with features can predict for new nodes. None
-            are made by "auto", and :func:`rgat.fit` chooses between one-hot input and features.
+            are made by "auto", and `rgat.fit` chooses between one-hot input and features.
         blank_nodes: "kept" or "dropped".
         drop_predicates: IRIs whose triples are left out.
         hops: keep only the receptive field of the labelled nodes in a model of so many layers.
