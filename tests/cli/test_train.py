@@ -25,7 +25,7 @@ def test_a_dump_of_any_name_with_invalid_lines_is_read_on_request(rgat, tmp_path
     graph, labels = write_institute(tmp_path)
     dump, model = tmp_path / "dump", str(tmp_path / "m")
     dump.write_bytes(gzip.compress(b"no triple\n" + graph.read_bytes()))
-    options = ["--labels", str(labels), "--out", model, "--no-comparison", "--epochs", "1"]
+    options = ["--labels", str(labels), "--out", model, "--features", "identity", "--no-comparison", "--epochs", "1"]
     line = ["train", "--rdf", str(dump), *options]
     refused = rgat(*line)
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)

@@ -172,8 +172,7 @@ def train(
             stages("estimate")
             _print_estimates(read, **asked)
             predictor = own_data.train(read, out, stages, **asked)
-    _print_results(predictor)
-    print_line(f"The model is in {out}; use it with `rgat predict {out}`.")
+    _print_results(predictor, out)
 
 
 def _configuration(options: ModelOptions, config: Path | None, more: Sequence[str]) -> dict[str, Any]:
@@ -198,7 +197,7 @@ def _print_estimates(data: NodeData | GraphData, **asked: Any) -> None:
     print_line(forecast(data, **asked))
 
 
-def _print_results(predictor: Predictor) -> None:
+def _print_results(predictor: Predictor, out: Path) -> None:
     from rgat.predictor.text import choice_table, class_tables, comparison_rows, contribution_table, performance
 
     for title, columns, rows, texts in (*choice_table(predictor), *contribution_table(predictor)):
@@ -208,5 +207,6 @@ def _print_results(predictor: Predictor) -> None:
     print_table((f"{predictor.report['metric']}, %", "train", "test"), rows)
     print_class_tables(class_tables(predictor))
     searched = [predictor.report["searched"]] if "searched" in predictor.report else []
-    for line in (*searched, *performance(predictor), *notes):
+    place = f"The model is in {out}; use it with `rgat predict {out}`."
+    for line in (*searched, *performance(predictor), *notes, place):
         print_line(line)
