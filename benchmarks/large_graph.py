@@ -5,6 +5,9 @@ self-loops), 11 predicates, 33,000 labels.
 
     python benchmarks/large_graph.py --scale 0.1
     python benchmarks/large_graph.py --scale 1 -- --no-comparison
+    OMP_NUM_THREADS=1 python benchmarks/large_graph.py --scale 1 --cpu-clock
+
+Where others use the machine too, `--cpu-clock` lets `rgat train` estimate its time in seconds of the CPU.
 """
 
 from __future__ import annotations
@@ -51,6 +54,15 @@ def write_catalogue(folder: Path, scale: float, seed: int = 0) -> tuple[Path, Pa
     return graph, labels
 
 
+CPU_CLOCK = """
+import time, types
+from rgat.cli import main
+from rgat.predictor import estimates
+estimates.time = types.SimpleNamespace(perf_counter=time.process_time)
+main()
+"""
+
+
 def run(command: list[str]) -> tuple[int, list[str]]:
     """Run a command and print its output as it comes; return its exit code and the lines."""
     lines = []
@@ -78,11 +90,13 @@ def main() -> None:
     """Write a catalogue, run `rgat train` on it, and print what it took beside what was announced."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scale", type=float, default=0.1, help="size of the catalogue (default: %(default)s)")
+    parser.add_argument("--cpu-clock", action="store_true", help="estimate seconds of the CPU instead of wall time")
     parser.add_argument("train", nargs="*", help="further options of `rgat train`, after --")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         graph, labels = write_catalogue(Path(folder), arguments.scale)
-        command = [sys.executable, "-m", "rgat", "train", "--rdf", str(graph), "--labels", str(labels)]
+        program = ["-c", CPU_CLOCK] if arguments.cpu_clock else ["-m", "rgat"]
+        command = [sys.executable, *program, "train", "--rdf", str(graph), "--labels", str(labels)]
         started = time.perf_counter()
         code, lines = run([*command, "--out", f"{folder}/model", *arguments.train])
         seconds = time.perf_counter() - started
@@ -94,7 +108,8 @@ def main() -> None:
     )
     announced = estimates(lines)
     cpu = used.ru_utime + used.ru_stime
-    for name, amount, took in (("wall", "seconds", seconds), ("CPU", "seconds", cpu), ("memory", "GiB", peak)):
+    time_taken = ("CPU time", "seconds", cpu) if arguments.cpu_clock else ("wall time", "seconds", seconds)
+    for name, amount, took in (time_taken, ("memory", "GiB", peak)):
         if amount in announced:
             print(f"{name}: announced {announced[amount]:g} {amount}, took {took:.1f}: {announced[amount] / took:.2f}")
     raise SystemExit(code)

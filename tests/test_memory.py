@@ -1,5 +1,6 @@
 import os
 import resource
+import subprocess
 import sys
 import types
 
@@ -116,3 +117,42 @@ def test_memory_that_the_allocator_of_a_gpu_holds_unused_is_free(monkeypatch):
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 30)
     assert free_memory("cuda:1") == 140
     assert devices == [torch.device("cuda:1")]
+
+
+FAULTS = """
+import resource
+import torch
+from rgat.memory import kept_freed_memory, used_memory
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(5):
+        torch.zeros(2**24)  # 64 MiB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+faults()
+without = faults()
+with kept_freed_memory():
+    with kept_freed_memory():
+        faults()
+    kept, inside = faults(), used_memory()[0]
+print(without, kept, faults(), inside - used_memory()[0])
+"""
+
+
+@pytest.mark.skipif(memory._glibc() is None, reason="only glibc can be told to keep memory")
+def test_freed_memory_is_used_again_inside_the_block_and_returned_after_it():
+    done = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    without, kept, after, returned = map(int, done.stdout.split())
+    pages = 5 * 64 * 2**20 // os.sysconf("SC_PAGE_SIZE")
+    assert without > pages / 2
+    assert after > pages / 2
+    assert kept < pages / 50
+    assert returned > 60 * 2**20
+
+
+def test_memory_is_left_to_other_c_libraries(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with memory.kept_freed_memory():
+        assert memory._keepers == 0

@@ -4,6 +4,7 @@ import ast
 import doctest
 import importlib
 import inspect
+import re
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,14 @@ def distinct_docstrings():
     for package, name in public_names():
         found.setdefault(docstring(package, name), []).append(f"{package}.{name}")
     return found
+
+
+def test_docstrings_are_markdown():
+    """The site shows the roles of reStructuredText as they are: write `name` and $formula$."""
+    role = re.compile(r":(class|func|meth|mod|attr|math):`|^ *\.\. \w+::", re.MULTILINE)
+    paths = list((SOURCE / "rgat").rglob("*.py"))
+    assert len(paths) > 150
+    assert not [str(path) for path in paths if role.search(path.read_text())]
 
 
 def test_every_package_with_public_names_is_visited():

@@ -166,7 +166,8 @@ def test_the_page_shows_the_effects_at_its_start_and_how_good_the_model_is(tmp_p
     panel = find(browser, "aside")[0].text
     assert f"({node_model.report['right']} of {node_model.report['tested']}; 95 % interval" in panel
     assert "macro-F1" in panel
-    cells = [[cell.text for cell in line.find_elements("css selector", "td")] for line in find(browser, "tr")[1:]]
+    confusion = find(browser, "table")[0].find_elements("css selector", "tr")[1:]
+    cells = [[cell.text for cell in line.find_elements("css selector", "td")] for line in confusion]
     assert [[int(cell) for cell in line[2:]] for line in cells] == node_model.report["confusion"]
     find(browser, "g.node:not(.centre)")[0].click()
     assert find(browser, "button.effect") == []

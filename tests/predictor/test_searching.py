@@ -105,5 +105,5 @@ def test_fit_reports_the_search():
         data, minutes=0.01, comparison=False, max_epochs=2, progress=lambda step: steps.add(step.stage)
     )
     assert predictor.report["searched"].startswith("search: ")
-    assert {"search", "training"} <= steps
+    assert "search" in steps
     assert "searched" not in rgat.fit(data, comparison=False, max_epochs=2).report

@@ -3,6 +3,7 @@ import dataclasses
 import enum
 import errno
 import functools
+import itertools
 import json
 import os
 import pickle
@@ -21,7 +22,7 @@ from rgat import RelationalGraph
 from rgat.data import GraphData, load
 from rgat.data.splits import stratified_folds
 from rgat.models import NodeClassifier
-from rgat.training import Settings, build_model, fit, has_checkpoint, load_checkpoint, save_checkpoint
+from rgat.training import Settings, build_model, checkpoint, fit, has_checkpoint, load_checkpoint, loop, save_checkpoint
 from rgat.training.checkpoint import identify
 
 TENSORS = {"a": torch.arange(6.0).view(2, 3), "b": torch.tensor(7)}
@@ -42,6 +43,18 @@ def test_a_checkpoint_comes_back_as_it_was_and_replaces_the_one_before(tmp_path)
     assert_same_tensors(tensors, {"a": TENSORS["a"].t(), "b": TENSORS["b"]})
     assert record["epoch"] == 2
     assert sorted(path.suffix for path in folder.iterdir()) == [".json", ".safetensors"]
+
+
+@pytest.mark.parametrize(("seconds", "written"), [(0, 10), (0.5, 2)])
+def test_checkpoints_take_a_small_part_of_the_time(tmp_path, monkeypatch, seconds, written):
+    clock, epochs = itertools.count(), []
+    monkeypatch.setattr(loop.time, "monotonic", lambda: float(next(clock)))  # writing one takes a second
+    save = loop.save_checkpoint
+    monkeypatch.setattr(loop, "save_checkpoint", lambda *given: epochs.append(given[2]["epoch"]) or save(*given))
+    data = load("institute")
+    fit(build_model(data), data, Settings(max_epochs=10), checkpoint=tmp_path, checkpoint_seconds=seconds)
+    assert len(epochs) == written
+    assert epochs[-1] == 10
 
 
 @pytest.mark.parametrize("name", ["institute", "molecules"])
@@ -349,8 +362,6 @@ def test_a_pickle_is_never_loaded(tmp_path, monkeypatch):
         load_checkpoint(tmp_path)
     # Even one that somebody has signed with the right hash.
     import hashlib
-
-    from rgat.training import checkpoint
 
     next(tmp_path.glob("*.safetensors")).write_bytes(payload)
     file = next(tmp_path.glob("*.safetensors")).name

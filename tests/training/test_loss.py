@@ -127,6 +127,18 @@ def test_balanced_class_weights_are_negatives_over_positives():
     assert balanced_class_weights(labels).tolist() == [[1, 3], [1, 1], [1, 1]]
 
 
+def test_the_gradient_of_l2_is_that_of_the_squares():
+    model, zero = NodeClassifier(5, 3, 4, heads=2, hidden_channels=4), NodeClassifier(5, 3, 4)
+    torch.nn.init.zeros_(zero.conv1.kernel.weight)
+    for each in (model, zero):
+        weight = each.conv1.kernel.weight
+        l2_penalty(each, (0.3, 0), (0, 0)).backward()
+        found, weight.grad = weight.grad, None
+        (0.3 * weight.square().sum()).backward()
+        assert torch.equal(found, weight.grad)
+    assert model.conv1.kernel.weight.grad.abs().max() > 0
+
+
 def test_l2_counts_the_parameters_that_make_a_kernel():
     def squares(parameters):
         return sum(p.detach().square().sum().item() for p in parameters)

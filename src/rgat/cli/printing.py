@@ -62,8 +62,8 @@ def show_stages(*names: str, show: bool = True) -> AbstractContextManager[Stages
 
 def show_records(stages: Stages, stage: str, done: int, total: int, record: Mapping[str, Any] | None) -> None:
     """Show how many records there are, and the validation score of the last trial or the test score of the last run."""
-    text = f"{done:,} of {total:,} records"
-    if record is not None:
+    text = f"{done:,} of {total:,} records" if total else ""
+    if record is not None and record["kind"] != "declaration":
         is_trial = record["kind"] == "trial"
         score = record["objective"] if is_trial else (record["scores"] or {}).get("test")
         which = f"trial {record['trial']}" if is_trial else f"seed {record['seed']}"

@@ -75,9 +75,9 @@ class ModelOptions:
     max_epochs: Annotated[int | None, Option("--epochs", min=1, metavar="N", help="Largest number of epochs.")] = None
     patience: Annotated[int | None, Option(min=1, metavar="N", help="Stop after N epochs without improvement.")] = None
     learning_rate: Annotated[float | None, Option(metavar="RATE", help="Learning rate of Adam.")] = None
-    batch_size: Annotated[int | None, Option(min=1, metavar="N", help="Graphs per step, or nodes with --fanouts.")] = (
-        None
-    )
+    batch_size: Annotated[
+        int | None, Option(min=1, metavar="N", help="Graphs per step, or nodes of a sampled graph.")
+    ] = None
     fanouts: Annotated[
         str | None,
         Option(metavar="N,N", help="Sample at most N edges per node and relation, one N per layer; -1: all."),
@@ -143,14 +143,13 @@ def train(
       torchrun --nproc-per-node 2 -m rgat train tox21 --out runs/tox21
     """
     from rgat.predictor import files as own_data
+    from rgat.predictor.dumps import read_within_memory
     from rgat.predictor.fitting import stage_names
     from rgat.training.configuration import check_options
     from rgat.training.distributed import connection, joined_processes, processes
 
     configuration = _configuration(options, config, option or ())
     check_options(configuration, "node" if files.rdf else "graph" if molecules.smiles else None)
-    if files.rdf and not molecules.smiles:
-        own_data.refuse_batch_size(configuration)  # before files are read
     thresholds = own_data.read_thresholds(molecules.thresholds or ())
     given = asdict(files) | graph.arguments() | asdict(molecules) | {"thresholds": thresholds, "seed": fitting.seed}
     given["features"], with_identity = own_data.read_features(graph.features, bool(files.rdf))
@@ -162,16 +161,16 @@ def train(
             print_line(connection(device))
         if resume:
             configuration |= own_data.resumed_sampling(out, configuration)
-        given["in_memory"] = own_data.loads(files.rdf, configuration, device)
         of_nodes, is_searched = molecules.smiles is None, bool(fitting.search or fitting.minutes)
         has_choice = of_nodes and ("model" not in configuration or given["features"] == "auto")
         fit_stages = stage_names(is_searched, of_nodes, fitting.comparison, has_choice)
         with show_stages("reading", "estimate", *fit_stages, "saving") as stages:
             stages("reading")
-            read = own_data.read(data, progress=stages, **given)
-            asked = asdict(fitting) | {"device": device} | configuration
+            reading = given | {"resume": resume, "say": print_line, "progress": stages}
+            read, sampling = read_within_memory(data, out, configuration, device, **reading)
+            asked = asdict(fitting) | {"device": device} | configuration | sampling
             stages("estimate")
-            asked |= _print_estimates(read, **asked)
+            _print_estimates(read, **asked)
             predictor = own_data.train(read, out, stages, **asked)
     _print_results(predictor)
     print_line(f"The model is in {out}; use it with `rgat predict {out}`.")
@@ -186,27 +185,17 @@ def _configuration(options: ModelOptions, config: Path | None, more: Sequence[st
     return own_data.given_options(config, more, **flags)
 
 
-def _print_estimates(data: NodeData | GraphData, **asked: Any) -> dict[str, Any]:
-    """Print what the data are and how long a fit takes; return options that make it fit into memory."""
-    from rgat.data import NodeData
-    from rgat.predictor.estimates import GraphSize, forecast, sampling_for
-    from rgat.predictor.files import refuse_batch_size
+def _print_estimates(data: NodeData | GraphData, **asked: Any) -> None:
+    """Print what the data are, and how much time and memory a fit takes."""
+    from rgat.predictor.estimates import forecast
     from rgat.predictor.inspection import LITERAL_COLUMNS, describe, literal_rows
 
-    sampling: dict[str, Any] = {}
-    if isinstance(data, NodeData):
-        refuse_batch_size(asked)
-        size = GraphSize(data.graph.num_nodes, data.graph.num_edges, data.x is not None)
-        sampling, reason = sampling_for(size, asked, data.is_stored, asked["device"])
-        if reason is not None:
-            print_line(reason)
     for line in describe(data):
         print_line(line)
     if rows := literal_rows(data):
         print_line("literals:")
         print_table(LITERAL_COLUMNS, rows, text_columns=2)
-    print_line(forecast(data, **asked | sampling))
-    return sampling
+    print_line(forecast(data, **asked))
 
 
 def _print_results(predictor: Predictor) -> None:

@@ -157,7 +157,7 @@ def _values_and_queries(call: LayerCall, query_kernel: Tensor, s: Structure) -> 
     nodes, target_nodes = call.node_kernel.look_up(call.graph.node_ids, s.sources, s.targets)
     kernels = call.kernel.compose()
     values = _project_inputs(call.inputs, kernels, s.sources)
-    queries = project(target_nodes, query_kernel, s.targets, one_to_one=True)
+    queries = project(target_nodes.to(query_kernel.dtype), query_kernel, s.targets, one_to_one=True)
     with torch.autocast(values.device.type, enabled=False):
         folded = kernels @ query_kernel.to(kernels.dtype)
     queries = queries + _project_inputs(call.inputs, folded, s.targets)

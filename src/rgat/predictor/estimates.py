@@ -29,7 +29,7 @@ from rgat.training.run import Run
 TIMED_BATCHES = 4  # of sampled training, for a forecast
 FANOUTS = (20, 10)  # where training on the whole graph would not fit into memory
 EMBEDDING_CHANNELS = 64
-BYTES_PER_EDGE = 200  # of a graph in memory: ids, sorted orders and names
+BYTES_PER_EDGE, BYTES_PER_NODE = 200, 300  # of a graph in memory: ids, sorted orders; names
 
 
 class GraphSize(NamedTuple):
@@ -38,6 +38,16 @@ class GraphSize(NamedTuple):
     num_nodes: int
     num_edges: int
     has_features: bool
+
+
+def bytes_of_graph(size: GraphSize) -> int:
+    """Return about how many bytes a graph takes in memory, and while it is read."""
+    return BYTES_PER_EDGE * size.num_edges + BYTES_PER_NODE * size.num_nodes
+
+
+def bytes_of_embeddings(size: GraphSize, channels: int) -> int:
+    """Return the bytes of node embeddings, Adam's two moments and the best epoch."""
+    return 4 * 4 * channels * size.num_nodes
 
 
 def sampling_for(
@@ -63,8 +73,8 @@ def sampling_for(
     activations = 8 * 4 * layers * hidden * (size.num_edges + size.num_nodes)
     # With gradients, moments and copies.
     kernels = 10 * 4 * hidden * size.num_edges if embedding or given.get("identity") else 0
-    kernels += 4 * 4 * (given.get("embedding_channels") or 0) * size.num_nodes
-    needed, free = activations + kernels + BYTES_PER_EDGE * size.num_edges, free_memory(device)
+    kernels += bytes_of_embeddings(size, given.get("embedding_channels") or 0)
+    needed, free = activations + kernels + bytes_of_graph(size), free_memory(device)
     if needed < free:
         return {}, None
     fanouts = [FANOUTS[0], *FANOUTS[1:] * (layers - 1)]

@@ -23,7 +23,6 @@ from rgat.data.rdf.features import AUTO, FEATURES
 from rgat.data.store.manifest import NAME as MANIFEST
 from rgat.data.store.stored_graph import find_store
 from rgat.locks import locked
-from rgat.predictor.estimates import GraphSize, sampling_for
 from rgat.predictor.explain_molecule import MoleculeExplanation
 from rgat.predictor.explain_node import ORDERS, NodeExplanation, RelationImportance
 from rgat.predictor.explorer import write_explorer
@@ -156,11 +155,8 @@ def read(
 
     Options are those of `rgat train`, and arguments of `rgat.data.from_rdf` or `rgat.data.from_smiles`.
     """
-    if (name is not None) + bool(rdf) + (smiles is not None) != 1:
-        raise ValueError("one of a data set's name, --rdf and --smiles must be given; `rgat data list` shows the names")
     check_seed(seed)
-    kind = "name" if name is not None else "smiles" if smiles is not None else "rdf"
-    _refuse_foreign(kind, options)
+    kind = check_request(name, rdf, smiles, options)
     if name is not None:
         return load_data(name)
     chosen = {word: options[word] for word in OPTIONS[kind] if word in options}
@@ -169,12 +165,7 @@ def read(
         files = [smiles]
     else:
         labels, valid_labels, test_labels = (chosen.pop(f"{word}labels", None) for word in ("", "valid_", "test_"))
-        has_predicate = chosen.get("label_predicate") is not None
         store = find_store(list(rdf or ()))
-        if labels is None and not has_predicate and (store is None or store.labels is None):
-            raise ValueError("classes of some nodes must be given: --labels FILE, or --label-predicate IRI")
-        if labels is not None and has_predicate:
-            raise ValueError("labels must come either from --labels or by --label-predicate, got both")
         if valid_labels is None and test_labels is None:
             chosen["labels"] = labels
         else:
@@ -186,6 +177,23 @@ def read(
         files = [*graph_files, *(path for path in (labels, valid_labels, test_labels) if path is not None)]
     data.provenance["sha256"] = {Path(path).name: sha256(Path(path)) for path in files}
     return data
+
+
+def check_request(
+    name: str | None, rdf: Sequence[Path_] | None, smiles: Path_ | None, options: Mapping[str, Any]
+) -> str:
+    """Return the kind of data that is asked for, "name", "smiles" or "rdf"; raise if options contradict each other."""
+    if (name is not None) + bool(rdf) + (smiles is not None) != 1:
+        raise ValueError("one of a data set's name, --rdf and --smiles must be given; `rgat data list` shows the names")
+    kind = "name" if name is not None else "smiles" if smiles is not None else "rdf"
+    _refuse_foreign(kind, options)
+    if kind == "rdf":
+        has_predicate, store = options.get("label_predicate") is not None, find_store(list(rdf or ()))
+        if options.get("labels") is None and not has_predicate and (store is None or store.labels is None):
+            raise ValueError("classes of some nodes must be given: --labels FILE, or --label-predicate IRI")
+        if options.get("labels") is not None and has_predicate:
+            raise ValueError("labels must come either from --labels or by --label-predicate, got both")
+    return kind
 
 
 def _refuse_foreign(kind: str, given: Mapping[str, Any]) -> None:
@@ -202,9 +210,10 @@ def _refuse_foreign(kind: str, given: Mapping[str, Any]) -> None:
 
 
 def refuse_batch_size(options: Mapping[str, Any]) -> None:
-    """Raise if a batch size is given for nodes that are trained on together."""
+    """Raise if a batch size is given for nodes that are trained on together, whose whole graph fits into memory."""
     if options.get("fanouts") is None:
-        refuse({"--batch-size": options.get("batch_size")}, "molecules, or for a graph with --fanouts")
+        purpose = "molecules, or for a graph that is sampled; this one fits into memory, so give --fanouts to sample it"
+        refuse({"--batch-size": options.get("batch_size")}, purpose)
 
 
 def read_device(name: str) -> torch.device:
@@ -215,15 +224,6 @@ def read_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f'--device must name a device of this machine, such as cpu or cuda, got "{name}"') from error
     return device
-
-
-def loads(rdf: Sequence[Path_] | None, options: Mapping[str, Any], device: torch.device) -> bool:
-    """Return whether a graph is read into memory: not one in a store that is sampled, or that would not fit."""
-    store = find_store(list(rdf)) if rdf else None
-    if store is None:
-        return True
-    size = GraphSize(store.num_nodes, store.num_edges, store.x is not None)
-    return options.get("fanouts") is None and sampling_for(size, options, True, device)[1] is None
 
 
 def resumed_sampling(folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def fit(
     """Fit a predictor to labelled nodes or graphs; the defaults are meant to work.
 
     For nodes, validation inside the training part chooses what is not given: the input of a graph that
-    :func:`rgat.data.from_rdf` read with features "auto" (:mod:`rgat.predictor.choice`), and the model.
+    `rgat.data.from_rdf` read with features "auto" (`rgat.predictor.choice`), and the model.
 
     Args:
         data: what `rgat.data.from_rdf` or `rgat.data.from_smiles` returns, or the name of a data set.
@@ -269,6 +269,7 @@ class _Trainer:
                     raise OutOfTimeError
                 self.stages(SEARCH, min(1.0, (now - started) / (60 * minutes)), text)
 
+            self.trained.clear()  # hundreds of models would fill the memory
             return self.cross_validate(config, Stages(show, [CROSS_VALIDATION]), folds)[0]
 
         share = models / self.num_folds

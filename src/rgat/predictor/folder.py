@@ -45,7 +45,9 @@ def write_folder(folder: str | PathLike[str], ensemble: Ensemble, data: NodeData
         record |= {"task": "node", "name": data.name, "provenance": data.provenance}
         if data.is_stored:  # the folder refers to it
             store: Any = data.graph
-            record |= {"store": str(store.path), "store_digest": _store_digest(store), "classes": list(data.classes)}
+            home, path = Path(folder).absolute(), store.path
+            path = path.relative_to(home) if path.is_relative_to(home) else path  # the folder may be moved
+            record |= {"store": str(path), "store_digest": _store_digest(store), "classes": list(data.classes)}
         else:
             tensors |= {"edge_index": data.graph.edge_index, "edge_type": data.graph.edge_type}
             tensors |= {} if data.x is None else {"x": data.x}
@@ -74,7 +76,7 @@ def read_folder(folder: str | PathLike[str]) -> tuple[Ensemble, NodeData | Molec
         for key in ("config", "report", "provenance"):
             if not isinstance(record[key], dict):
                 raise ValueError(f"`{key}` must be a table, got {record[key]!r}")
-        return _read_nodes(tensors, record) if record["task"] == "node" else _read_molecules(tensors, record)
+        return _read_nodes(tensors, record, folder) if record["task"] == "node" else _read_molecules(tensors, record)
     except (KeyError, TypeError, AttributeError, RuntimeError, ValueError) as error:
         reason = str(error).strip().partition("\n")[0][:300]  # PyTorch appends its stack
         raise ValueError(f"{folder} must hold a complete predictor, but its parts do not fit: {reason}") from error
@@ -85,21 +87,21 @@ def _store_digest(store: StoredGraph) -> str:
     return digest(store.manifest.to_json().decode())
 
 
-def _open_store(record: dict[str, Any]) -> StoredGraph:
+def _open_store(record: dict[str, Any], folder: Path) -> StoredGraph:
     """Open the store that a model was trained on, or raise if it has changed or is gone."""
     path = record["store"]
     if not isinstance(path, str):
         raise ValueError(f"`store` must be a path, got {path!r}")
-    store = open_store(path)
+    store = open_store(folder / path)
     if _store_digest(store) != record.get("store_digest"):
         raise ValueError(f"{path} must be the store that the model was trained on, but has changed since")
     store.verify()
     return store
 
 
-def _read_nodes(tensors: dict[str, Tensor], record: dict[str, Any]) -> tuple[Ensemble, NodeData]:
+def _read_nodes(tensors: dict[str, Tensor], record: dict[str, Any], folder: Path) -> tuple[Ensemble, NodeData]:
     if "store" in record:
-        store: Any = _open_store(record)
+        store: Any = _open_store(record, folder)
         names: dict[str, Any] = {"classes": _names(record, "classes")}
         names |= {"node_names": store.node_names, "relation_names": store.relation_names}
         graph, x = store, store.x

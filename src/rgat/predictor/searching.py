@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from rgat.predictor.evaluation import without_attention
 from rgat.training.configuration import VARIANTS, Config, OneOf, priors_of
 from rgat.training.distributed import processes
 from rgat.training.halving import finalists, merge, promotions, propose_step
@@ -18,8 +19,6 @@ from rgat.training.space import ATTENTION, EXTENDED, Space, to_config
 STEP = 8  # new configurations of a step; fewer than in an experiment, whose workers are more
 FIRST_FOLDS = 2  # of each configuration; the better ones get the others too
 FINAL_MARGIN = 1.3  # what follows the search may take longer than its folds did
-# Options of attention, as a configuration has them.
-OF_ATTENTION = ("heads", "num_attention_bases", *(f"attention_l2_{layer}" for layer in range(1, 5)))
 
 # Takes a configuration, what to show, folds and a time; returns the best epoch of each fold.
 CrossValidate = Callable[[Config, str, Sequence[int], float | None], Sequence[Epoch]]
@@ -118,9 +117,7 @@ class TimedSearch:
 
     def _configure(self, options: Mapping[str, Any]) -> Config:
         config = self.config | to_config(options, self.task)
-        if config["model"] != "RGCN":
-            return config
-        return {name: value for name, value in config.items() if name not in OF_ATTENTION}
+        return without_attention(config) if config["model"] == "RGCN" else config
 
     def _try(self, trial: Record, rung: int, cross_validate: CrossValidate, until: float | None) -> bool:
         """Train a configuration on the folds of a rung; return whether there was time for it."""

@@ -351,8 +351,7 @@ def option_cell(value: object) -> Cell:
         return EMPTY
     if isinstance(value, float):
         return Cell(f"{value:.4g}", (value,))
-    if isinstance(value, list):
-        value = ", ".join(map(str, value))
+    value = ", ".join(map(str, value)) if isinstance(value, list) else value
     return Cell(str(value), (value if isinstance(value, int) else str(value),))
 
 
@@ -364,8 +363,8 @@ def provenance(studies: Sequence[Study]) -> list[ReportTable]:
         planned = [study.budget, *(study.description.get(key) for key in ("trials", "folds", "search_seed", "seeds"))]
         hours = sum(record.get("seconds") or 0.0 for record in records) / 3600
         done = [len(study.trials), len(study.runs), f"{hours:.2f}"]
-        command = study.description.get("command") or f"rgat reproduce {study.data} --budget {study.budget}"
-        command = f"{command} --space extended" if study.is_extended else command
+        repeated = f"rgat reproduce {study.data} --budget {study.budget}{' --space extended' * study.is_extended}"
+        command = study.description.get("command") or repeated
         cells = [EMPTY if value is None else Cell(str(value)) for value in (*planned, *done)]
         experiments.append([title, *cells, Cell(str(command))])
         installed = [sorted((record.get("versions") or {}).items()) for record in records]

@@ -57,7 +57,7 @@ def fit(
         progress: show the progress, or a function to call with each `rgat.progress.Step`.
         checkpoint: a folder for checkpoints. If it holds one of the same run (the same data, initial model, settings
             and seed), training resumes from there, on the CPU to the same numbers bit for bit; another is refused.
-        checkpoint_seconds: the time between checkpoints; the last epoch always writes one.
+        checkpoint_seconds: the least time between checkpoints, 0 for each epoch; the last epoch always writes one.
 
     Examples:
         >>> from rgat import data, training
@@ -381,8 +381,8 @@ class _Checkpoints:
 
     def write(self, is_last: bool) -> None:
         """Write a checkpoint if it is due, or the last one."""
-        is_first, is_sharded = processes().rank == 0, self.training.sharded is not None
-        is_due = is_last or time.monotonic() - self.written >= self.seconds
+        began, is_first, is_sharded = time.monotonic(), processes().rank == 0, self.training.sharded is not None
+        is_due = is_last or began - self.written >= self.seconds
         if is_sharded:  # all processes give their rows
             is_due = processes().as_first(is_due, self.training.device)
         if not is_due or not (is_first or is_sharded):
@@ -397,3 +397,4 @@ class _Checkpoints:
         }
         save_checkpoint(self.folder, self.training.tensors(), record)
         self.written = time.monotonic()
+        self.seconds = self.seconds and max(self.seconds, 20 * (self.written - began))  # 5 % of the time at most

@@ -138,8 +138,26 @@ def l2_penalty(model: nn.Module, kernel: Sequence[float], attention: Sequence[fl
         for coefficient, parameters in zip(parts, _kernel_parameters(layer), strict=True):
             if coefficient:
                 for parameter in parameters:
-                    penalty = penalty + coefficient * parameter.square().sum()
+                    penalty = penalty + coefficient * _SumOfSquares.apply(parameter)  # type: ignore[no-untyped-call]
     return penalty
+
+
+class _SumOfSquares(torch.autograd.Function):
+    """The sum of the squares of a parameter's entries, whose gradient alone takes memory.
+
+    PyTorch's operations take the size of the parameter four times, which for one-hot kernels is that of the graph.
+    """
+
+    @staticmethod
+    def forward(context: Any, parameter: Tensor) -> Tensor:
+        context.save_for_backward(parameter)
+        norm: Tensor = torch.linalg.vector_norm(parameter)
+        return norm.square()
+
+    @staticmethod
+    def backward(context: Any, grad: Tensor) -> Tensor:
+        (parameter,) = context.saved_tensors
+        return parameter * (2 * grad)  # type: ignore[no-any-return]
 
 
 def member_l2_penalties(model: nn.Module, kernel: Tensor, attention: Tensor) -> Tensor:

@@ -119,7 +119,7 @@ class SampledTask:
         logits = model(self._features(model, batch), batch.graphs)
         members = wide(logits if isinstance(model, Stack) else logits.unsqueeze(0))
         nll = negative_log_likelihood(members, labels.expand(len(members), -1), self.label_smoothing)
-        return torch.where(weight > 0, nll * weight, 0).sum(1) / weight.sum()
+        return torch.where(weight > 0, nll * weight, 0).sum(1) / weight.double().sum()  # as in several processes
 
     def _features(self, model: nn.Module, batch: Batch) -> Tensor | FeatureRows | None:
         """Return the features of a batch, in place where a layer can read them there."""

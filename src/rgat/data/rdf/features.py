@@ -34,7 +34,7 @@ class Vocabulary:
 
     Attributes:
         types: node types with one column each, followed by a column of ones.
-        numbers: of a model that an earlier version wrote (:mod:`rgat.data.rdf.earlier`).
+        numbers: of a model that an earlier version wrote (`rgat.data.rdf.earlier`).
         degrees: predicates with two columns each: log1p of the out-degree and of the in-degree, which a mean over
             neighbours cannot compute.
         literals: predicates with literals, and how these become columns.

@@ -58,7 +58,7 @@ def from_rdf(
         self_loops: add a relation from every node to itself.
         literals: "nodes", "dropped", or "features" of their subjects.
         features: node features "types", "degrees" and "literals"; models with features can predict for new nodes. None
-            are made by "auto", and :func:`rgat.fit` chooses between one-hot input and features.
+            are made by "auto", and `rgat.fit` chooses between one-hot input and features.
         blank_nodes: "kept" or "dropped".
         drop_predicates: IRIs whose triples are left out.
         hops: keep only the receptive field of the labelled nodes in a model of so many layers.
@@ -129,6 +129,8 @@ def _load_store(store: StoredGraph, source: LabelSource, features: Sequence[str]
     if x is not None:
         x = x.to(torch.float32, copy=True)
         provenance = {word: store.provenance[word] for word in ("vocabulary",) if word in store.provenance}
+    if "invalid_lines" in store.provenance:
+        provenance["invalid_lines"] = store.provenance["invalid_lines"]
     options = (store.manifest.inverses, store.manifest.self_loops)
     data = _attach(triples, x, labels, source, *options, name, provenance)
     return featurise(data, features) if features else data

@@ -58,6 +58,7 @@ def convert(
     features: Sequence[str] = (),
     blank_nodes: str = "kept",
     drop_predicates: Sequence[str] = (),
+    skip_invalid: bool = False,
     memory: int = MEMORY,
     progress: Progress = False,
     **labelling: Any,
@@ -80,6 +81,7 @@ def convert(
         features: node features "types", "degrees" and "literals"; "auto" makes none, and leaves the choice to a fit.
         blank_nodes: "kept" or "dropped".
         drop_predicates: IRIs whose triples are left out.
+        skip_invalid: leave out invalid lines of N-Triples and N-Quads files.
         memory: bytes for sorting triples.
         progress: show the progress, or a function to call with each `rgat.progress.Step`.
         **labelling: other labels, columns and ``skip_unknown``, as arguments of `rgat.data.from_rdf`. Labels
@@ -106,7 +108,7 @@ def convert(
     with shown(progress, names) as stages:
         conversion = _Conversion(scratch, options, source, tables, stages)
         try:
-            conversion.read(TripleStream(files, format))
+            conversion.read(TripleStream(files, format, skip_invalid))
             conversion.write()
         except OSError as error:
             raise disk_error(scratch.path, error, conversion.needed) from error
@@ -127,6 +129,7 @@ class _Conversion:
         self.names: list[bytes] = []  # of nodes, by the ids of the spool
         self.predicates: list[str] = []
         self.files: list[str] = []
+        self.skipped: list[str] = []  # invalid lines
 
     def read(self, stream: TripleStream) -> None:
         """Write all triples to the spool."""
@@ -139,7 +142,7 @@ class _Conversion:
                 self.stages("reading", share, f"{spool.rows:,} triples", spool.rows, "triples")
         self.spool, self.needed = spool, self._needed(spool.rows)
         self.names, self.predicates = stream.node_names(), stream.predicate_names()
-        self.files = [path.name for path in stream.paths]
+        self.files, self.skipped = [path.name for path in stream.paths], stream.skipped or []
 
     def write(self) -> None:
         """Name and number the nodes, and write the store."""
@@ -249,7 +252,7 @@ class _Conversion:
             "blank_nodes": options.blank_nodes,
             "drop_predicates": list(options.drop_predicates),
             "label_predicate": self.source.label_predicate,
-        }
+        } | ({"invalid_lines": {"count": len(self.skipped), "first": self.skipped[0]}} if self.skipped else {})
 
 
 class _Numbering:

@@ -65,5 +65,5 @@ def label_store(
         relation_names=store.relation_names,
         provenance=sizes
         | unknown
-        | {word: store.provenance[word] for word in ("vocabulary",) if word in store.provenance},
+        | {word: store.provenance[word] for word in ("vocabulary", "invalid_lines") if word in store.provenance},
     )
