@@ -68,6 +68,8 @@ def test_contributions_are_scores_of_held_out_nodes_or_left_out(predictor, monke
     assert found["predicates"][0]["predicate"] == f"<{EX}weight>"
     nothing = dataclasses.replace(predictor.data, test=predictor.data.test[:0])
     assert contributions(predictor, nothing, 0, lambda *_: None) == {}
+    sampled = dataclasses.replace(predictor, config=predictor.config | {"fanouts": [2, 2]})
+    assert contributions(sampled, predictor.data, 0, lambda *_: None) == {}
     monkeypatch.setattr("rgat.predictor.contributions.MOST_EDGES", 1)
     assert contributions(predictor, predictor.data, 0, lambda *_: None) == {}
 

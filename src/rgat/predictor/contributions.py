@@ -33,12 +33,12 @@ def contributions(predictor: NodePredictor, data: NodeData, seed: int, show: Sho
     """Return the score of held-out nodes and, for each predicate, the score with its facts permuted.
 
     Held-out nodes are those of the test part or, without any, of the validation part. Nothing is returned without
-    either, for a graph in a store, and for one whose forward passes would take too long.
+    either, for a graph that is sampled or in a store, and for one whose forward passes would take too long.
     """
     part = "test" if len(data.test) else "valid"
     nodes = getattr(data, part)
     nodes = nodes[data.labels[nodes] != MISSING]
-    if data.is_stored or not len(nodes):
+    if data.is_stored or predictor.config.get("fanouts") is not None or not len(nodes):
         return {}
     uses = _uses(data)
     repeats = min(REPEATS, MOST_EDGES // max(len(uses) * data.graph.num_edges, 1))
