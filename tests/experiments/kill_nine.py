@@ -49,7 +49,7 @@ def finish(line):
     output, _ = job.communicate(timeout=600)
     if job.returncode:
         raise SystemExit(f"the job ended with {job.returncode}: {output}")
-    return output
+    return "".join(line for line in output.splitlines(keepends=True) if not line.startswith("stage "))  # the results
 
 
 def disturb(line, out, generator, most):

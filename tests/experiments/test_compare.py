@@ -55,7 +55,7 @@ def test_what_is_not_a_demos_is_never_replaced(tmp_path):
 def test_a_run_that_diverges_at_once_is_recorded_as_such(monkeypatch):
     nothing = dict.fromkeys(("train", "valid", "test"), float("nan"))
     diverged = Result("accuracy", 0, nothing, nothing, [], 0.0)
-    monkeypatch.setattr(units, "fit_many", lambda models, data, settings, seeds: [diverged])
+    monkeypatch.setattr(units, "fit_many", lambda *job: [diverged])
     record = module._train(module._unit("institute", "RGCN", 0))
     assert (record["status"], record["scores"]) == ("diverged", None)
     assert record["error"] == "no finite loss after epoch 0"
