@@ -118,14 +118,14 @@ def test_dates_have_a_position_and_cycles():
 
 
 def test_frequent_words_have_columns_and_others_are_hashed():
-    values = [f'"{word} Thing of its own: x{number}\\n"' for number, word in enumerate(["Alpha", "beta"] * 20)]
+    values = [f'"{word} Thing of its own: x{number}\\n"' for number, word in enumerate(["Alpha", "beta"] * 40)]
     encoder, x = learn(values)
     assert {"alpha", "beta", "thing", "of", "its", "own"} == set(encoder.own)
     column = encoder.own.index("alpha")
     np.testing.assert_allclose(x[:4, column], [np.log(2), 0, np.log(2), 0], rtol=1e-6)
     hashed = x[:, len(encoder.own) : len(encoder.own) + encoder.hashed]
     np.testing.assert_allclose(np.linalg.norm(hashed, axis=1), 1, rtol=1e-5)
-    assert len({row.tobytes() for row in hashed}) == 40
+    assert len({row.tobytes() for row in hashed}) == 80
 
 
 def test_many_texts_share_a_limited_number_of_columns():
