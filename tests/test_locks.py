@@ -136,15 +136,15 @@ def test_a_file_system_without_locks_is_written_unlocked_and_other_errors_are_on
 
 def test_a_reader_gets_matching_tensors_while_a_checkpoint_is_replaced(tmp_path, monkeypatch):
     save_checkpoint(tmp_path, {"a": torch.zeros(1)}, {"epoch": 0})
-    read, epochs = checkpoint._read, iter(range(1, 4))
+    read, epochs = checkpoint.read_tensors, iter(range(1, 4))
 
-    def replaced_before(path, *limits):
-        epoch = next(epochs, None) if path.suffix == ".safetensors" else None
+    def replaced_before(path, divided):
+        epoch = next(epochs, None)
         if epoch is not None:
             save_checkpoint(tmp_path, {"a": torch.full((1,), float(epoch))}, {"epoch": epoch})
-        return read(path, *limits)
+        return read(path, divided)
 
-    monkeypatch.setattr(checkpoint, "_read", replaced_before)
+    monkeypatch.setattr(checkpoint, "read_tensors", replaced_before)
     tensors, record = load_checkpoint(tmp_path)
     assert record["epoch"] == 3
     assert tensors["a"].item() == 3.0
