@@ -22,7 +22,7 @@ demo: setup
 	@$(BIN)/rgat demo
 
 test: setup
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 # For a machine with a GPU and its own torch: needs pytest, pytest-xdist and hypothesis, no other library.
 test-gpu:

@@ -5,7 +5,17 @@ from helpers_institute import write_institute
 
 
 def test_train_keeps_a_model_and_goes_on_from_its_checkpoint(rgat, tmp_path):
-    line = ["train", "institute", "--out", str(tmp_path / "run"), "--hidden", "8", "--epochs"]
+    line = [
+        "train",
+        "institute",
+        "--model",
+        "additive WIRGAT",
+        "--out",
+        str(tmp_path / "run"),
+        "--hidden",
+        "8",
+        "--epochs",
+    ]
     done = rgat(*line, "2")
     assert done.returncode == 0, done.stderr
     assert re.search(r"constant attention +\d+\.\d", done.stdout)

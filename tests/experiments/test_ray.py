@@ -21,7 +21,10 @@ from rgat.experiments.units import make_unit
 
 ASKED = {"data": "institute", "models": ["RGCN"], "trials": 6, "seeds": 6, "folds": 1, "max_epochs": 4, "patience": 2}
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own, of sockets and processes it leaves to the end
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # Ray's own, of sockets and processes it leaves to the end
+    pytest.mark.xdist_group("ray"),  # one cluster after the other: some tests need that none runs
+]
 
 
 @pytest.fixture
