@@ -34,6 +34,7 @@ def ray():
 
 @pytest.fixture
 def cluster(ray, monkeypatch):
+    from ray._private.services import find_gcs_addresses
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv("RGAT_BACKEND", "torch")  # workers have nothing to compile
@@ -43,6 +44,10 @@ def cluster(ray, monkeypatch):
     yield cluster, cluster.add_node(**sizes)
     ray.shutdown()
     cluster.shutdown()
+    for _ in range(300):  # its processes end a little later, and the address "auto" would find them
+        if not find_gcs_addresses():
+            break
+        time.sleep(0.1)
 
 
 def wait_until_both_work(ray):
