@@ -51,7 +51,7 @@ def measure_step(options):
     torch.set_num_threads(1)
     data, settings = load("aifb", options.prepared), Settings(patience=None)
     model = build_model(data)
-    training = Training(model, model, make_task([data], settings, torch.device("cpu")), [Run(settings)], 0)
+    training = Training(model, make_task([data], settings, torch.device("cpu")), [Run(settings)], 0)
     samples = []
     for _ in range(105):
         started = time.process_time()

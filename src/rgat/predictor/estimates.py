@@ -177,7 +177,7 @@ def measure(data: Data, config: Config, seed: int, device: torch.device | str) -
     model = build_model(data, seed, **options).to(device)
     with training_on(device):
         task = make_task([learned], brief, device, seed)
-        times = [time.perf_counter() for _ in Training(model, model, task, [Run(brief)], seed).epochs()]
+        times = [time.perf_counter() for _ in Training(model, task, [Run(brief)], seed).epochs()]
         epoch, began = (times[1] - times[0]) / share, time.perf_counter()
         parts = ["valid"] if len(data.valid) and settings.fanouts is not None else PARTS
         with torch.no_grad():

@@ -7,6 +7,7 @@ batch.
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,6 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from rgat.nn.normalisation import normalise_counted
 from rgat.nn.relational import RelationalConv
@@ -89,8 +89,8 @@ class Processes(NamedTuple):
         """Average gradients over the processes, which then all have the same; of sparse ones only used rows are sent.
 
         Dense gradients are sent as one vector. So each number is added up in the same order in every step, and a
-        resumed run takes the steps of an undisturbed one bit for bit; the buckets of PyTorch's wrapper change after its
-        first step.
+        resumed run takes the steps of an undisturbed one bit for bit. PyTorch's `DistributedDataParallel` changes its
+        buckets after the first step, and keeps the group's threads alive when the group has ended.
         """
         if self.number == 1:
             return
@@ -161,7 +161,12 @@ def choose_backend(
 
 @contextmanager
 def process_group(device: torch.device, backend: str, **options: Any) -> Iterator[None]:
-    """Join the process group that the options of `torch.distributed.init_process_group` describe, and leave it."""
+    """Join the process group that the options of `torch.distributed.init_process_group` describe, and leave it.
+
+    No thread of the group outlives it: one that does may need Python's lock at exit, which aborts the process.
+    """
+    # An optimizer imports this module, whose functions have the group of that moment as a default, and so keep it.
+    importlib.import_module("torch.distributed.nn")
     if device.type == "cuda":
         torch.cuda.set_device(device)
     dist.init_process_group(backend, device_id=device if backend == "nccl" else None, **options)
@@ -203,24 +208,22 @@ def _own_store() -> dict[str, Any]:
 
 
 @contextmanager
-def parallel(model: nn.Module, of_graphs: bool) -> Iterator[nn.Module]:
-    """Yield the model or, for graphs in several processes, a wrapper that averages its gradients over them.
+def parallel(model: nn.Module, of_graphs: bool) -> Iterator[None]:
+    """Let several processes train a model: batch normalisation is by the statistics of all of them.
 
-    Batch normalisation is by the statistics of all processes.
+    Models of graphs start as that of the first process, those of nodes as their seed says.
     """
     if processes().number == 1:
-        yield model
+        yield
         return
+    if of_graphs:
+        for tensor in model.state_dict().values():
+            dist.broadcast(tensor, 0)
     norms = {name: norm for name, norm in model.named_children() if isinstance(norm, nn.BatchNorm1d)}
     for name, norm in norms.items():
         setattr(model, name, SyncBatchNorm(norm))
     try:
-        if not of_graphs:
-            yield model
-            return
-        wrapper = DistributedDataParallel(model)
-        wrapper.broadcast_buffers = False  # each process has its own dropout seeds
-        yield wrapper
+        yield
     finally:
         for name, norm in norms.items():
             setattr(model, name, norm.train(model.training))

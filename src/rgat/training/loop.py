@@ -74,8 +74,8 @@ def fit(
             divide_embedding(model)
         identity = None if checkpoint is None else identify(model, data, settings, seed)
         of_graphs = isinstance(data, GraphData)
-        with parallel(model, of_graphs) as called:
-            training = Training(called, model, task, [Run(settings)], seed)
+        with parallel(model, of_graphs):
+            training = Training(model, task, [Run(settings)], seed)
             writer = None
             if checkpoint is not None and identity is not None:
                 writer = _Checkpoints(Path(checkpoint), checkpoint_seconds, training, identity)
@@ -121,13 +121,10 @@ def make_task(datas: Sequence[Data], settings: Settings, device: torch.device, s
 
 
 class Training:
-    """The state of a training, of a model or a stack with one run per member: everything that a checkpoint holds.
+    """The state of a training, of a model or a stack with one run per member: everything that a checkpoint holds."""
 
-    ``called`` computes logits and gradients: the model, or a wrapper of it.
-    """
-
-    def __init__(self, called: nn.Module, model: nn.Module, task: Task, runs: list[Run], seed: int) -> None:
-        self.called, self.model, self.task, self.runs = called, model, task, runs
+    def __init__(self, model: nn.Module, task: Task, runs: list[Run], seed: int) -> None:
+        self.model, self.task, self.runs = model, task, runs
         task.label_smoothing = runs[0].settings.label_smoothing
         self.members = list(range(len(runs)))  # those still in training
         self.generator = torch.Generator().manual_seed(seed)
@@ -173,18 +170,18 @@ class Training:
     def step(self, ids: Any) -> Tensor:
         """Take one step of Adam on a batch, captured where possible; return the loss of each member, ``[S]``."""
         if self.why_not_capture is not None or isinstance(self.task, ShardedNodeTask):
-            return self._learn(lambda: self.task.losses(self.called, ids))
+            return self._learn(lambda: self.task.losses(self.model, ids))
         if not self.task.pad(ids):  # the padded buffer has a new address
             self.captured_step.forget()
         padded = self.task.padded_losses
-        return self.captured_step(lambda: self._learn(lambda: padded(self.called))).clone()
+        return self.captured_step(lambda: self._learn(lambda: padded(self.model))).clone()
 
     def validate(self) -> list[Score]:
         """Score each member on the validation part, with its logits captured where possible."""
         task = self.task
         if not isinstance(task, NodeTask | GraphTask) or self.why_not_capture is not None or not task.keeps("valid"):
-            return task.evaluate(self.called, ["valid"])[0]
-        return task.scores(self.captured_logits(lambda: task.logits(self.called, "valid")), "valid")
+            return task.evaluate(self.model, ["valid"])[0]
+        return task.scores(self.captured_logits(lambda: task.logits(self.model, "valid")), "valid")
 
     def _learn(self, compute_losses: Callable[[], Tensor]) -> Tensor:
         with self.autocast:
@@ -200,10 +197,9 @@ class Training:
         for optimizer in optimizers:
             optimizer.zero_grad()
         losses.sum().backward()  # type: ignore[no-untyped-call]
-        if self.called is self.model:  # a wrapper has averaged its gradients
-            processes().average_gradients(self.dense, self.rows if self.sharded is None else [])
-            if self.sharded is not None:
-                self.sharded.average_gradient()
+        processes().average_gradients(self.dense, self.rows if self.sharded is None else [])
+        if self.sharded is not None:
+            self.sharded.average_gradient()
         for optimizer in optimizers:
             optimizer.step()
         return losses.detach()
@@ -212,11 +208,11 @@ class Training:
         """Train until all members are finished; after every epoch yield the new point of each member's curve."""
         self._let_go()  # a resumed run may be finished
         while self.members:
-            self.called.train()
+            self.model.train()
             epoch = len(self.runs[self.members[0]].curve)
             losses = torch.stack(list(self._steps(epoch))).mean(0)
             train_losses = processes().average(losses).tolist()
-            self.called.eval()
+            self.model.eval()
             self.average.update(epoch + 1)
             scores: list[Score] = [(math.nan, math.nan)] * len(self.members)
             if self._validates(epoch + 1):

@@ -233,7 +233,7 @@ def _fit_stack(
     models, datas, settings, seeds = (list(column) for column in zip(*jobs, strict=True))
     device = device_of(models[0])
     together = stack(models)
-    training = Training(together, together, make_task(datas, settings[0], device), [Run(s) for s in settings], seeds[0])
+    training = Training(together, make_task(datas, settings[0], device), [Run(s) for s in settings], seeds[0])
     meter = Meter.of(settings, datas[0], training.task.metric, show)
     training.on_step = meter.on_step
     for points in training.epochs():
