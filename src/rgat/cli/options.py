@@ -71,6 +71,7 @@ PANELS = {
     "GraphOptions": "Your graph",
     "StoreOptions": "Your graph",
     "MoleculeFile": "Your molecules",
+    "TaskOptions": "What to learn",
     "ModelOptions": "Model",
     "FitOptions": "Training",
     "NodeOptions": "Models of nodes",

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +31,7 @@ from rgat.models import Model
 from rgat.nn import RGCNConv
 from rgat.predictor.choice import FIRST, candidates, choose, config_of, configure_for, number_of, with_input
 from rgat.predictor.contributions import contributions
-from rgat.predictor.ensemble import Calibration, Ensemble, calibrate_graphs, calibrate_nodes
+from rgat.predictor.ensemble import Calibration, Ensemble, calibrate
 from rgat.predictor.evaluation import Rival, compare, evaluate, keep_best, nan_to_none, where_validated
 from rgat.predictor.fold_results import FoldResults
 from rgat.predictor.inspection import check
@@ -179,7 +180,13 @@ def _choose(
 
 def mean_of(points: Sequence[Epoch], name: str) -> float:
     """Return the mean of a score over the folds."""
-    return float(statistics.mean(getattr(point, name) for point in points))
+    return mean_known([getattr(point, name) for point in points])
+
+
+def mean_known(scores: Sequence[float]) -> float:
+    """Return the mean of the scores that are defined; a fold may have one label only."""
+    known = [score for score in scores if not math.isnan(score)]
+    return float(statistics.mean(known)) if known else math.nan
 
 
 def _summary(result: Result) -> dict[str, Any]:
@@ -334,8 +341,8 @@ class _Trainer:
         if self.folds:
             best, logits = self.cross_validate(config, stages)
             # Each node is predicted by the model that did not learn from it.
-            labels = torch.cat([fold.labels[fold.valid] for fold in self.folds])
-            calibration = calibrate_nodes(torch.cat(logits), labels)
+            held_out = torch.cat([fold.valid for fold in self.folds])
+            calibration = calibrate(torch.cat(logits), self.data, held_out, self._class_weights())
             epochs = statistics.median_high([point.epoch for point in best])
             settings = dataclasses.replace(settings, max_epochs=epochs, patience=None)
         if ensemble == 1 and (known := self.trained.get(digest(sorted(config.items())))):  # as a candidate
@@ -360,13 +367,19 @@ class _Trainer:
         """Return the mean metric over the folds of cross-validation, or of the members on the validation part."""
         best = [found[0] for fold in range(len(self.folds)) if (found := self.fold_results.get(config, fold))]
         scores = [point.valid_metric for point in best] or [result.scores["valid"] for result in results]
-        return statistics.mean(scores)
+        return mean_known(scores)
 
     def _calibrate(self, members: list[Model]) -> Calibration:
         """Calibrate on the validation part."""
         data, valid = self.data, self.data.valid
         if isinstance(data, GraphData):
             logits = torch.stack([graph_logits(member, data.graphs, valid) for member in members]).mean(0)
-            return calibrate_graphs(logits, data.labels[valid], balanced_class_weights(data.labels[data.train]))
-        logits = torch.stack([node_logits(member, data, nodes=valid) for member in members]).mean(0)
-        return calibrate_nodes(logits, data.labels[valid])
+        else:
+            logits = torch.stack([node_logits(member, data, nodes=valid) for member in members]).mean(0)
+        return calibrate(logits, data, valid, self._class_weights())
+
+    def _class_weights(self) -> Tensor:
+        """Return the weights of the 0/1 tasks of graphs in losses, or 1 for each output."""
+        if isinstance(self.data, GraphData):
+            return balanced_class_weights(self.data.labels[self.data.train])
+        return torch.ones(len(self.data.classes), 2)

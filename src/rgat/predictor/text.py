@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from rgat.data.targets import places
 from rgat.predictor.explain_literals import LiteralReason
 from rgat.predictor.explain_molecule import MoleculeExplanation
 from rgat.predictor.explain_node import NO_CHOICE, NodeExplanation, RelationImportance
@@ -28,6 +29,8 @@ def performance(predictor: Predictor) -> list[str]:
         return ["held-out performance: unknown, because there is no labelled test part"]
     low, high = report["interval"]
     score = report["scores"]["test"]
+    if "targets" in report:
+        return _target_performance(predictor)
     if report["metric"] == "accuracy":
         line = f"accuracy {score:.1%} ({report['right']} of {counted(report['tested'], 'test node')})"
         bounds = f"{low:.1%} to {high:.1%}"
@@ -41,6 +44,59 @@ def performance(predictor: Predictor) -> list[str]:
         if unknown:
             lines.append(f"no score for {', '.join(unknown)}: the test part has one class only")
     return lines
+
+
+def _target_performance(predictor: Predictor) -> list[str]:
+    """Return a sentence about the score of all targets, and one about each number."""
+    report = predictor.report
+    (low, high), score = report["interval"], report["scores"]["test"]
+    of_what = counted(report["tested"], "test node" if isinstance(predictor, NodePredictor) else "test molecule")
+    if score is None:
+        return [f"held-out performance: unknown, because {report['metric']} is undefined on {of_what}"]
+    lines = [
+        f"held-out performance: {report['metric']} {score:.3f} on {of_what}; 95 % interval {low:.3f} to {high:.3f}"
+    ]
+    for target in predictor.targets:
+        found = report["targets"][target.name]
+        if target.kind == "regression" and found["examples"]:
+            unit = f" {target.unit}" if target.unit else ""
+            lines.append(f"{target.name}: RMSE {found['rmse']:.4g}{unit}, mean absolute error {found['mae']:.4g}{unit}")
+    return lines
+
+
+# By kind: what stands first, then the names of scores in a report and in a table.
+_SCORES = {
+    "regression": ("number", {"rmse": "RMSE", "mae": "MAE", "score": "R2", "rank_correlation": "rank corr."}),
+    "multi-class": (
+        "target",
+        {"score": "accuracy", "macro_f1": "macro-F1", "balanced_accuracy": "bal. acc.", "average_precision": "AP"},
+    ),
+    "binary": (
+        "label",
+        {
+            "positives": "positive",
+            "score": "ROC-AUC",
+            "average_precision": "AP",
+            "macro_f1": "macro-F1",
+            "balanced_accuracy": "bal. acc.",
+        },
+    ),
+}
+
+
+def target_tables(predictor: Predictor) -> list[Table]:
+    """Return a table of the test scores for each kind of target; several labels are listed one by one below them."""
+    rows: dict[str, list[Row]] = {}
+    for name, found in predictor.report.get("targets", {}).items():
+        kind = "binary" if found["kind"] == "multi-label" else found["kind"]
+        for label, scores in [(name, found), *list(found.get("labels", {}).items())[:MOST_CLASSES]]:
+            values = (scores.get(key) for key in _SCORES[kind][1])
+            cells = ("-" if value is None else f"{value:.4g}" for value in values)
+            rows.setdefault(kind, []).append((label, str(scores["examples"]), *cells))
+    return [
+        (f"{kind} targets on the test part:", (_SCORES[kind][0], "examples", *_SCORES[kind][1].values()), found, 1)
+        for kind, found in rows.items()
+    ]
 
 
 def class_tables(predictor: Predictor) -> list[tuple[str, Row, list[Row]]]:
@@ -197,6 +253,8 @@ def _score_row(name: str, scores: Mapping[str, float | None]) -> Row:
 def prediction_rows(predictions: Predictions) -> tuple[Row, list[Row]]:
     """Return columns and rows: the most probable class of each node, or one row per molecule and task."""
     names, columns = predictions.names, predictions.columns
+    if predictions.targets:
+        return _target_prediction_rows(predictions)
     if predictions.exclusive:
         cells = [(i, int(k)) for i, k in enumerate(predictions.probabilities.argmax(1))]
         labels = [(titled(names[i], predictions.titles), titled(columns[k], predictions.titles)) for i, k in cells]
@@ -206,6 +264,24 @@ def prediction_rows(predictions: Predictions) -> tuple[Row, list[Row]]:
     numbers = [(f"{predictions.probabilities[cell]:.1%}", f"{predictions.spread[cell]:.1%}") for cell in cells]
     header = ("node", "class") if predictions.exclusive else ("smiles", "task")
     return (*header, "probability", "spread"), [(*label, *row) for label, row in zip(labels, numbers, strict=True)]
+
+
+def _target_prediction_rows(predictions: Predictions) -> tuple[Row, list[Row]]:
+    rows: list[Row] = []
+    for i, name in enumerate(predictions.names):
+        for target, place in places(predictions.targets):
+            values, spread = predictions.probabilities[i, place], predictions.spread[i, place]
+            shown = titled(name, predictions.titles)
+            if target.kind == "regression":
+                unit = f" {target.unit}" if target.unit else ""
+                rows.append((shown, target.name, f"{values[0]:.4g}{unit}", f"{spread[0]:.2g}"))
+                continue
+            labels = target.classes if target.kind != "binary" else (target.name,)
+            kept = [int(values.argmax())] if target.kind == "multi-class" else range(len(values))
+            for k in kept:
+                label = labels[k] if len(labels) == 1 or len(predictions.targets) == 1 else f"{target.name}={labels[k]}"
+                rows.append((shown, label, f"{values[k]:.1%}", f"{spread[k]:.1%}"))
+    return ("node" if predictions.exclusive else "smiles", "target", "prediction", "spread"), rows
 
 
 def node_rows(explanation: NodeExplanation, wide: bool = True) -> tuple[Row, list[Row]]:
@@ -306,8 +382,12 @@ def explanation_table(
             for name, attention in _first(explanation.attention, top)
         ]
     else:
-        probability = f"{explanation.probability:.1%}"
-        sentence = f"{explanation.smiles}: {explanation.task} positive with probability {probability}"
-        columns = ("atom or bond", "attention", "effect, points")
-        rows = [(name, f"{share:.1%}", f"{100 * effect:+.1f}") for name, share, effect in explanation.named()[:top]]
+        amount, is_number = explanation.amount, explanation.kind == "regression"
+        word = " positive" if explanation.kind == "binary" else ""
+        shown = amount(explanation.probability)
+        of_task = f"{explanation.task} {shown}" if is_number else f"{explanation.task}{word} with probability {shown}"
+        sentence = f"{explanation.smiles}: {of_task}"
+        columns = ("atom or bond", "attention", f"effect, {explanation.unit or 'value' if is_number else 'points'}")
+        named = explanation.named()[:top]
+        rows = [(name, f"{share:.1%}", amount(effect, change=True)) for name, share, effect in named]
     return [sentence], columns, rows, 1

@@ -246,7 +246,8 @@ def build_model(data: NodeData | GraphData, seed: int = 0, shard_embeddings: boo
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if isinstance(data, GraphData):
-            return GraphClassifier(data.in_channels, len(data.tasks), data.graphs.num_relations, **options)
+            sizes = (data.in_channels, len(data.tasks), data.graphs.num_relations, 2 if data.values is None else 1)
+            return GraphClassifier(*sizes, **options)
         if data.x is None:  # then identity is the input itself
             options = options | {"identity": False}
         if options.get("identity") or (data.x is None and options.get("embedding_channels") is None):
