@@ -17,7 +17,6 @@ MISSING_WORDS = ("", "nan", "NaN", "NA")
 NUM_STRATA = 5  # of numbers, by which splits are stratified
 Task = str | Mapping[str, str] | None  # a kind for all columns, or one for each that is named
 _BITS = {"0": 0.0, "0.0": 0.0, "1": 1.0, "1.0": 1.0}
-_SEPARATOR = re.compile(r"[|;]")
 _BOUND = re.compile(r"(<=|>=|[<>≤≥])\s*(.*)")
 _DIGITS = r"[-+]?(?:\d[\d.,_]*|\.\d+)(?:[eE][-+]?\d+)?"
 _NUMBER = re.compile(rf"{_DIGITS}|[-+]?inf(?:inity)?|nan", re.IGNORECASE)
@@ -219,20 +218,17 @@ def _read_classes(name: str, cells: Sequence[str], origins: Sequence[str], censo
 
 
 def _read_labels(name: str, cells: Sequence[str], origins: Sequence[str], censored: bool) -> _Column:
-    return label_column(name, [None if cell in MISSING_WORDS else split_labels(cell) for cell in cells])
-
-
-def split_labels(cell: str) -> set[str]:
-    """Return the labels of a cell such as ``drama|crime`` or ``drama; crime``."""
-    return {label.strip() for label in _SEPARATOR.split(cell) if label.strip()}
-
-
-def label_column(name: str, rows: Sequence[set[str] | None]) -> _Column:
-    """Return a multi-label target of sets of labels; None where a row has no value."""
+    sign = "|" if any("|" in cell for cell in cells) else ";"
+    rows = [None if cell in MISSING_WORDS else split_labels(cell, sign) for cell in cells]
     labels = tuple(sorted(set().union(*(row for row in rows if row is not None))))
     values = [[torch.nan] * len(labels) if row is None else [float(label in row) for label in labels] for row in rows]
     table = torch.tensor(values, dtype=torch.float64).view(len(rows), len(labels))
     return _Column(Target(name, "multi-label", labels), table, _no_bounds(table))
+
+
+def split_labels(cell: str, sign: str) -> set[str]:
+    """Return the labels of a cell such as ``drama|crime``."""
+    return {label.strip() for label in cell.split(sign) if label.strip()}
 
 
 _READERS = {

@@ -69,7 +69,7 @@ class Predictions:
             return np.array([self.columns[best] for best in self.probabilities.argmax(1)], dtype=np.str_)
         return np.where(np.isnan(self.probabilities), -1, self.probabilities >= 0.5).astype(np.int64)
 
-    def of(self, name: str) -> Any:
+    def of(self, name: str) -> NDArray[Any]:
         """Return the predictions of a target, by the name of its column.
 
         These are numbers in their unit (NaN for an invalid SMILES), names of classes (empty), or 1, 0 and -1 (invalid)

@@ -236,4 +236,4 @@ def spearman(first: Array, second: Array) -> float:
         ranks.append((np.cumsum(counts) - (counts - 1) / 2)[inverse])
     if min(len(np.unique(rank)) for rank in ranks) < 2:
         return float("nan")
-    return float(np.corrcoef(*ranks)[0, 1])  # type: ignore[index]
+    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
