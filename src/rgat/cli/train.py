@@ -216,10 +216,10 @@ def _print_estimates(data: NodeData | GraphData, **asked: Any) -> None:
 
 
 def _print_results(predictor: Predictor, out: Path) -> None:
-    from rgat.predictor import text
-    from rgat.predictor.text import class_tables, comparison_rows, performance
+    from rgat.predictor.target_text import target_tables
+    from rgat.predictor.text import choice_table, class_tables, comparison_rows, contribution_table, performance
 
-    tables = (*text.choice_table(predictor), *text.contribution_table(predictor), *text.target_tables(predictor))
+    tables = (*choice_table(predictor), *contribution_table(predictor), *target_tables(predictor))
     for title, columns, rows, texts in tables:
         print_line(title)
         print_table(columns, rows, texts)

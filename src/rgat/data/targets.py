@@ -264,7 +264,7 @@ def strata(targets: Sequence[Target], values: Tensor) -> list[int]:
         known = columns[is_known, 0]
         shares = torch.linspace(0, 1, NUM_STRATA + 1, dtype=torch.float64)[1:-1]
         cuts = torch.quantile(known, shares) if len(known) else shares
-        found = torch.bucketize(columns[:, 0].nan_to_num(), cuts)
+        found = torch.bucketize(columns[:, 0].nan_to_num().contiguous(), cuts)
     elif target.kind == "binary":
         found = columns[:, 0].nan_to_num()
     elif target.kind == "multi-class":

@@ -227,6 +227,13 @@ class Ensemble:
         """Return the target that an output belongs to; None without targets."""
         return next((target for target, place in places(self.targets) if place.start <= output < place.stop), None)
 
+    def competitors(self, output: int, count: int) -> slice:
+        """Return the outputs of one softmax with an output; those of a number or a label are itself."""
+        for target, place in places(self.targets):
+            if place.start <= output < place.stop:
+                return place if target.kind == "multi-class" else slice(output, output + 1)
+        return slice(0, count)
+
     def change(self, after: Tensor, before: Tensor, output: int) -> Tensor:
         """Return the change of an output on a scale that does not saturate: in log-odds, or in a number's deviation."""
         target = self.target_of(output)

@@ -370,11 +370,10 @@ def explain(
         return explanation
     if smiles is not None:
         raise ValueError("this is a model of the nodes of a graph: give --node, or nothing for all relations")
-    refuse({"--task": task}, "molecules")
     if node is None:
         refuse({"--by": by if by != "strength" else None}, "the edges of a --node")
-    reasons = predictor.explain(node, top=top, by=by)
+    reasons = predictor.explain(node, top=top, by=by, task=task)
     if page is not None:
         known = reasons if isinstance(reasons, NodeExplanation) else None
-        write_explorer(predictor, page, node, known)
+        write_explorer(predictor, page, node, known, task)
     return reasons

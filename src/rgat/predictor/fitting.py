@@ -51,6 +51,7 @@ from rgat.training.distributed import processes
 from rgat.training.loop import Data
 from rgat.training.loss import balanced_class_weights
 from rgat.training.many import Job, bytes_needed, fit_many, members_that_fit
+from rgat.training.metric import metric_name
 from rgat.training.run import Epoch, Result
 from rgat.training.task import graph_logits, node_logits
 
@@ -280,7 +281,8 @@ class _Trainer:
             return self.cross_validate(config, Stages(show, [CROSS_VALIDATION]), folds)[0]
 
         share = models / self.num_folds
-        timed = TimedSearch(task_of(self.data), config, given, self.num_folds, self.seed, share)
+        metric = None if self.data.values is None else metric_name(self.data.targets)
+        timed = TimedSearch(task_of(self.data), config, given, self.num_folds, self.seed, share, metric)
         return timed.run(best_epochs, minutes, started)
 
     def cross_validate(

@@ -145,20 +145,23 @@ class NodePredictor(Ensemble):
         return shared_type(self.data)
 
     def explain(
-        self, node: str | None = None, *, top: int = 20, by: str = "strength"
+        self, node: str | None = None, *, top: int = 20, by: str = "strength", task: str | None = None
     ) -> NodeExplanation | RelationImportance:
         """Explain the prediction of a node or, without a node, the importance of each relation in the whole graph.
 
         A node's ``top`` edges come in the order of "strength" (attention and effect together), "attention" or "effect".
+        ``task`` names a target, or one of its classes or labels; by default the first target is explained.
         """
+        if task is not None and not self.targets:
+            raise ValueError("`task` (--task) must be left out: this model predicts one class of each node")
         if node is None:
             self.refuse_stored("explain all relations")
-            ranked = explain_relations(self, self.data)
+            ranked = explain_relations(self, self.data, task)
             return dataclasses.replace(ranked, titles=titles_among(list(ranked.attention), self.titles))
         data, start = self.data, self.find(node)
         if data.is_stored:
             data, start = receptive_data(data, start, self.num_layers), 0
-        explanation = explain_node(self, data, start, top, by)
+        explanation = explain_node(self, data, start, top, by, task)
         return dataclasses.replace(explanation, titles=titles_among(explanation.names(), self.titles))
 
     def refuse_stored(self, purpose: str, instead: str = "name a node (--node)") -> None:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rgat.data.targets import places
 from rgat.predictor.explain_literals import LiteralReason
 from rgat.predictor.explain_molecule import MoleculeExplanation
 from rgat.predictor.explain_node import NO_CHOICE, NodeExplanation, RelationImportance
 from rgat.predictor.predictions import Predictions
 from rgat.predictor.predictor import NodePredictor, Predictor
+from rgat.predictor.target_text import Row, Table, target_performance, target_prediction_rows
 from rgat.predictor.words import counted, titled
 from rgat.training.configuration import VARIANTS
 
-Row = tuple[str, ...]
-Table = tuple[str, Row, list[Row], int]  # title, columns, rows, and how many columns are text
 LEAST_CHANGE = 0.05  # of the accuracy, to name a predicate
 SATURATED = 0.99  # a probability beyond which effects in points are all near 0
 MOST_PREDICATES = 10  # to print; the report of a model has all
@@ -30,7 +28,7 @@ def performance(predictor: Predictor) -> list[str]:
     low, high = report["interval"]
     score = report["scores"]["test"]
     if "targets" in report:
-        return _target_performance(predictor)
+        return target_performance(predictor)
     if report["metric"] == "accuracy":
         line = f"accuracy {score:.1%} ({report['right']} of {counted(report['tested'], 'test node')})"
         bounds = f"{low:.1%} to {high:.1%}"
@@ -44,59 +42,6 @@ def performance(predictor: Predictor) -> list[str]:
         if unknown:
             lines.append(f"no score for {', '.join(unknown)}: the test part has one class only")
     return lines
-
-
-def _target_performance(predictor: Predictor) -> list[str]:
-    """Return a sentence about the score of all targets, and one about each number."""
-    report = predictor.report
-    (low, high), score = report["interval"], report["scores"]["test"]
-    of_what = counted(report["tested"], "test node" if isinstance(predictor, NodePredictor) else "test molecule")
-    if score is None:
-        return [f"held-out performance: unknown, because {report['metric']} is undefined on {of_what}"]
-    lines = [
-        f"held-out performance: {report['metric']} {score:.3f} on {of_what}; 95 % interval {low:.3f} to {high:.3f}"
-    ]
-    for target in predictor.targets:
-        found = report["targets"][target.name]
-        if target.kind == "regression" and found["examples"]:
-            unit = f" {target.unit}" if target.unit else ""
-            lines.append(f"{target.name}: RMSE {found['rmse']:.4g}{unit}, mean absolute error {found['mae']:.4g}{unit}")
-    return lines
-
-
-# By kind: what stands first, then the names of scores in a report and in a table.
-_SCORES = {
-    "regression": ("number", {"rmse": "RMSE", "mae": "MAE", "score": "R2", "rank_correlation": "rank corr."}),
-    "multi-class": (
-        "target",
-        {"score": "accuracy", "macro_f1": "macro-F1", "balanced_accuracy": "bal. acc.", "average_precision": "AP"},
-    ),
-    "binary": (
-        "label",
-        {
-            "positives": "positive",
-            "score": "ROC-AUC",
-            "average_precision": "AP",
-            "macro_f1": "macro-F1",
-            "balanced_accuracy": "bal. acc.",
-        },
-    ),
-}
-
-
-def target_tables(predictor: Predictor) -> list[Table]:
-    """Return a table of the test scores for each kind of target; several labels are listed one by one below them."""
-    rows: dict[str, list[Row]] = {}
-    for name, found in predictor.report.get("targets", {}).items():
-        kind = "binary" if found["kind"] == "multi-label" else found["kind"]
-        for label, scores in [(name, found), *list(found.get("labels", {}).items())[:MOST_CLASSES]]:
-            values = (scores.get(key) for key in _SCORES[kind][1])
-            cells = ("-" if value is None else f"{value:.4g}" for value in values)
-            rows.setdefault(kind, []).append((label, str(scores["examples"]), *cells))
-    return [
-        (f"{kind} targets on the test part:", (_SCORES[kind][0], "examples", *_SCORES[kind][1].values()), found, 1)
-        for kind, found in rows.items()
-    ]
 
 
 def class_tables(predictor: Predictor) -> list[tuple[str, Row, list[Row]]]:
@@ -156,7 +101,7 @@ def contribution_table(predictor: Predictor) -> list[Table]:
     for row in found["predicates"][:MOST_PREDICATES]:
         name, change = titled(row["predicate"], predictor.titles), 100 * (row["score"] - found["score"])
         rows.append((name, row["used_as"], f"{100 * row['score']:.1f}", f"{change:+.1f}"))
-    title = f"accuracy on {nodes} with the facts of one predicate exchanged among nodes (with all: "
+    title = f"{predictor.report['metric']} on {nodes} with the facts of one predicate exchanged among nodes (with all: "
     return [(f"{title}{_percent(found['score'])}):", ("predicate", "used as", "%", "change"), rows, 2)]
 
 
@@ -225,7 +170,7 @@ def _rests_on(predictor: Predictor) -> list[str]:
         return []
     name = titled(first["predicate"], predictor.titles)
     return [
-        f"The model rests most on {name} ({first['used_as']}): without it the accuracy falls from "
+        f"The model rests most on {name} ({first['used_as']}): without it the {predictor.report['metric']} falls from "
         f"{_percent(found['score'])} to {_percent(first['score'])}."
     ]
 
@@ -254,7 +199,7 @@ def prediction_rows(predictions: Predictions) -> tuple[Row, list[Row]]:
     """Return columns and rows: the most probable class of each node, or one row per molecule and task."""
     names, columns = predictions.names, predictions.columns
     if predictions.targets:
-        return _target_prediction_rows(predictions)
+        return target_prediction_rows(predictions)
     if predictions.exclusive:
         cells = [(i, int(k)) for i, k in enumerate(predictions.probabilities.argmax(1))]
         labels = [(titled(names[i], predictions.titles), titled(columns[k], predictions.titles)) for i, k in cells]
@@ -266,22 +211,12 @@ def prediction_rows(predictions: Predictions) -> tuple[Row, list[Row]]:
     return (*header, "probability", "spread"), [(*label, *row) for label, row in zip(labels, numbers, strict=True)]
 
 
-def _target_prediction_rows(predictions: Predictions) -> tuple[Row, list[Row]]:
-    rows: list[Row] = []
-    for i, name in enumerate(predictions.names):
-        for target, place in places(predictions.targets):
-            values, spread = predictions.probabilities[i, place], predictions.spread[i, place]
-            shown = titled(name, predictions.titles)
-            if target.kind == "regression":
-                unit = f" {target.unit}" if target.unit else ""
-                rows.append((shown, target.name, f"{values[0]:.4g}{unit}", f"{spread[0]:.2g}"))
-                continue
-            labels = target.classes if target.kind != "binary" else (target.name,)
-            kept = [int(values.argmax())] if target.kind == "multi-class" else range(len(values))
-            for k in kept:
-                label = labels[k] if len(labels) == 1 or len(predictions.targets) == 1 else f"{target.name}={labels[k]}"
-                rows.append((shown, label, f"{values[k]:.1%}", f"{spread[k]:.1%}"))
-    return ("node" if predictions.exclusive else "smiles", "target", "prediction", "spread"), rows
+def _number_effect(value: float) -> str:
+    return f"{value:+.4g}"
+
+
+def _points(value: float) -> str:
+    return f"{100 * value:+.1f}"
 
 
 def node_rows(explanation: NodeExplanation, wide: bool = True) -> tuple[Row, list[Row]]:
@@ -290,14 +225,17 @@ def node_rows(explanation: NodeExplanation, wide: bool = True) -> tuple[Row, lis
     Narrow tables have attention and one effect: in points or, where the probability is saturated, in log-odds.
     """
     columns = ("relation", "source", "target", "attention", "effect, points", "log-odds", "equal share", "choice")
-    titles = explanation.titles
+    titles, is_number = explanation.titles, explanation.kind == "regression"
+    if is_number:
+        columns = (*columns[:4], f"effect, {explanation.unit or 'value'}", "deviations", *columns[6:])
+    effect = _number_effect if is_number else _points
     rows: list[Row] = [
         (
             titled(reason.relation, titles),
             titled(reason.source, titles),
             "itself" if reason.target == explanation.node else titled(reason.target, titles),
             f"{reason.attention:.1%}",
-            f"{100 * reason.effect:+.1f}",
+            effect(reason.effect),
             f"{reason.log_odds:+.2f}",
             f"{reason.equal_share:.1%}",
             f"{reason.choice:+.2f}",
@@ -309,15 +247,29 @@ def node_rows(explanation: NodeExplanation, wide: bool = True) -> tuple[Row, lis
             titled(reason.predicate, titles),
             shown(reason),
             "itself" if reason.node == explanation.node else titled(reason.node, titles),
-            *("-", f"{100 * reason.effect:+.1f}", f"{reason.log_odds:+.2f}", "-", "-"),
+            *("-", effect(reason.effect), f"{reason.log_odds:+.2f}", "-", "-"),
         )
         for reason in explanation.literals
     ]
     rows = of_literals + rows
     if wide:
         return columns, rows
-    effect = columns.index("log-odds" if explanation.probability >= SATURATED else "effect, points")
-    return (*columns[:4], columns[effect]), [(*row[:4], row[effect]) for row in rows]
+    place = 5 if is_saturated(explanation) else 4
+    return (*columns[:4], columns[place]), [(*row[:4], row[place]) for row in rows]
+
+
+def is_saturated(explanation: NodeExplanation) -> bool:
+    """Return whether a probability is so near to 1 that effects in points are all near 0."""
+    return explanation.kind != "regression" and explanation.probability >= SATURATED
+
+
+def prediction_text(explanation: NodeExplanation) -> str:
+    """Return what is predicted for a node: a class or a label with its probability, or a number."""
+    name, titles = titled(explanation.predicted, explanation.titles), explanation.titles
+    known = "" if explanation.label is None else f" (labelled {titled(explanation.label, titles)})"
+    if explanation.kind == "regression":
+        return f"{name} is {explanation.probability:.4g}{f' {explanation.unit}' if explanation.unit else ''}{known}"
+    return f"is {name}, with probability {explanation.probability:.1%}{known}"
 
 
 def shown(reason: LiteralReason) -> str:
@@ -328,20 +280,20 @@ def shown(reason: LiteralReason) -> str:
 def node_sentences(explanation: NodeExplanation) -> list[str]:
     """Return sentences about the prediction, and about how far attention explains it."""
     titles = explanation.titles
-    label = "" if explanation.label is None else f" (labelled {titled(explanation.label, titles)})"
+    sign = ":" if explanation.kind == "regression" else ""
     lines = [
-        f"{titled(explanation.node, titles)} is {titled(explanation.predicted, titles)}, with probability "
-        f"{explanation.probability:.1%}{label}. Its receptive field has {counted(explanation.num_edges, 'edge')}; "
+        f"{titled(explanation.node, titles)}{sign} {prediction_text(explanation)}. Its receptive field has "
+        f"{counted(explanation.num_edges, 'edge')}; "
         f"{explanation.own:.1%} of the attention stays with its own input."
     ]
-    if explanation.probability >= SATURATED:
+    if is_saturated(explanation):
         lines.append("So near to 1, a probability hardly changes: read the effects as changes of its log-odds.")
     if explanation.literals:
         literal = explanation.literals[0]
         whose = "" if literal.node == explanation.node else f" of {titled(literal.node, titles)}"
         lines.append(
             f"The literal with the largest effect is {titled(literal.predicate, titles)} {shown(literal)}{whose}: if "
-            f"it were missing, the log-odds would change by {literal.log_odds:+.2f}."
+            f"it were missing, {_changing(explanation)} would change by {literal.log_odds:+.2f}."
         )
     if explanation.choice < NO_CHOICE:
         lines.append(
@@ -353,6 +305,11 @@ def node_sentences(explanation: NodeExplanation) -> list[str]:
         guide = "is a good guide here" if value > 0.5 else "is a weak guide here: trust the effects"
         lines.append(f"Rank correlation of attention and effect: {value:.2f}; attention {guide}.")
     return lines
+
+
+def _changing(explanation: NodeExplanation) -> str:
+    is_number = explanation.kind == "regression"
+    return "the number, in deviations of the training part," if is_number else "the log-odds"
 
 
 def _first(attention: Mapping[str, float], count: int) -> list[tuple[str, float]]:
@@ -371,11 +328,15 @@ def explanation_table(
         nodes = counted(explanation.nodes, "labelled node")
         sentence = f"Literals by effect, then relations by attention, over {nodes}; effect: mean change without them."
         columns: Row = ("relation", "attention", "effect, points", "log-odds", "class changes")
+        is_number = explanation.kind == "regression"
+        if is_number:
+            sentence = sentence.replace("mean change", f"mean absolute change of {explanation.target}")
+            columns = (*columns[:2], f"effect, {explanation.unit or 'value'}", "deviations", "changes by 0.1 dev.")
         rows: list[Row] = [
             (
                 titled(name, explanation.titles),
                 f"{attention:.1%}" if attention else "-",
-                f"{100 * explanation.effect[name]:+.2f}",
+                f"{explanation.effect[name]:.4g}" if is_number else f"{100 * explanation.effect[name]:+.2f}",
                 f"{explanation.log_odds[name]:+.3f}",
                 f"{explanation.changed[name]:.1%}",
             )

@@ -124,7 +124,7 @@ def _load_store(store: StoredGraph, source: LabelSource, features: Sequence[str]
         )
     triples, x, provenance = store.to_triples(), store.x, dict[str, Any]()
     if source.is_empty and store.labels is not None:
-        labels = _named_labels(store, store.labels)
+        labels: Sequence[Label] | NodeCells = _named_labels(store, store.labels)
     else:
         triples, labels = find_all_labels(triples, source)
     if x is not None:
