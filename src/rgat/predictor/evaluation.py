@@ -20,7 +20,16 @@ from rgat.predictor.ensemble import Ensemble
 from rgat.predictor.predictor import NodePredictor, Predictor, make_predictor
 from rgat.training import accuracy, graph_logits, mean_pr_auc, mean_roc_auc, node_logits, roc_auc_per_task
 from rgat.training.configuration import Config
-from rgat.training.metric import confusion_matrix, known_rows, measure_target, metric_name, score_classes, score_targets
+from rgat.training.metric import (
+    binary_scores,
+    confusion_matrix,
+    known_rows,
+    mean_average_precision,
+    measure_target,
+    metric_name,
+    score_classes,
+    score_targets,
+)
 from rgat.training.targets import in_units
 
 REPLICATES = 200  # of the bootstrap
@@ -58,6 +67,8 @@ def evaluate(predictor: Predictor, data: NodeData | GraphData) -> dict[str, Any]
         report["scores"][part] = mean_roc_auc(logits, labels)
         if part == "test":
             report |= _evaluate_test_graphs(logits, labels, data.tasks)
+            probabilities = predictor.calibration.probabilities(logits.double()).numpy()
+            report |= nan_to_none(binary_scores(probabilities, torch.where(labels < 0, torch.nan, labels).numpy()))
     return report
 
 
@@ -70,6 +81,9 @@ def _evaluate_nodes(predictor: NodePredictor, data: NodeData) -> dict[str, Any]:
     if "test" in scores:
         count = len(labelled["test"])
         report |= {"tested": count, "right": round(scores["test"] * count), "interval": wilson(scores["test"], count)}
+        shares = torch.softmax(logits["test"].double(), 1)
+        true = torch.nn.functional.one_hot(data.labels[labelled["test"]], len(data.classes)).double()
+        report |= nan_to_none({"average_precision": mean_average_precision(shares.numpy(), true.numpy())})
         predicted = logits["test"].argmax(1)
         report |= score_classes(confusion_matrix(data.labels[labelled["test"]], predicted, len(data.classes)))
     return report

@@ -38,22 +38,16 @@ from rgat.predictor.inspection import check
 from rgat.predictor.predictor import NodePredictor, Predictor, make_predictor
 from rgat.predictor.searching import OutOfTimeError, TimedSearch, check_minutes, search_trials
 from rgat.predictor.validation import make_folds, with_validation
+from rgat.predictor.weighting import choose_weights, take_auto
 from rgat.progress import Progress, Show, Stages, Step, shown
 from rgat.training.checkpoint import digest
-from rgat.training.configuration import (
-    Config,
-    Settings,
-    build_model,
-    split_config,
-    task_of,
-)
+from rgat.training.configuration import Config, Settings, build_model, split_config, task_of
 from rgat.training.distributed import processes
 from rgat.training.loop import Data
-from rgat.training.loss import balanced_class_weights
 from rgat.training.many import Job, bytes_needed, fit_many, members_that_fit
 from rgat.training.metric import metric_name
 from rgat.training.run import Epoch, Result
-from rgat.training.task import graph_logits, node_logits
+from rgat.training.task import graph_logits, graph_weights, node_logits
 
 CHOICE, SEARCH, CROSS_VALIDATION = "choice", "search", "cross-validation"  # stages
 TRAINING, EVALUATION, COMPARISON = "training", "evaluation", "comparison"
@@ -110,6 +104,7 @@ def fit(
     check_count("search", search, least=0)
     started = check_minutes(minutes, search)
     check(data)
+    is_auto, options = take_auto(data, options)
     config = configure_for(data, options)
     data = with_validation(data, config, seed)
     folder = None if checkpoint is None else Path(checkpoint)
@@ -120,9 +115,13 @@ def fit(
     with shown(progress if processes().rank == 0 else False, names) as stages:
         trainer = _Trainer(data, folds, torch.device(device), seed, stages, folder)
         asked = {"seed": seed, "ensemble": ensemble, "search": search} | ({"minutes": minutes} if minutes else {})
+        asked |= {"class_weights": "auto"} if is_auto else {}
         trainer.fold_results.check_same_fit(config | asked)
         trainer, config, found = _choose(trainer, config, given, comparison)
         data = trainer.data
+        if is_auto:
+            config, found["class_weights"] = choose_weights(data, config, trainer.held_out, stages.part(TRAINING, 0, 0))
+            options = options | {"class_weights": config["class_weights"]}
         if search:
             config = search_trials(trainer.try_config, task_of(data), config, options, search, seed)
         if minutes is not None:
@@ -344,15 +343,15 @@ class _Trainer:
             best, logits = self.cross_validate(config, stages)
             # Each node is predicted by the model that did not learn from it.
             held_out = torch.cat([fold.valid for fold in self.folds])
-            calibration = calibrate(torch.cat(logits), self.data, held_out, self._class_weights())
+            calibration = calibrate(torch.cat(logits), self.data, held_out, self._class_weights(config))
             epochs = statistics.median_high([point.epoch for point in best])
             settings = dataclasses.replace(settings, max_epochs=epochs, patience=None)
         if ensemble == 1 and (known := self.trained.get(digest(sorted(config.items())))):  # as a candidate
-            return Ensemble([known[0]], config, self._calibrate([known[0]]), {}), [known[1]]
+            return Ensemble([known[0]], config, self._calibrate([known[0]], config), {}), [known[1]]
         stages(TRAINING)
         show = stages.part(TRAINING, 0.0, 1.0)
         members, results = self.run([self.data] * ensemble, config, settings, seeds, show, checkpoint)
-        return Ensemble(members, config, calibration or self._calibrate(members), {}), results
+        return Ensemble(members, config, calibration or self._calibrate(members, config), {}), results
 
     def train_rival(self, config: Config) -> Rival:
         """Train one model to compare with; raise if memory is short."""
@@ -371,17 +370,27 @@ class _Trainer:
         scores = [point.valid_metric for point in best] or [result.scores["valid"] for result in results]
         return mean_known(scores)
 
-    def _calibrate(self, members: list[Model]) -> Calibration:
+    def _calibrate(self, members: list[Model], config: Config) -> Calibration:
         """Calibrate on the validation part."""
-        data, valid = self.data, self.data.valid
-        if isinstance(data, GraphData):
-            logits = torch.stack([graph_logits(member, data.graphs, valid) for member in members]).mean(0)
-        else:
-            logits = torch.stack([node_logits(member, data, nodes=valid) for member in members]).mean(0)
-        return calibrate(logits, data, valid, self._class_weights())
+        logits = torch.stack([self._valid_logits(member) for member in members]).mean(0)
+        return calibrate(logits, self.data, self.data.valid, self._class_weights(config))
 
-    def _class_weights(self) -> Tensor:
+    def _valid_logits(self, model: Model) -> Tensor:
+        if isinstance(self.data, GraphData):
+            return graph_logits(model, self.data.graphs, self.data.valid)
+        return node_logits(model, self.data, nodes=self.data.valid)
+
+    def _class_weights(self, config: Config) -> Tensor:
         """Return the weights of the 0/1 tasks of graphs in losses, or 1 for each output."""
         if isinstance(self.data, GraphData):
-            return balanced_class_weights(self.data.labels[self.data.train])
+            return graph_weights(self.data, config.get("class_weights"))
         return torch.ones(len(self.data.classes), 2)
+
+    def held_out(self, config: Config, show: Show) -> tuple[Tensor, Tensor]:
+        """Train on the folds, or on the training part; return the ids of held-out examples and their logits."""
+        if self.folds:
+            _, logits = self.cross_validate(config, Stages(show, [CROSS_VALIDATION]))
+            return torch.cat([fold.valid for fold in self.folds]), torch.cat(logits)
+        models, results = self.run([self.data], config, split_config(config)[1], [self.seed * 1000], show)
+        self._keep_trained(config, models[0], results[0])
+        return self.data.valid, self._valid_logits(models[0])

@@ -37,7 +37,10 @@ def performance(predictor: Predictor) -> list[str]:
         bounds = f"{low:.3f} to {high:.3f}"
     lines = [f"held-out performance: {line}; 95 % interval {bounds}"]
     if "pr_auc" in report:
-        lines.append(f"mean PR-AUC {report['pr_auc']:.3f}, where {report['positives']:.1%} of the labels are positive")
+        line = f"mean PR-AUC {report['pr_auc']:.3f}, where {report['positives']:.1%} of the labels are positive"
+        if report.get("macro_f1") is not None:  # not in models that an earlier version wrote
+            line += f"; macro-F1 {report['macro_f1']:.1%}, balanced accuracy {report['balanced_accuracy']:.1%}"
+        lines.append(line)
         unknown = [task for task, value in report["tasks"].items() if value is None]
         if unknown:
             lines.append(f"no score for {', '.join(unknown)}: the test part has one class only")
@@ -68,6 +71,8 @@ def class_tables(predictor: Predictor) -> list[tuple[str, Row, list[Row]]]:
     some = f"the {MOST_CLASSES} of lowest recall" if len(tested) > MOST_CLASSES else "lowest recall first"
     title = f"classes of the test part, {some}; macro-F1 {report['macro_f1']:.1%}, "
     title += f"balanced accuracy {report['balanced_accuracy']:.1%}"
+    if report.get("average_precision") is not None:  # not in models that an earlier version wrote
+        title += f", average precision {report['average_precision']:.1%}"
     tables: list[tuple[str, Row, list[Row]]] = [(title, ("class", "mistaken for", "nodes", *_PER_CLASS), rows)]
     if len(names) <= MOST_CLASSES:
         numbers = [str(number + 1) for number in range(len(names))]
@@ -126,6 +131,9 @@ def verdicts(predictor: Predictor) -> list[str]:
     """Return sentences on which model was kept and why, on what attention changes, and on simpler systems."""
     report, model = predictor.report, predictor.config["model"]
     lines = _rests_on(predictor)
+    if weights := report.get("class_weights"):
+        scores = ", ".join(f"{word} {_percent(score)}" for word, score in weights["average_precision"].items())
+        lines.append(f"Class weights were chosen by average precision on held-out examples ({scores}).")
     if selection := report.get("selection"):
         mine, (other, theirs) = selection["scores"][model], *(i for i in selection["scores"].items() if i[0] != model)
         if mine is not None and theirs is not None:

@@ -113,7 +113,7 @@ def make_task(datas: Sequence[Data], settings: Settings, device: torch.device, s
     if first.values is not None:
         return make_target_task(datas, settings, device, selects)
     if isinstance(first, GraphData):
-        return GraphTask(first, settings.batch_size, device, selects)
+        return GraphTask(first, settings.batch_size, device, selects, settings.class_weights)
     if settings.fanouts is not None:
         check_parts(first, selects)
         return SampledTask(first, settings, device, seed)

@@ -20,6 +20,7 @@ from rgat.training.loss import target_losses
 from rgat.training.metric import metric_name, score_targets
 from rgat.training.task import GraphTask, NodeTask, Score, _members, wide
 
+CLASSES = ("binary", "multi-class", "multi-label")  # kinds whose classes can be balanced
 LEAST_SCORE = -1.0  # of a validation, so that one fold whose few numbers are nearly equal does not decide
 
 
@@ -86,7 +87,7 @@ class NodeTargetTask(NodeTask):
     ) -> None:
         super().__init__(datas, device, selects)
         self.data, self.metric = datas[0], metric_name(datas[0].targets)
-        balanced = () if class_weights is None else ("binary", "multi-class", "multi-label")
+        balanced = CLASSES if class_weights == "balanced" else ()
         goals = [make_goals(data, balanced) for data in (datas if balanced else datas[:1])]
         self.goals = goals[0].to(device)
         # Class weights follow from each member's training part.
@@ -124,12 +125,15 @@ class NodeTargetTask(NodeTask):
 
 
 class GraphTargetTask(GraphTask):
-    """Mini-batches of graphs with any targets; positives and negatives of binary ones and labels count equally."""
+    """Mini-batches of graphs with any targets; by default, positives and negatives of labels count equally."""
 
-    def __init__(self, data: GraphData, batch_size: int, device: torch.device, selects: bool = True) -> None:
+    def __init__(
+        self, data: GraphData, batch_size: int, device: torch.device, selects: bool = True, weights: str | None = None
+    ) -> None:
         super().__init__(data, batch_size, device, selects)
         self.metric = metric_name(data.targets)
-        self.goals = make_goals(data, ("binary", "multi-label"))
+        kinds = {"balanced": CLASSES, "none": ()}
+        self.goals = make_goals(data, kinds.get(weights or "", ("binary", "multi-label")))
 
     def _sums(self, logits: Tensor, goals: Goals, smoothing: float = 0.0) -> Tensor:
         """Return the sum of the losses of each member, ``[S]``, from outputs ``[S, G, outputs, 1]``."""
@@ -186,6 +190,6 @@ def make_target_task(
             "tasks of graphs, or the whole graph in one process"
         )
     if isinstance(datas[0], GraphData):
-        return GraphTargetTask(datas[0], settings.batch_size, device, selects)
+        return GraphTargetTask(datas[0], settings.batch_size, device, selects, settings.class_weights)
     nodes = [data for data in datas if isinstance(data, NodeData)]
     return NodeTargetTask(nodes, device, selects, settings.class_weights)

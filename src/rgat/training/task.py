@@ -264,9 +264,15 @@ class NodeTask:
 
 def node_weights(data: NodeData, class_weights: str | None) -> Tensor:
     """Return the weight of each class in the loss, ``[classes]``: 1, or balanced over the training part."""
-    if class_weights is None or data.values is not None:
+    if class_weights != "balanced" or data.values is not None:
         return torch.ones(len(data.classes))
     return balanced_node_weights(data.labels[data.train], len(data.classes))
+
+
+def graph_weights(data: GraphData, class_weights: str | None) -> Tensor:
+    """Return the weight of each class of the 0/1 tasks in the loss, ``[tasks, 2]``: balanced unless this is "none"."""
+    weights = balanced_class_weights(data.labels[data.train])
+    return torch.ones_like(weights) if class_weights == "none" else weights
 
 
 def _padded(labels: Sequence[Tensor], ids: Sequence[Tensor], weights: Sequence[Tensor], device: torch.device) -> _Part:
@@ -288,7 +294,9 @@ class GraphTask:
     metric = "mean ROC-AUC"
     label_smoothing = 0.0
 
-    def __init__(self, data: GraphData, batch_size: int, device: torch.device, selects: bool = True) -> None:
+    def __init__(
+        self, data: GraphData, batch_size: int, device: torch.device, selects: bool = True, weights: str | None = None
+    ) -> None:
         check_parts(data, selects)
         labels = data.labels[data.valid]
         if selects and data.values is None and not ((labels == 0).any(0) & (labels == 1).any(0)).any():
@@ -299,7 +307,7 @@ class GraphTask:
         self.processes = processes()
         self.num_steps = -(-len(data.train) // batch_size)
         self.why_not_pad = None if self.processes.number == 1 else "several processes share its batches"
-        self.class_weights = balanced_class_weights(data.labels[data.train]).to(device)
+        self.class_weights = graph_weights(data, weights).to(device)
         self._kept: dict[str, list[tuple[Tensor, RelationalGraph]]] = {}  # batches of parts
         self._padded: PaddedBatch | None = None
         self._tables: list[Any] = []  # features, edge features and labels, with a last row for the padding of a batch
