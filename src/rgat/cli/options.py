@@ -70,6 +70,7 @@ PANELS = {
     "GraphFiles": "Your graph",
     "GraphOptions": "Your graph",
     "StoreOptions": "Your graph",
+    "FetchOptions": "Your graph",
     "MoleculeFile": "Your molecules",
     "ModelOptions": "Model",
     "FitOptions": "Training",

@@ -17,6 +17,7 @@ from rgat.data.benchmarks.registry import BENCHMARKS, fetch, load_benchmark
 from rgat.data.dataset import MISSING, GraphData, GraphStore, NodeData
 from rgat.data.molecules.table import from_smiles
 from rgat.data.rdf.knowledge_graph import from_rdf, prune
+from rgat.data.rdf.sparql import fetch_neighbourhood, from_sparql
 from rgat.data.statistics import statistics
 from rgat.data.store.conversion import convert
 from rgat.data.store.stored_graph import StoredGraph, open_store
@@ -74,8 +75,10 @@ __all__ = [
     "StoredGraph",
     "convert",
     "fetch",
+    "fetch_neighbourhood",
     "from_rdf",
     "from_smiles",
+    "from_sparql",
     "load",
     "open_store",
     "prune",

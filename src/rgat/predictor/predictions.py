@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from rgat.data.files import write_atomically
 from rgat.data.tables import csv_cell
+from rgat.predictor.provenance import ModelRecord
 
 Array = NDArray[np.float64]
 PREDICTED = "urn:rgat:predicted-class"  # default predicate of the triples
@@ -84,27 +85,33 @@ class Predictions:
     def _title(self, name: str) -> str:
         return self.titles.get(name) or self.titles.get(f"<{name}>") or ""
 
-    def save(self, path: str | PathLike[str], predicate: str = PREDICTED) -> None:
-        """Write a table (.csv, .tsv) or, for nodes, triples (.nt)."""
+    def save(self, path: str | PathLike[str], predicate: str = PREDICTED, model: ModelRecord | None = None) -> None:
+        """Write a table (.csv, .tsv) or, for nodes, triples (.nt); with ``model`` also what `triples` adds for it."""
         path = Path(path)
         if path.suffix == ".nt":
-            write_atomically(path, self._triples(predicate).encode())
+            write_atomically(path, self.triples(predicate, model).encode())
         elif path.suffix in (".csv", ".tsv"):
             write_atomically(path, table_text([self.header(), *self.rows()], path).encode())
         else:
             raise ValueError(f"{path}: predictions must go to a file that ends in .csv, .tsv or .nt")
 
-    def _triples(self, predicate: str) -> str:
+    def triples(self, predicate: str = PREDICTED, model: ModelRecord | None = None) -> str:
+        """Return N-Triples: the class of each node and, with ``model``, its probability, spread and provenance."""
         if not self.exclusive:
             raise ValueError("triples (.nt) must be about nodes of a graph, got molecules; write .csv or .tsv")
         lines, relation = [], f"<{predicate.removeprefix('<').removesuffix('>')}>"
         if not re.fullmatch(_IRI, relation):
             raise ValueError(f'a predicate must be an IRI, such as http://example.org/group, got "{predicate}"')
-        for node, label in zip(self.names, self.labels.tolist(), strict=True):
+        for node, label, probability, spread in zip(
+            self.names, self.labels.tolist(), self.probabilities, self.spread, strict=True
+        ):
             if not _SUBJECT.fullmatch(node):
                 raise ValueError(f"triples (.nt) must be about IRIs, got {node}; write .csv or .tsv")
             lines.append(f"{node} {relation} {_term(label)} .\n")
-        return "".join(lines)
+            if model is not None:
+                best = int(probability.argmax())
+                lines.append(model.statement(node, relation, _term(label), probability[best], spread[best]))
+        return "".join([*lines, *([] if model is None else [model.triples()])])
 
 
 def _number(value: float) -> str:

@@ -23,6 +23,7 @@ from rgat.predictor.export import export
 from rgat.predictor.folder import read_folder, write_folder
 from rgat.predictor.new_triples import extend
 from rgat.predictor.predictions import Array, Predictions
+from rgat.predictor.provenance import ModelRecord, model_record
 from rgat.predictor.selection import select, shared_type
 from rgat.predictor.words import titles_among, titles_of
 from rgat.sampling import NeighborSampler
@@ -60,6 +61,11 @@ class NodePredictor(Ensemble):
             return self.logits[:, nodes]
         ids, place = torch.unique(torch.tensor(nodes, dtype=torch.long), return_inverse=True)
         return torch.stack([node_logits(member, self.data, nodes=ids) for member in self.members])[:, place]
+
+    @cached_property
+    def record(self) -> ModelRecord:
+        """What triples of predictions say about this model."""
+        return model_record(self, self.data.provenance)
 
     @cached_property
     def titles(self) -> dict[str, str]:
