@@ -16,6 +16,7 @@ from rgat.checks import check_word
 from rgat.data.benchmarks.registry import BENCHMARKS, fetch, load_benchmark
 from rgat.data.dataset import MISSING, GraphData, GraphStore, NodeData
 from rgat.data.molecules.table import from_smiles
+from rgat.data.pyg_sets import from_pyg_data
 from rgat.data.rdf.knowledge_graph import from_rdf, prune
 from rgat.data.rdf.sparql import fetch_neighbourhood, from_sparql
 from rgat.data.statistics import statistics
@@ -76,6 +77,7 @@ __all__ = [
     "convert",
     "fetch",
     "fetch_neighbourhood",
+    "from_pyg_data",
     "from_rdf",
     "from_smiles",
     "from_sparql",

@@ -7,6 +7,7 @@ matrix products and scatters alone, which ONNX has too. It forms a table of all 
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -135,14 +136,20 @@ class PlainConv(nn.Module):
             "within": (target * relations + graph.edge_type, graph.num_nodes * relations),
             "across": (target, graph.num_nodes),
         }
-        parts, order = list[Tensor](), list[int]()
-        for word in sorted(set(self.conv.scope)):
-            heads = [head for head, scope in enumerate(self.conv.scope) if scope == word]
-            parts.append(_grouped_softmax(logits[:, heads] if len(heads) < logits.shape[1] else logits, *groups[word]))
-            order += heads
-        if len(parts) == 1:
-            return parts[0]
-        return torch.cat(parts, dim=1)[:, sorted(range(len(order)), key=order.__getitem__)]
+        return scoped_softmax(logits, self.conv.scope, groups)
+
+
+def scoped_softmax(logits: Tensor, scope: Sequence[str], groups: dict[str, tuple[Tensor, int]]) -> Tensor:
+    """Return the attention of logits ``[E, H]``, given each head's scope and, by scope, groups and their number."""
+    parts, order = list[Tensor](), list[int]()
+    for word in sorted(set(scope)):
+        heads = [head for head, other in enumerate(scope) if other == word]
+        part = logits[:, heads] if len(heads) < logits.shape[1] else logits
+        parts.append(_grouped_softmax(part, *groups[word]))
+        order += heads
+    if len(parts) == 1:
+        return parts[0]
+    return torch.cat(parts, dim=1)[:, sorted(range(len(order)), key=order.__getitem__)]
 
 
 def _grouped_softmax(logits: Tensor, group: Tensor, num_groups: int) -> Tensor:
