@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,18 +70,39 @@ class Predictions:
 
     def rows(self) -> list[list[str]]:
         """Return the rows of the table."""
+        return [[cell if isinstance(cell, str) else _number(cell) for cell in row] for row in self._cells()]
+
+    def _cells(self) -> list[list[str | float]]:
+        """Return the rows of the table with numbers as numbers."""
         table = []
         for name, probability, spread in zip(self.names, self.probabilities, self.spread, strict=True):
+            cells: list[str | float]
             if self.exclusive:
                 best = int(probability.argmax())
-                cells = [self.columns[best], *map(_number, (probability[best], spread[best], *probability))]
+                cells = [self.columns[best], *map(float, (probability[best], spread[best], *probability))]
                 if self.titles:
                     cells += [self._title(name), self._title(self.columns[best])]
             else:
                 problem = "cannot be read as SMILES" if np.isnan(probability).any() else ""
-                cells = [*map(_number, (*probability, *spread)), problem]
+                cells = [*map(float, (*probability, *spread)), problem]
             table.append([name, *cells])
         return table
+
+    def to_pandas(self) -> Any:
+        """Return the table as a pandas data frame, with numbers as numbers."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise ImportError("a data frame needs pandas; install it with `pip install pandas`") from error
+        return pandas.DataFrame(self._cells(), columns=self.header())
+
+    def to_polars(self) -> Any:
+        """Return the table as a Polars data frame, with numbers as numbers."""
+        try:
+            import polars
+        except ImportError as error:
+            raise ImportError("a data frame needs Polars; install it with `pip install polars`") from error
+        return polars.DataFrame(self._cells(), schema=self.header(), orient="row")
 
     def _title(self, name: str) -> str:
         return self.titles.get(name) or self.titles.get(f"<{name}>") or ""

@@ -20,7 +20,7 @@ _VALUES = {"0": 0, "0.0": 0, "1": 1, "1.0": 1, "": MISSING, "nan": MISSING, "NaN
 
 
 def from_smiles(
-    path: str | PathLike[str],
+    path: str | PathLike[str] | Any,
     smiles_column: str | None = None,
     tasks: Sequence[str] | None = None,
     *,
@@ -38,7 +38,7 @@ def from_smiles(
     r"""Read a table of molecules and their labels.
 
     Args:
-        path: a CSV or TSV file, plain or compressed.
+        path: a CSV or TSV file, plain or compressed; or a data frame of pandas or Polars.
         smiles_column: the column of SMILES; by default the one called smiles.
         tasks: the columns to learn, with 0, 1 or nothing; by default all columns that hold only these.
         thresholds: columns of numbers to learn; a molecule is positive from the threshold on.

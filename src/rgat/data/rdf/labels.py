@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from os import PathLike
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from rgat.data.splits import stratified_parts
 from rgat.data.tables import Table, read_table, separator_hint
 
 FilePath = str | PathLike[str]
+LabelTable = FilePath | Any  # a file, or a data frame
 RDFS_LABEL = "<http://www.w3.org/2000/01/rdf-schema#label>"
 
 
@@ -35,7 +37,8 @@ class LabelSource:
     """Where labels come from and how they are split; the fields are arguments of `rgat.data.from_rdf`.
 
     Attributes:
-        labels: a TSV or CSV file of nodes and classes, split by ``split_column`` or else at random, stratified.
+        labels: a TSV or CSV file, or a data frame, of nodes and classes, split by ``split_column`` or else at random,
+            stratified.
         label_predicate: the IRI whose triples name the class of their subject; they and their inverses are removed.
         train: a label file of the training part, instead of ``labels``.
         valid: a label file of the validation part.
@@ -48,11 +51,11 @@ class LabelSource:
         skip_unknown: leave out labels of nodes that are not in the graph.
     """
 
-    labels: FilePath | None = None
+    labels: LabelTable | None = None
     label_predicate: str | None = None
-    train: FilePath | None = None
-    valid: FilePath | None = None
-    test: FilePath | None = None
+    train: LabelTable | None = None
+    valid: LabelTable | None = None
+    test: LabelTable | None = None
     node_column: str | None = None
     label_column: str | None = None
     split_column: str | None = None
@@ -135,7 +138,7 @@ def _check_header(table: Table, node_names: Sequence[str]) -> None:
 
 
 def read_labels(
-    path: FilePath,
+    path: LabelTable,
     node_column: str | None = None,
     label_column: str | None = None,
     split_column: str | None = None,

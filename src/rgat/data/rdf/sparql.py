@@ -14,7 +14,7 @@ from rgat.data.dataset import NodeData
 from rgat.data.files import replacing
 from rgat.data.rdf.endpoint import Endpoint, EndpointError, values
 from rgat.data.rdf.knowledge_graph import from_rdf
-from rgat.data.rdf.labels import FilePath, LabelSource, read_label_tables
+from rgat.data.rdf.labels import FilePath, LabelSource, LabelTable, read_label_tables
 from rgat.data.rdf.reader import oxigraph
 from rgat.progress import Progress, shown
 
@@ -86,7 +86,7 @@ class _StoreSource:
 def fetch_neighbourhood(
     source: Any,
     out: FilePath,
-    labels: FilePath | None = None,
+    labels: LabelTable | None = None,
     *,
     label_predicate: str | None = None,
     nodes: Sequence[str] = (),
@@ -143,7 +143,7 @@ def fetch_neighbourhood(
 
 def from_sparql(
     source: Any,
-    labels: FilePath | None = None,
+    labels: LabelTable | None = None,
     *,
     label_predicate: str | None = None,
     nodes: Sequence[str] = (),
