@@ -42,7 +42,7 @@ def write_explorer(
     labelled = (predictor.data.labels != MISSING).nonzero().squeeze(1).tolist()
     start = predictor.find(node) if node is not None else next(iter(labelled), 0)
     explanation = explanation or explain_node(predictor, predictor.data, start)
-    content = _content(predictor, start) | _effects(predictor, explanation) | _quality(predictor)
+    content = _content(predictor, start) | effects(predictor, explanation) | _quality(predictor)
     text = json.dumps(content, ensure_ascii=False).replace("<", "\\u003c")
     template = Path(__file__).with_name("explorer.html").read_text(encoding="utf-8")
     write_atomically(path, template.replace('"<!--content-->"', text, 1).encode())
@@ -76,7 +76,7 @@ def _content(predictor: NodePredictor, start: int) -> dict[str, Any]:
     }
 
 
-def _effects(predictor: NodePredictor, explanation: NodeExplanation) -> dict[str, Any]:
+def effects(predictor: NodePredictor, explanation: NodeExplanation) -> dict[str, Any]:
     """Return the triples that the prediction of the start node rests on, literals among them, by their effects.
 
     A triple and its inverse are removed together, so that they are one row here, with the attention of both.
