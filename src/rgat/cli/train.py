@@ -58,6 +58,12 @@ class FitOptions:
     ] = None
     ensemble: Annotated[int, Option(min=1, metavar="N", help="Models to train and average.")] = 1
     comparison: Annotated[bool, Option(help="Compare inputs, models and simpler systems.")] = True
+    descriptors: Annotated[
+        str,
+        Option(
+            metavar="KIND", help="Beside the graph of a molecule: none, rdkit, morgan, both or, by validation, auto."
+        ),
+    ] = "auto"
     seed: Annotated[int, Option(metavar="N", help="Random seed of parameters, dropout, batches and splits.")] = 0
     device: Annotated[
         str | None,
@@ -162,7 +168,8 @@ def train(
         if resume:
             configuration |= own_data.resumed_sampling(out, configuration)
         of_nodes, is_searched = molecules.smiles is None, bool(fitting.search or fitting.minutes)
-        has_choice = of_nodes and ("model" not in configuration or given["features"] == "auto")
+        is_open = "model" not in configuration or given["features"] == "auto"
+        has_choice = is_open if of_nodes else fitting.descriptors == "auto"
         fit_stages = stage_names(is_searched, of_nodes, fitting.comparison, has_choice)
         with show_stages("reading", "estimate", *fit_stages, "saving") as stages:
             stages("reading")

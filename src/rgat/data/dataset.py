@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from rgat.data.graph_store import GraphStore as GraphStore  # re-exported: it is part of GraphData
+from rgat.data.molecules.descriptors import Descriptors
 from rgat.graph import RelationalGraph
 
 MISSING = -1
@@ -102,6 +103,7 @@ class GraphData:
         graph_names: names of the graphs, such as SMILES.
         relation_names: names of the relations.
         provenance: where the data come from.
+        descriptors: which descriptors of molecules `graphs.graph_attr` holds.
 
     Examples:
         >>> import rgat
@@ -123,6 +125,7 @@ class GraphData:
     graph_names: tuple[str, ...] = field(repr=False)
     relation_names: tuple[str, ...] = field(repr=False)
     provenance: dict[str, Any] = field(default_factory=dict, repr=False)
+    descriptors: Descriptors | None = field(default=None, repr=False)
 
     @property
     def in_channels(self) -> int:

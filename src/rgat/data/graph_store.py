@@ -52,6 +52,7 @@ class GraphStore:
     edge_ptr: Tensor  # [G + 1]
     num_relations: int
     edge_attr: Tensor | None = None  # [edges, edge_dim]
+    graph_attr: Tensor | None = None  # [G, D], descriptors of each graph
 
     def __post_init__(self) -> None:
         for name in ("edge_index", "edge_type", "node_ptr", "edge_ptr"):  # protect it from later changes by the caller
@@ -72,9 +73,8 @@ class GraphStore:
         edges, edge_ptr, _ = _selected(self.edge_ptr, graphs)
         edge_index = self.edge_index[:, edges] + shift.repeat_interleave(edge_ptr.diff())
         edge_attr = None if self.edge_attr is None else self.edge_attr[edges]
-        return GraphStore(
-            self.x[nodes], edge_index, self.edge_type[edges], node_ptr, edge_ptr, self.num_relations, edge_attr
-        )
+        fields = (self.x[nodes], edge_index, self.edge_type[edges], node_ptr, edge_ptr, self.num_relations, edge_attr)
+        return GraphStore(*fields, None if self.graph_attr is None else self.graph_attr[graphs])
 
     @property
     def sizes(self) -> Tensor:
@@ -117,6 +117,8 @@ class GraphStore:
             validate=False,  # the store was checked when it was prepared
         )
         batch._structure = parts.structure
+        if self.graph_attr is not None:
+            batch.graph_attr = self.graph_attr.index_select(0, graphs).float()
         return self.x.index_select(0, parts.nodes), batch
 
     @cached_property

@@ -14,10 +14,12 @@ import torch
 from torch import Tensor
 
 from rgat.data import MISSING
+from rgat.data.molecules.descriptors import Descriptors
 from rgat.graph import RelationalGraph
 from rgat.models import Model
 from rgat.training.configuration import Config
 
+Columns = tuple[str, tuple[str, ...]]  # kind of descriptors and names of properties, for `describe`
 # Standard deviations of the normal priors: log slopes around 0, intercepts around the shift that undoes class weights.
 SLOPE_DEVIATION, INTERCEPT_DEVIATION = 1.0, 3.0
 
@@ -149,7 +151,13 @@ class MoleculeVocabulary:
     relation_names: tuple[str, ...]  # bond types, then "self" where atoms have self-loops
     in_channels: int  # number of atom features
     provenance: dict[str, Any]  # origin of the training data
+    descriptors: Descriptors | None = None  # beside the graph
 
     @property
     def self_loops(self) -> bool:
         return "self" in self.relation_names
+
+    @property
+    def columns(self) -> Columns | None:
+        """The descriptors to compute; None for the graph alone."""
+        return None if self.descriptors is None else (self.descriptors.kind, self.descriptors.properties)

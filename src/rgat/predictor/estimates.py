@@ -16,6 +16,7 @@ from rgat.data.dataset import PARTS
 from rgat.data.rdf.featurised import is_open
 from rgat.memory import free_memory, used_memory
 from rgat.predictor.choice import OF_FEATURES, candidates, configure_for, number_of
+from rgat.predictor.described import AUTO
 from rgat.predictor.evaluation import without_attention
 from rgat.predictor.inspection import check
 from rgat.predictor.validation import make_folds, with_validation
@@ -92,6 +93,7 @@ def forecast(
     search: int = 0,
     minutes: float | None = None,
     comparison: bool = True,
+    descriptors: str = AUTO,
     seed: int = 0,
     device: torch.device | str = "cpu",
     **options: Any,
@@ -108,7 +110,7 @@ def forecast(
     folds = make_folds(data, seed)
     is_compared = comparison and processes().number == 1
     has_rival = is_compared and config["model"] != "RGCN"
-    inputs, variants = candidates(data, options, len(folds), comparison)
+    inputs, variants = candidates(data, options, len(folds), comparison, descriptors)
     chosen = number_of(inputs, variants)
     steps = [
         f"{chosen} candidates of input and model{f' in {len(folds)} folds' if folds else ''}" if chosen else "",

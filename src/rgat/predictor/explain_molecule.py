@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rgat.checks import check_word
 from rgat.data.files import write_atomically
+from rgat.data.molecules.descriptors import describe
 from rgat.data.molecules.smiles import parse_smiles, rdkit, store_molecules
 from rgat.graph import RelationalGraph
 from rgat.predictor.ensemble import Ensemble, MoleculeVocabulary
@@ -36,6 +37,7 @@ class MoleculeExplanation(Explanation):
     bonds: list[tuple[int, int, str]]  # first atom, second atom and type of each
     bond_attention: list[float]  # share of the attention that starts with each bond
     bond_effect: list[float]  # change of the probability when the bond is removed
+    descriptor_effect: float | None = None  # change when all descriptors are replaced by their training means
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write a page with both drawings (.html), a drawing of the effects (.svg) or, to any other file, JSON."""
@@ -82,6 +84,9 @@ class MoleculeExplanation(Explanation):
             f"<tr><td>{html.escape(name)}</td><td>{attention:.1%}</td><td>{100 * effect:+.1f}</td></tr>"
             for name, attention, effect in self.named()
         )
+        if self.descriptor_effect is not None:
+            name = "all descriptors, if they were the means of the training molecules"
+            cells += f"<tr><td>{name}</td><td>-</td><td>{100 * self.descriptor_effect:+.1f}</td></tr>"
         values = {key: html.escape(getattr(self, key)) for key in ("smiles", "task")}
         values |= {"probability": f"{self.probability:.1%}", "rows": cells}
         for key, value in (values | {shade: self.svg(shade) for shade in SHADES}).items():
@@ -116,6 +121,9 @@ def explain_molecule(
     store = store_molecules([molecule], vocabulary.self_loops)
     num_atoms, num_relations = len(store.x), store.num_relations
     graph = RelationalGraph(store.edge_index, store.edge_type, num_nodes=num_atoms, num_relations=num_relations)
+    described = vocabulary.descriptors
+    if described is not None:
+        graph.graph_attr = described.standardise(describe([molecule], described.kind, described.properties)).float()
     source, target = graph.edge_index
     bonds = [
         (bond.GetBeginAtomIdx(), bond.GetEndAtomIdx(), str(bond.GetBondType()).lower()) for bond in molecule.GetBonds()
@@ -125,6 +133,12 @@ def explain_molecule(
     probabilities = ensemble.probabilities(ensemble.member_logits(x, batch))  # [1 + atoms + bonds, tasks]
     number = int(probabilities[0].argmax()) if task is None else vocabulary.tasks.index(task)
     effects = (probabilities[1:, number] - probabilities[0, number]).tolist()
+    of_descriptors = None
+    if graph.graph_attr is not None:
+        plain = graph.with_edges(torch.arange(graph.num_edges))
+        plain.graph_attr = torch.zeros_like(graph.graph_attr)  # the means, as they are standardised
+        without = ensemble.probabilities(ensemble.member_logits(store.x, plain))[0, number]
+        of_descriptors = float(without - probabilities[0, number])
     attention = flow(layer_attention(ensemble, store.x, graph), graph, torch.arange(num_atoms))
     return MoleculeExplanation(
         smiles=smiles,
@@ -136,6 +150,7 @@ def explain_molecule(
         bonds=bonds,
         bond_attention=[float(attention.edges[edges].sum()) for edges in bond_edges],
         bond_effect=effects[num_atoms:],
+        descriptor_effect=of_descriptors,
     )
 
 

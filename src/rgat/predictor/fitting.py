@@ -28,8 +28,9 @@ from rgat.data import load as load_data
 from rgat.memory import free_memory
 from rgat.models import Model
 from rgat.nn import RGCNConv
-from rgat.predictor.choice import FIRST, candidates, choose, config_of, configure_for, number_of, with_input
+from rgat.predictor.choice import FIRST, candidates, choose, config_of, configure_for, number_of, with_inputs
 from rgat.predictor.contributions import contributions
+from rgat.predictor.described import AUTO, descriptor_contribution
 from rgat.predictor.ensemble import Calibration, Ensemble, calibrate_graphs, calibrate_nodes
 from rgat.predictor.evaluation import Rival, compare, evaluate, keep_best, nan_to_none, where_validated
 from rgat.predictor.fold_results import FoldResults
@@ -65,6 +66,7 @@ def fit(
     minutes: float | None = None,
     seed: int = 0,
     comparison: bool = True,
+    descriptors: str = AUTO,
     device: torch.device | str = "cpu",
     progress: Progress = False,
     checkpoint: str | Path | None = None,
@@ -73,8 +75,8 @@ def fit(
 ) -> Predictor:
     """Fit a predictor to labelled nodes or graphs; the defaults are meant to work.
 
-    For nodes, validation inside the training part chooses what is not given: the input of a graph that
-    `rgat.data.from_rdf` read with features "auto" (`rgat.predictor.choice`), and the model.
+    Validation chooses what is not given (`rgat.predictor.choice`): the input of a graph that `rgat.data.from_rdf` read
+    with features "auto", and the model; for molecules, the descriptors beside the graph.
 
     Args:
         data: what `rgat.data.from_rdf` or `rgat.data.from_smiles` returns, or the name of a data set.
@@ -86,6 +88,9 @@ def fit(
         comparison: compare inputs and models, and train simpler systems on the same split, for the predictor's
             ``report``; several processes leave this out. For graphs: if one of these, an RGCN, has a higher validation
             score, it becomes the predictor, unless ``model`` is given or ``ensemble`` is above 1.
+        descriptors: what a model of molecules reads beside the graph: "none", "rdkit" (descriptors of RDKit), "morgan"
+            (bits of the Morgan fingerprint), "both", or "auto": whatever has the highest validation score; without a
+            comparison, and for more than 50,000 training molecules, none.
         device: where to train.
         progress: show the progress, or a function to call with each `rgat.progress.Step`.
         checkpoint: a folder where an interrupted fit resumes. It keeps what the fit was asked for, the results of
@@ -113,13 +118,16 @@ def fit(
     folder = None if checkpoint is None else Path(checkpoint)
     folds = make_folds(data, seed)
     given = options if minutes is None else {"model": FIRST} | options  # a search in minutes tries all models
-    has_choice = number_of(*candidates(data, given, len(folds), comparison)) > 0
+    has_choice = number_of(*candidates(data, given, len(folds), comparison, descriptors)) > 0
     names = stage_names(bool(search or minutes), bool(folds), comparison, has_choice)
     with shown(progress if processes().rank == 0 else False, names) as stages:
         trainer = _Trainer(data, folds, torch.device(device), seed, stages, folder)
-        asked = {"seed": seed, "ensemble": ensemble, "search": search} | ({"minutes": minutes} if minutes else {})
+        asked: dict[str, Any] = {"seed": seed, "ensemble": ensemble, "search": search} | (
+            {"minutes": minutes} if minutes else {}
+        )
+        asked |= {"descriptors": descriptors} if descriptors != AUTO else {}
         trainer.fold_results.check_same_fit(config | asked)
-        trainer, config, found = _choose(trainer, config, given, comparison)
+        trainer, config, found = _choose(trainer, given, comparison, descriptors)
         data = trainer.data
         if search:
             config = search_trials(trainer.try_config, task_of(data), config, options, search, seed)
@@ -132,10 +140,12 @@ def fit(
             keep(predictor)
         if isinstance(data, NodeData) and isinstance(predictor, NodePredictor) and processes().number == 1:
             predictor.report.update(contributions(predictor, data, seed, stages.part(EVALUATION, 0.0, 1.0)))
+        if isinstance(data, GraphData):
+            predictor.report.update(descriptor_contribution(predictor, data, seed))
         if comparison and processes().number == 1:
             tell = partial(stages, COMPARISON, 0.0)
             predictor.report["comparison"], rival = compare(data, config, seed, trainer.train_rival, tell)
-            if rival is not None and "choice" not in found:
+            if rival is not None and ("choice" not in found or isinstance(data, GraphData)):
                 predictor = keep_best(predictor, rival, data, valid, ensemble == 1 and "model" not in options)
         trainer.fold_results.remove()
         return predictor
@@ -150,18 +160,15 @@ def stage_names(is_searched: bool, has_folds: bool, comparison: bool, has_choice
 
 
 def _choose(
-    trainer: _Trainer, config: Config, options: Mapping[str, Any], comparison: bool
+    trainer: _Trainer, options: Mapping[str, Any], comparison: bool, descriptors: str
 ) -> tuple[_Trainer, Config, dict[str, Any]]:
     """Return the trainer of the chosen input, the chosen configuration, and what the report says of the choice."""
     data, stages = trainer.data, trainer.stages
-    inputs, models = candidates(data, options, len(trainer.folds), comparison)
+    inputs, models = candidates(data, options, len(trainer.folds), comparison, descriptors)
     total = number_of(inputs, models)
     if not total and CHOICE in stages.names:
         stages(CHOICE, 1.0, "not needed: input and model are given")
-    if isinstance(data, GraphData):
-        return trainer, config, {}
-    described = with_input(data, inputs[-1])
-    datas = {kind: data if kind == "identity" else described for kind in inputs}
+    datas = with_inputs(data, inputs)
     trainers = {kind: trainer.with_data(datas[kind], kind) for kind in inputs}
     if not total:
         return trainers[inputs[0]], config_of(inputs[0], models[0], datas[inputs[0]], options), {}
@@ -199,8 +206,8 @@ class _Trainer:
         self.folder, self.fold_results = folder, FoldResults(folder, data, seed)
         self.trained: dict[str, tuple[Model, Result]] = {}  # by configuration, on the validation part
 
-    def with_data(self, data: NodeData, kind: str) -> _Trainer:
-        """Return a trainer of the same graph with another kind of input, whose results are kept with the others."""
+    def with_data(self, data: Data, kind: str) -> _Trainer:
+        """Return a trainer of the same graphs with another kind of input, whose results are kept with the others."""
         if data is self.data:
             return self
         other = copy.copy(self)

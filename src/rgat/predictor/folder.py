@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rgat.checks import check_ids
+from rgat.checks import check_ids, check_word
 from rgat.data import NodeData
 from rgat.data.dataset import PARTS
+from rgat.data.molecules.descriptors import KINDS, Descriptors, number_of_columns
 from rgat.data.store import StoredGraph, open_store
 from rgat.graph import RelationalGraph
 from rgat.models import GraphClassifier
@@ -55,6 +56,9 @@ def write_folder(folder: str | PathLike[str], ensemble: Ensemble, data: NodeData
     else:
         record |= {"task": "graph", "provenance": data.provenance, "in_channels": data.in_channels}
         record |= {"tasks": list(data.tasks), "relation_names": list(data.relation_names)}
+        if (described := data.descriptors) is not None:
+            tensors |= {"descriptor_mean": described.mean, "descriptor_scale": described.scale}
+            record["descriptors"] = {"kind": described.kind, "properties": list(described.properties)}
     save_checkpoint(Path(folder), tensors, record, NAME)
 
 
@@ -128,11 +132,22 @@ def _read_nodes(tensors: dict[str, Tensor], record: dict[str, Any], folder: Path
 
 def _read_molecules(tensors: dict[str, Tensor], record: dict[str, Any]) -> tuple[Ensemble, MoleculeVocabulary]:
     tasks, relation_names = _names(record, "tasks"), _names(record, "relation_names")
-    vocabulary = MoleculeVocabulary(tasks, relation_names, record["in_channels"], record["provenance"])
+    described = _read_descriptors(tensors, record["descriptors"]) if "descriptors" in record else None
+    vocabulary = MoleculeVocabulary(tasks, relation_names, record["in_channels"], record["provenance"], described)
     options, _ = split_config(record["config"])
+    options |= {} if described is None else {"descriptor_channels": described.channels}
     sizes = (vocabulary.in_channels, len(tasks), len(relation_names))
     shape = (len(tasks),)
     return _read_ensemble(tensors, record, lambda: GraphClassifier(*sizes, **options), shape, shape), vocabulary
+
+
+def _read_descriptors(tensors: dict[str, Tensor], record: dict[str, Any]) -> Descriptors:
+    properties = _names(record, "properties")
+    check_word("descriptors", record["kind"], KINDS[1:])
+    width = number_of_columns(record["kind"], properties)
+    for name in ("descriptor_mean", "descriptor_scale"):
+        _check_tensor(tensors, name, (width,), floating=True)
+    return Descriptors(record["kind"], properties, tensors["descriptor_mean"], tensors["descriptor_scale"])
 
 
 def _read_ensemble(

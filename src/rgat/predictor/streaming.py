@@ -24,6 +24,7 @@ from rgat.checks import check_count
 from rgat.data.files import MAX_LINE_BYTES, kind_of, move_into_place, open_lines
 from rgat.data.tables import csv_cell, separator_hint
 from rgat.locks import locked
+from rgat.predictor.ensemble import MoleculeVocabulary
 from rgat.predictor.predictions import table_text
 from rgat.predictor.predictor import MoleculeBatch, MoleculePredictor, parse_molecules
 from rgat.progress import Progress, Stages, shown
@@ -99,7 +100,7 @@ def _predict_file(
         with part.open("a", encoding="utf-8", newline="") as file:
             if part.stat().st_size == 0:
                 file.write(table_text([header], out))
-            for smiles, batch in _parsed(rows, workers, predictor.vocabulary.self_loops):
+            for smiles, batch in _parsed(rows, workers, predictor.vocabulary):
                 file.write(table_text(predictor.predict_parsed(smiles, batch).rows(), out))
                 file.flush()
                 predicted, invalid = predicted + len(smiles), invalid + len(smiles) - len(batch.valid)
@@ -120,6 +121,8 @@ def _predict_file(
 def _digest(predictor: MoleculePredictor) -> str:
     """Return a hash of the tasks, the calibration and all parameters."""
     digest = hashlib.sha256(repr((predictor.tasks, predictor.calibration)).encode())
+    if (described := predictor.vocabulary.descriptors) is not None:
+        digest.update(repr((described.kind, described.mean.tolist(), described.scale.tolist())).encode())
     for member in predictor.members:
         for tensor in member.state_dict().values():
             digest.update(tensor.cpu().contiguous().numpy().tobytes())
@@ -193,12 +196,14 @@ def _complete_rows(file: IO[bytes], delimiter: str) -> Iterator[tuple[list[str],
         return
 
 
-def _parsed(rows: Iterator[str], workers: int, self_loops: bool) -> Iterator[tuple[list[str], MoleculeBatch]]:
+def _parsed(
+    rows: Iterator[str], workers: int, vocabulary: MoleculeVocabulary
+) -> Iterator[tuple[list[str], MoleculeBatch]]:
     """Yield batches in the order of the file, parsed in worker processes; few are in memory at a time."""
     pending: deque[tuple[list[str], Future[MoleculeBatch]]] = deque()
     with WorkerPool(workers, torch.set_num_threads, 1) as pool:
         while smiles := list(itertools.islice(rows, BATCH_SIZE)):
-            pending.append((smiles, pool.submit(parse_molecules, smiles, self_loops)))
+            pending.append((smiles, pool.submit(parse_molecules, smiles, vocabulary.self_loops, vocabulary.columns)))
             if len(pending) > 2 * workers:
                 first, future = pending.popleft()
                 yield first, future.result()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from rgat.predictor.described import WORDS
 from rgat.predictor.explain_literals import LiteralReason
 from rgat.predictor.explain_molecule import MoleculeExplanation
 from rgat.predictor.explain_node import NO_CHOICE, NodeExplanation, RelationImportance
@@ -40,6 +41,12 @@ def performance(predictor: Predictor) -> list[str]:
         unknown = [task for task, value in report["tasks"].items() if value is None]
         if unknown:
             lines.append(f"no score for {', '.join(unknown)}: the test part has one class only")
+    if found := report.get("descriptor_contribution"):
+        part = {"test": "test", "valid": "validation"}[found["part"]]
+        lines.append(
+            f"descriptors beside the graph: exchanged among {part} molecules, they would change the {report['metric']} "
+            f"from {found['score']:.3f} to {found['exchanged']:.3f}"
+        )
     return lines
 
 
@@ -85,7 +92,8 @@ def choice_table(predictor: Predictor) -> list[Table]:
     for row in choice["candidates"]:
         is_chosen = (row["input"], row["model"]) == (choice["input"], choice["model"])
         score = "diverged" if row["score"] is None else f"{100 * row['score']:.1f}"
-        rows.append((row["input"], row["model"], "chosen" if is_chosen else "", score))
+        words = row["input"] if isinstance(predictor, NodePredictor) else WORDS[row["input"]]
+        rows.append((words, row["model"], "chosen" if is_chosen else "", score))
     title = f"compared by {predictor.report['metric']} {choice['on']}:"
     return [(title, ("input", "model", "", "%"), rows, 3)]
 
@@ -310,4 +318,10 @@ def explanation_table(
         sentence = f"{explanation.smiles}: {explanation.task} positive with probability {probability}"
         columns = ("atom or bond", "attention", "effect, points")
         rows = [(name, f"{share:.1%}", f"{100 * effect:+.1f}") for name, share, effect in explanation.named()[:top]]
-    return [sentence], columns, rows, 1
+    lines = [sentence]
+    if isinstance(explanation, MoleculeExplanation) and explanation.descriptor_effect is not None:
+        lines.append(
+            "Descriptors beside the graph: if all were those of the average training molecule, the probability would "
+            f"change by {100 * explanation.descriptor_effect:+.1f} points; effects of atoms and bonds are of the graph."
+        )
+    return lines, columns, rows, 1

@@ -235,6 +235,8 @@ def digest_data(data: NodeData | GraphData) -> dict[str, str]:
         "features": features,
         "edges": (graph.edge_index, graph.edge_type, graph.edge_attr, graph.num_relations, sizes),
     }
+    if isinstance(data, GraphData) and data.graphs.graph_attr is not None:
+        parts["descriptors"] = data.graphs.graph_attr
     return {name: digest(part) for name, part in parts.items()}
 
 

@@ -326,7 +326,12 @@ class GraphTask:
             self._padded = PaddedBatch(store, size, self.device, Capacity.usual(store, self.data.train, size))
             self._tables = [
                 None if table is None else nn.functional.pad(table, (0, 0, 0, 1), value=value).to(self.device)
-                for table, value in ((store.x, 0), (store.edge_attr, 0), (self.data.labels, MISSING))
+                for table, value in (
+                    (store.x, 0),
+                    (store.edge_attr, 0),
+                    (store.graph_attr, 0),
+                    (self.data.labels, MISSING),
+                )
             ]
         if not same and not self._padded.holds(ids):
             self._padded = PaddedBatch(store, size, self.device, Capacity.usual(store, ids, size))
@@ -334,11 +339,14 @@ class GraphTask:
         return same
 
     def padded_losses(self, model: nn.Module) -> Tensor:
-        batch, (features, edge_attr, known) = self._padded, self._tables
+        batch, (features, edge_attr, graph_attr, known) = self._padded, self._tables
         assert batch is not None
         batch.widen()
         if edge_attr is not None:
             batch.graph.edge_attr = edge_attr.index_select(0, batch.edges)
+        if graph_attr is not None:
+            described = graph_attr.index_select(0, batch.ids).float()
+            batch.graph.graph_attr = nn.functional.pad(described, (0, 0, 0, 1))  # the last graph is padding
         labels = known.index_select(0, batch.ids)
         logits = _members(model, model(features.index_select(0, batch.nodes), batch.graph))[:, : batch.num_graphs]
         terms = (labels, self.class_weights, 1, self.label_smoothing)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rgat.data.dataset import GraphStore
+from rgat.data.graph_store import GraphStore
 
 # fmt: off
 ELEMENTS = (
