@@ -38,9 +38,9 @@ class GraphOptions:
     ] = None
     node_column: Annotated[str | None, Option(metavar="NAME", help="Column of the nodes.  [default: first]")] = None
     label_column: Annotated[str | None, Option(metavar="NAME", help="Column of the classes.  [default: last]")] = None
-    split_column: Annotated[str | None, Option(metavar="NAME", help="Column with the words train, valid and test.")] = (
-        None
-    )
+    split_column: Annotated[
+        str | None, Option(metavar="NAME", help="Column with train, valid and test, or for --split.")
+    ] = None
     label_predicate: Annotated[
         str | None,
         Option(metavar="IRI", help="Predicate of the classes, instead of --labels; its triples are removed."),

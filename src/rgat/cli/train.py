@@ -32,7 +32,9 @@ class GraphFiles:
 class MoleculeFile:
     """A person's own molecules; the fields are named after those of `rgat.predictor.files.read`."""
 
-    smiles: Annotated[Path | None, Option(metavar="FILE", help="CSV of SMILES and columns of 0 and 1.")] = None
+    smiles: Annotated[
+        Path | None, Option(metavar="FILE", help="CSV of SMILES and columns of 0 and 1, or SDF with properties.")
+    ] = None
     smiles_column: SmilesColumn = None
     tasks: Annotated[
         list[str] | None, Option(metavar="NAME", help="Column to learn; repeat.  [default: all 0/1 columns]")
@@ -41,11 +43,21 @@ class MoleculeFile:
         list[str] | None,
         Option("--threshold", metavar="COLUMN=VALUE", help="Count values of at least VALUE as positive."),
     ] = None
-    split: Annotated[str, Option(metavar="KIND", help="Split of the molecules: random or scaffold.")] = "random"
+    split: Annotated[
+        str | None,
+        Option(
+            metavar="KIND",
+            help="random, stratified, scaffold (of molecules) or, by --split-column, time, group or column (words).  "
+            "[default: random for molecules, stratified for nodes]",
+        ),
+    ] = None
     skip_invalid: Annotated[
         bool, Option("--skip-invalid", help="Drop rows with invalid SMILES, or invalid RDF lines.")
     ] = False
     relaxed: Annotated[bool, Option("--relaxed", help="Accept unusual valences.")] = False
+    fragments: Annotated[
+        str, Option(metavar="WORD", help="Of salts and mixtures: keep all fragments, or the largest.")
+    ] = "keep"
 
 
 @dataclass(frozen=True)

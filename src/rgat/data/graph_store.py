@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -125,6 +125,28 @@ class GraphStore:
     def prepared(self) -> PreparedStore:
         """The structure of all graphs, derived at the first use."""
         return _prepare(self)
+
+
+def concatenate(stores: Sequence[GraphStore]) -> GraphStore:
+    """Return one store of the graphs of several with the same relations and features."""
+    nodes = np.cumsum([0, *(len(store.x) for store in stores)]).tolist()
+    edges = np.cumsum([0, *(len(store.edge_type) for store in stores)]).tolist()
+    first, attributes = stores[0], [store.edge_attr for store in stores if store.edge_attr is not None]
+    return GraphStore(
+        x=torch.cat([store.x for store in stores]),
+        edge_index=torch.cat([store.edge_index + shift for store, shift in zip(stores, nodes, strict=False)], 1),
+        edge_type=torch.cat([store.edge_type for store in stores]),
+        node_ptr=torch.cat(
+            [nodes_of.node_ptr[:-1] + shift for nodes_of, shift in zip(stores, nodes, strict=False)]
+            + [torch.tensor(nodes[-1:])]
+        ),
+        edge_ptr=torch.cat(
+            [edges_of.edge_ptr[:-1] + shift for edges_of, shift in zip(stores, edges, strict=False)]
+            + [torch.tensor(edges[-1:])]
+        ),
+        num_relations=first.num_relations,
+        edge_attr=torch.cat(attributes) if attributes else None,
+    )
 
 
 def _selected(ptr: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -158,6 +158,16 @@ class MoleculeVocabulary:
         return "self" in self.relation_names
 
     @property
+    def keeps_largest(self) -> bool:
+        """Whether only the largest fragment of a salt or mixture is read."""
+        return bool(self.provenance.get("fragments") == "largest")
+
+    @property
     def columns(self) -> Columns | None:
         """The descriptors to compute; None for the graph alone."""
         return None if self.descriptors is None else (self.descriptors.kind, self.descriptors.properties)
+
+    @property
+    def reading(self) -> tuple[bool, Columns | None, bool]:
+        """How molecules are read: with self-loops, which descriptors, and only the largest fragment."""
+        return self.self_loops, self.columns, self.keeps_largest

@@ -115,9 +115,12 @@ def explain_molecule(
     """Return attention and effects of all atoms and bonds; by default for the task with the highest probability."""
     if task is not None:
         check_word("task", task, vocabulary.tasks)
-    molecule = parse_smiles(smiles, relaxed=True) if smiles.strip() else None
+    molecule = parse_smiles(smiles, relaxed=True, largest=vocabulary.keeps_largest) if smiles.strip() else None
     if molecule is None:
         raise ValueError(f'"{smiles}" cannot be read as SMILES')
+    if vocabulary.keeps_largest and "." in smiles:  # drawings show what the model reads
+        smiles = rdkit().MolToSmiles(molecule)
+        molecule = parse_smiles(smiles, relaxed=True)
     store = store_molecules([molecule], vocabulary.self_loops)
     num_atoms, num_relations = len(store.x), store.num_relations
     graph = RelationalGraph(store.edge_index, store.edge_type, num_nodes=num_atoms, num_relations=num_relations)

@@ -45,8 +45,10 @@ LABELS = (
     "skip_unknown",
 )
 OPTIONS = {
-    "smiles": ("smiles_column", "tasks", "thresholds", "split", "skip_invalid", "relaxed"),
-    "rdf": (*LABELS, "drop_predicates", "features", "skip_invalid", "format"),
+    "smiles": (
+        *("smiles_column", "tasks", "thresholds", "split", "split_column", "skip_invalid", "relaxed", "fragments"),
+    ),
+    "rdf": (*LABELS, "split", "drop_predicates", "features", "skip_invalid", "format"),
 }
 LARGEST_FIT = 1 << 20  # bytes of `fit.json`
 TEST_SHARE = 0.2  # of the labelled nodes, if no test labels are given
@@ -200,7 +202,7 @@ def _refuse_foreign(kind: str, given: Mapping[str, Any]) -> None:
     """Raise if an option is given that does not apply to this kind of data."""
     for other, words in OPTIONS.items():
         own = OPTIONS.get(kind, ())
-        foreign = [word for word in words if word not in own and given.get(word) and given[word] != "random"]
+        foreign = [word for word in words if word not in own and given.get(word) and given[word] != "keep"]
         if other != kind and foreign:
             option = {"thresholds": "threshold", "drop_predicates": "drop"}.get(foreign[0], foreign[0])
             raise ValueError(
@@ -300,7 +302,7 @@ def predict(
             bad = f"; invalid SMILES, marked so: {summary.invalid:,}" if summary.invalid else ""
             return None, [f"{counted(summary.molecules, 'molecule')} written to {out}{resumed}{bad}"]
         refuse(of_molecules, "a file of molecules")
-        if Path(smiles).suffix in (".csv", ".tsv", ".smi", ".txt", ".gz"):
+        if Path(smiles).suffix in (".csv", ".tsv", ".smi", ".txt", ".sdf", ".gz"):
             raise ValueError(f"{smiles} must be an existing file or a SMILES")
         predictions = predictor.predict([smiles])
         if (predictions.labels == -1).any():

@@ -195,9 +195,11 @@ class MoleculeBatch(NamedTuple):
     columns: Any = None  # float32 [molecules, D], descriptors
 
 
-def parse_molecules(smiles: Sequence[str], self_loops: bool, columns: Columns | None = None) -> MoleculeBatch:
+def parse_molecules(
+    smiles: Sequence[str], self_loops: bool, columns: Columns | None = None, largest: bool = False
+) -> MoleculeBatch:
     """Parse SMILES into one batch, without the invalid ones, and compute descriptors if asked."""
-    molecules = [parse_smiles(text, relaxed=True) if text.strip() else None for text in smiles]
+    molecules = [parse_smiles(text, relaxed=True, largest=largest) if text.strip() else None for text in smiles]
     valid = [i for i, molecule in enumerate(molecules) if molecule is not None]
     kept = [molecules[i] for i in valid]
     store = store_molecules(kept, self_loops)
@@ -235,7 +237,7 @@ class MoleculePredictor(Ensemble):
         probabilities, spread = np.full((2, len(texts), len(self.tasks)), np.nan)
         for start in range(0, len(texts), BATCH_SIZE):
             batch = slice(start, start + BATCH_SIZE)
-            parsed = parse_molecules(texts[batch], self.vocabulary.self_loops, self.vocabulary.columns)
+            parsed = parse_molecules(texts[batch], *self.vocabulary.reading)
             part = self.predict_parsed(texts[batch], parsed)
             probabilities[batch], spread[batch] = part.probabilities, part.spread
         return Predictions(tuple(texts), self.tasks, probabilities, spread, exclusive=False)

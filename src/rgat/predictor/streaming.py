@@ -22,6 +22,7 @@ import torch
 
 from rgat.checks import check_count
 from rgat.data.files import MAX_LINE_BYTES, kind_of, move_into_place, open_lines
+from rgat.data.molecules.sdf import SUFFIXES, read_records
 from rgat.data.tables import csv_cell, separator_hint
 from rgat.locks import locked
 from rgat.predictor.ensemble import MoleculeVocabulary
@@ -55,8 +56,8 @@ def predict_file(
     """Predict all molecules of a file and write a .csv or .tsv table with one row per molecule, in the same order.
 
     The file is CSV or TSV with a column of SMILES (by default the one called smiles), or .smi or .txt with one SMILES
-    per line; plain or compressed. So many worker processes parse SMILES, by default one per core. With ``resume``, an
-    interrupted run continues, whose rows are beside ``out``.
+    per line, or .sdf; plain or compressed. So many worker processes parse SMILES, by default one per core. With
+    ``resume``, an interrupted run continues, whose rows are beside ``out``.
     """
     source, out = Path(source), Path(out)
     if out.suffix not in (".csv", ".tsv"):
@@ -129,14 +130,23 @@ def _digest(predictor: MoleculePredictor) -> str:
     return digest.hexdigest()
 
 
+def refuse_column(path: Path, column: str | None) -> None:
+    """Raise if a column is named for a file without columns of SMILES."""
+    if column is not None:
+        raise ValueError(f"{path}: has no columns, so `smiles_column` (--smiles-column) must be left out")
+
+
 def read_smiles(path: Path, column: str | None = None) -> Iterator[str]:
     """Yield the SMILES of a file."""
     try:
         with open_lines(path) as file:
             suffix = kind_of(path)
+            if suffix in SUFFIXES:
+                refuse_column(path, column)
+                yield from (record.smiles for record in read_records(path))
+                return
             if suffix in (".smi", ".txt"):
-                if column is not None:
-                    raise ValueError(f"{path}: has no columns, so `smiles_column` (--smiles-column) must be left out")
+                refuse_column(path, column)
                 yield from (words[0] if (words := line.split()) else "" for line in file)
                 return
             reader = csv.reader(file, delimiter="\t" if suffix == ".tsv" else ",", strict=True)
@@ -203,7 +213,7 @@ def _parsed(
     pending: deque[tuple[list[str], Future[MoleculeBatch]]] = deque()
     with WorkerPool(workers, torch.set_num_threads, 1) as pool:
         while smiles := list(itertools.islice(rows, BATCH_SIZE)):
-            pending.append((smiles, pool.submit(parse_molecules, smiles, vocabulary.self_loops, vocabulary.columns)))
+            pending.append((smiles, pool.submit(parse_molecules, smiles, *vocabulary.reading)))
             if len(pending) > 2 * workers:
                 first, future = pending.popleft()
                 yield first, future.result()

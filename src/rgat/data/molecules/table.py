@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,11 +13,14 @@ from torch import Tensor
 
 from rgat.checks import check_word
 from rgat.data.dataset import MISSING, GraphData, GraphStore
-from rgat.data.molecules.smiles import BONDS, parse_smiles, rdkit, scaffold, store_molecules
-from rgat.data.splits import Parts, grouped_parts, random_parts
+from rgat.data.files import kind_of
+from rgat.data.molecules.reading import FRAGMENTS, read_molecules
+from rgat.data.molecules.sdf import SUFFIXES, read_sdf
+from rgat.data.molecules.smiles import BONDS, store_molecules
+from rgat.data.molecules.splitting import SPLITS, split_molecules
+from rgat.data.splits import Parts, check_split
 from rgat.data.tables import Table, read_table, separator_hint
 
-SPLITS = ("random", "scaffold")
 _VALUES = {"0": 0, "0.0": 0, "1": 1, "1.0": 1, "": MISSING, "nan": MISSING, "NaN": MISSING, "NA": MISSING}
 
 
@@ -25,10 +30,12 @@ def from_smiles(
     tasks: Sequence[str] | None = None,
     *,
     thresholds: Mapping[str, float] | None = None,
-    split: str = "random",
+    split: str | None = None,
+    split_column: str | None = None,
     shares: tuple[float, float] = (0.8, 0.1),
     seed: int = 0,
     skip_invalid: bool = False,
+    fragments: str = "keep",
     relaxed: bool = False,
     self_loops: bool = True,
     rich: bool = False,
@@ -38,14 +45,19 @@ def from_smiles(
     r"""Read a table of molecules and their labels.
 
     Args:
-        path: a CSV or TSV file, plain or compressed.
+        path: a CSV or TSV file, or an SDF file, whose properties are its columns; plain or compressed.
         smiles_column: the column of SMILES; by default the one called smiles.
         tasks: the columns to learn, with 0, 1 or nothing; by default all columns that hold only these.
         thresholds: columns of numbers to learn; a molecule is positive from the threshold on.
-        split: "random", or "scaffold", which keeps each scaffold in one part. Rows of one molecule stay in one part.
+        split: "random"; "stratified" by the labels; "scaffold", which keeps each scaffold in one part; or by
+            ``split_column``: "time", oldest to train on, newest to test on; "group", which keeps each group in one
+            part; "column", the words train, valid and test. Rows of one molecule, whatever its stereo marks, stay in
+            one part, except by words.
+        split_column: the column to split by; without ``split`` a column of words.
         shares: shares of the training and validation parts.
         seed: random seed of the split.
         skip_invalid: leave out rows with an invalid SMILES instead of raising.
+        fragments: of salts and mixtures, "keep" all fragments, or only the "largest"; a model predicts alike.
         relaxed: accept valences that RDKit rejects.
         self_loops: add a relation from every atom to itself.
         rich: add ten atom features to the usual 75.
@@ -60,24 +72,35 @@ def from_smiles(
         >>> data.tasks, len(data.train)
         (('toxic',), 12)
     """
-    check_word("split", split, SPLITS)
-    table = read_table(path)
+    kind = check_split(split, split_column, SPLITS)
+    check_word("fragments", fragments, FRAGMENTS)
+    path = Path(path)
+    table = read_sdf(path) if kind_of(path) in SUFFIXES else read_table(path)
     column = _smiles_column(table, smiles_column)
-    chosen, ignored, labels = _read_tasks(table, column, tasks, dict(thresholds or {}))
+    by = None if split_column is None else [value.strip() for value in table.column(split_column)]
+    chosen, ignored, labels = _read_tasks(table, (column, split_column), tasks, dict(thresholds or {}))
     smiles = [text.strip() for text in table.column(column)]
-    molecules = _parse_rows(table, smiles, relaxed, skip_invalid)
-    rows = list(molecules)
-    names = [smiles[row] for row in rows]
-    canonical = [rdkit().MolToSmiles(molecule) for molecule in molecules.values()]
-    if split == "random":
-        parts = _random_molecules(canonical, seed, shares)
-    else:
-        parts = grouped_parts([scaffold(text) for text in names], shares)
-    store = store_molecules(list(molecules.values()), self_loops, rich, bonds)
-    skipped = [line for row, line in enumerate(table.lines) if row not in molecules]
-    about = {"split": split, "seed": seed, "skipped_lines": skipped, "ignored_columns": ignored}
-    about |= _count_repeats(canonical, labels[rows])
-    return molecule_data(name, names, store, labels[rows], chosen, parts, about)
+    store = partial(store_molecules, self_loops=self_loops, rich=rich, bonds=bonds)
+    found = read_molecules(table, smiles, store, fragments, relaxed=relaxed, skip_invalid=skip_invalid)
+    rows = found.rows
+    split_by = None if by is None else [by[row] for row in rows]
+    parts = split_molecules(
+        kind,
+        found.names if kind == "scaffold" else found.flat,
+        labels[rows],
+        split_by,
+        shares,
+        seed,
+        lambda row: f"{table.path}, line {table.lines[rows[row]]}",
+    )
+    kept = set(rows)
+    skipped = [line for row, line in enumerate(table.lines) if row not in kept]
+    about: dict[str, Any] = {"split": kind, "seed": seed, "skipped_lines": skipped, "ignored_columns": ignored}
+    about |= {"split_column": split_column} if split_column is not None else {}
+    if found.num_mixtures or fragments != "keep":
+        about |= {"mixtures": found.num_mixtures, "fragments": fragments}
+    about |= found.repeats(labels[rows])
+    return molecule_data(name, found.names, found.store, labels[rows], chosen, parts, about)
 
 
 def molecule_data(
@@ -105,30 +128,6 @@ def molecule_data(
     )
 
 
-def _parse_rows(table: Table, smiles: Sequence[str], relaxed: bool, skip_invalid: bool) -> dict[int, Any]:
-    """Return RDKit molecules by row; raise at an invalid SMILES unless these are skipped."""
-    parsed = {row: parse_smiles(text, relaxed) if text else None for row, text in enumerate(smiles)}
-    molecules = {row: molecule for row, molecule in parsed.items() if molecule is not None}
-    invalid = [row for row in range(len(smiles)) if row not in molecules]
-    if invalid and not skip_invalid:
-        raise ValueError(
-            f'{table.path}, line {table.lines[invalid[0]]}: "{smiles[invalid[0]]}" cannot be read as SMILES '
-            f"({len(invalid)} of {len(smiles)} rows); pass `skip_invalid` (--skip-invalid) to leave them out, or "
-            "`relaxed` (--relaxed) to accept unusual valences"
-        )
-    return molecules
-
-
-def _count_repeats(names: Sequence[str], labels: Tensor) -> dict[str, int]:
-    """Count the molecules in several rows, and those among them with a 0 and a 1 for the same task."""
-    rows: dict[str, list[int]] = {}
-    for row, name in enumerate(names):
-        rows.setdefault(name, []).append(row)
-    repeated = [labels[group] for group in rows.values() if len(group) > 1]
-    contradictory = sum(bool(((group == 0).any(0) & (group == 1).any(0)).any()) for group in repeated)
-    return {"repeated_molecules": len(repeated), "contradictory_molecules": contradictory} if repeated else {}
-
-
 def _smiles_column(table: Table, name: str | None) -> str:
     if name is not None:
         check_word(f"column of {table.path}", name, table.header)
@@ -143,10 +142,10 @@ def _smiles_column(table: Table, name: str | None) -> str:
 
 
 def _read_tasks(
-    table: Table, smiles: str, tasks: Sequence[str] | None, thresholds: Mapping[str, float]
+    table: Table, used: tuple[str, str | None], tasks: Sequence[str] | None, thresholds: Mapping[str, float]
 ) -> tuple[list[str], list[str], Tensor]:
-    """Return the columns to learn, the ignored columns, and labels ``[rows, tasks]``."""
-    others = [name for name in table.header if name != smiles]
+    """Return the columns to learn, the ignored columns, and labels ``[rows, tasks]``; ``used`` are not labels."""
+    smiles, others = used[0], [name for name in table.header if name not in used]
     for name in thresholds:
         check_word(f"threshold: column of {table.path}", name, others)
     if tasks is None:
@@ -159,20 +158,6 @@ def _read_tasks(
     values = [_values(table, task, thresholds.get(task)) for task in chosen]
     labels = torch.tensor(values, dtype=torch.long).view(len(chosen), len(table.rows)).t()
     return chosen, [name for name in others if name not in chosen], labels
-
-
-def _random_molecules(names: Sequence[str], seed: int, shares: tuple[float, float]) -> Parts:
-    """Split molecules at random and return the parts' rows; rows of one molecule stay in one part."""
-    number: dict[str, int] = {}
-    molecule = torch.tensor([number.setdefault(name, len(number)) for name in names], dtype=torch.long)
-    rank = torch.empty(len(number), dtype=torch.long)
-    parts = []
-    for part in random_parts(len(number), seed, shares):
-        rank.fill_(len(number))
-        rank[part] = torch.arange(len(part))
-        rows = (rank[molecule] < len(number)).nonzero().squeeze(1)
-        parts.append(rows[rank[molecule[rows]].argsort(stable=True)])
-    return parts[0], parts[1], parts[2]
 
 
 def _find_tasks(table: Table, smiles: str, others: Sequence[str], thresholds: Mapping[str, float]) -> list[str]:

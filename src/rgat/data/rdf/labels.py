@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 
 import numpy as np
@@ -13,10 +13,11 @@ from torch import Tensor
 
 from rgat.data.dataset import MISSING, PARTS
 from rgat.data.rdf.reader import Triples, split_literal
-from rgat.data.splits import stratified_parts
+from rgat.data.splits import OF_COLUMN, check_split, column_parts, shuffled_parts, stratified_parts
 from rgat.data.tables import Table, read_table, separator_hint
 
 FilePath = str | PathLike[str]
+SPLITS = ("stratified", "random", "time", "group", "column")
 RDFS_LABEL = "<http://www.w3.org/2000/01/rdf-schema#label>"
 
 
@@ -35,14 +36,16 @@ class LabelSource:
     """Where labels come from and how they are split; the fields are arguments of `rgat.data.from_rdf`.
 
     Attributes:
-        labels: a TSV or CSV file of nodes and classes, split by ``split_column`` or else at random, stratified.
+        labels: a TSV or CSV file of nodes and classes, split by ``split``.
         label_predicate: the IRI whose triples name the class of their subject; they and their inverses are removed.
         train: a label file of the training part, instead of ``labels``.
         valid: a label file of the validation part.
         test: a label file of the test part.
         node_column: the column that names the node; by default the first.
         label_column: the column that names the class; by default the last other one.
-        split_column: a column with the words train, valid and test.
+        split: "stratified" by class, or "random"; or by ``split_column``: "time", oldest to train on, newest to test
+            on; "group", which keeps each group in one part; "column", the words train, valid and test.
+        split_column: the column to split by; without ``split`` a column of words.
         shares: shares of the training and validation parts in a random split; the rest is the test part.
         seed: random seed of the split.
         skip_unknown: leave out labels of nodes that are not in the graph.
@@ -55,6 +58,7 @@ class LabelSource:
     test: FilePath | None = None
     node_column: str | None = None
     label_column: str | None = None
+    split: str | None = None
     split_column: str | None = None
     shares: tuple[float, float] = (0.8, 0.1)
     seed: int = 0
@@ -66,6 +70,9 @@ class LabelSource:
         return all(getattr(self, name) is None for name in ("labels", "label_predicate", *PARTS))
 
     def __post_init__(self) -> None:
+        kind = check_split(self.split, self.split_column, SPLITS)
+        if kind in OF_COLUMN and self.labels is None:
+            raise ValueError(f'the split "{kind}" needs one table of labels (`labels`, --labels), got none')
         by_part = any(getattr(self, part) is not None for part in PARTS)
         if (self.labels is not None) + by_part + (self.label_predicate is not None) > 1:
             raise ValueError(
@@ -98,6 +105,8 @@ class NodeLabels:
         unsplit = self.nodes[self.parts < 0].sort().values
         if not len(unsplit):
             return targets, [self.nodes[self.parts == part] for part in range(len(PARTS))]
+        if source.split == "random":
+            return targets, list(shuffled_parts(unsplit, source.shares, source.seed))
         return targets, [
             unsplit[part] for part in stratified_parts(targets[unsplit].tolist(), source.shares, source.seed)
         ]
@@ -114,13 +123,24 @@ def read_label_tables(source: LabelSource, node_names: Sequence[str] = ()) -> li
     """Return the labels of a source's tables; by the sorted names of all nodes a table without header is noticed."""
     columns = (source.node_column, source.label_column)
     if source.labels is not None:
-        return read_labels(source.labels, *columns, source.split_column, node_names)
+        has_words = source.split in (None, "column")
+        found = read_labels(source.labels, *columns, source.split_column, node_names, has_words)
+        return found if has_words or source.split_column is None else _with_parts(found, source)
     labels = []
     for part in PARTS:
         if (path := getattr(source, part)) is not None:
             found = read_labels(path, *columns, node_names=node_names)
             labels += [Label(label.node, label.name, part, label.origin) for label in found]
     return labels
+
+
+def _with_parts(labels: list[Label], source: LabelSource) -> list[Label]:
+    """Return labels with the parts that follow from the times or groups that they hold as parts."""
+    assert source.split is not None
+    values = [label.part or "" for label in labels]
+    parts = column_parts(source.split, values, source.shares, source.seed, lambda row: labels[row].origin)
+    part_of = {row: part for part, rows in zip(PARTS, parts, strict=True) for row in rows.tolist()}
+    return [replace(label, part=part_of[row]) for row, label in enumerate(labels)]
 
 
 def _check_header(table: Table, node_names: Sequence[str]) -> None:
@@ -140,10 +160,12 @@ def read_labels(
     label_column: str | None = None,
     split_column: str | None = None,
     node_names: Sequence[str] = (),
+    has_words: bool = True,
 ) -> list[Label]:
     """Read a label table; by default its first column names the node and its last other column the class.
 
-    A table without a line of column names is recognised by the sorted ``node_names`` of the graph, and refused.
+    A table without a line of column names is recognised by the sorted ``node_names`` of the graph, and refused. The split
+    column holds words or, without ``has_words``, times or groups.
     """
     table = read_table(path)
     if node_column is None:
@@ -163,7 +185,8 @@ def read_labels(
         node, name = node.strip(), name.strip()
         if not node or not name:
             raise ValueError(f"{origin}: node and class must not be empty")
-        if part is not None and part not in PARTS:
+        part = None if part is None else part.strip()
+        if has_words and part is not None and part not in PARTS:
             raise ValueError(f'{origin}: the part must be "train", "valid" or "test", got "{part}"')
         known = labels.setdefault(node, Label(node, name, part, origin))
         if (known.name, known.part) != (name, part):
