@@ -70,12 +70,16 @@ class FitOptions:
     ] = None
     ensemble: Annotated[int, Option(min=1, metavar="N", help="Models to train and average.")] = 1
     comparison: Annotated[bool, Option(help="Compare inputs, models and simpler systems.")] = True
+    folds: Annotated[
+        int, Option(min=0, metavar="N", help="Also fit N times, each fold the test part once: mean and spread.")
+    ] = 0
     descriptors: Annotated[
         str,
         Option(
             metavar="KIND", help="Beside the graph of a molecule: none, rdkit, morgan, both or, by validation, auto."
         ),
     ] = "auto"
+    freeze: Annotated[bool, Option("--freeze", help="Leave the relational layers of --from as they are.")] = False
     seed: Annotated[int, Option(metavar="N", help="Random seed of parameters, dropout, batches and splits.")] = 0
     device: Annotated[
         str | None,
@@ -144,6 +148,9 @@ def train(
     option: Annotated[
         list[str] | None, Option(metavar="NAME=VALUE", help="Any option of model or training; repeat.")
     ] = None,
+    start_from: Annotated[
+        Path | None, Option("--from", metavar="MODEL", help="Start from the relational layers of a model of molecules.")
+    ] = None,
     resume: Annotated[
         bool, Option("--resume", help="Continue the training that was interrupted in the folder.")
     ] = False,
@@ -157,10 +164,12 @@ def train(
       rgat train --smiles assays.csv --threshold IC50=10 --out model
       rgat train --rdf STORE --labels labels.tsv --fanouts 20,10 --out model
       rgat train --smiles assays.csv --minutes 10 --out model
+      rgat train --smiles few.csv --from model --freeze --out tuned
       rgat train aifb --out runs/aifb --hidden 16 --l2 0.0005 --resume
       torchrun --nproc-per-node 2 -m rgat train tox21 --out runs/tox21
     """
     from rgat.predictor import files as own_data
+    from rgat.predictor import load
     from rgat.predictor.dumps import read_within_memory
     from rgat.predictor.fitting import stage_names
     from rgat.training.configuration import check_options
@@ -172,6 +181,7 @@ def train(
     given = asdict(files) | graph.arguments() | asdict(molecules) | {"thresholds": thresholds, "seed": fitting.seed}
     given["features"], with_identity = own_data.read_features(graph.features, bool(files.rdf))
     configuration |= {"identity": True} if with_identity else {}
+    start = None if start_from is None else load(start_from)
     asked_device = None if fitting.device is None else own_data.read_device(fitting.device)
     with own_data.held_folder(out, resume), joined_processes(asked_device) as device, resumable(out):
         printing.console.quiet = processes().rank > 0  # all processes run the same fit, and one prints
@@ -183,11 +193,13 @@ def train(
         is_open = "model" not in configuration or given["features"] == "auto"
         has_choice = is_open if of_nodes else fitting.descriptors == "auto"
         fit_stages = stage_names(is_searched, of_nodes, fitting.comparison, has_choice)
+        fit_stages += [own_data.FOLDS_STAGE] if fitting.folds else []
         with show_stages("reading", "estimate", *fit_stages, "saving") as stages:
             stages("reading")
             reading = given | {"resume": resume, "say": print_line, "progress": stages}
             read, sampling = read_within_memory(data, out, configuration, device, **reading)
             asked = asdict(fitting) | {"device": device} | configuration | sampling
+            asked |= {} if start is None else {"start_from": start}
             stages("estimate")
             _print_estimates(read, **asked)
             predictor = own_data.train(read, out, stages, **asked)

@@ -106,15 +106,10 @@ def time_parts(times: Sequence[float], shares: tuple[float, float]) -> Parts:
 def random_groups(groups: Sequence[str], shares: tuple[float, float], seed: int) -> Parts:
     """Return random parts that keep each group whole."""
     check_shares(shares)
-    members: dict[str, list[int]] = {}
-    for position, group in enumerate(groups):
-        members.setdefault(group, []).append(position)
     quota = np.array([*shares, 1 - sum(shares)])
     parts: tuple[list[int], list[int], list[int]] = ([], [], [])
     counts, seen = np.zeros(3), 0
-    order = [members[name] for name in sorted(members)]
-    np.random.default_rng(seed).shuffle(order)
-    for positions in sorted(order, key=lambda group: -len(group)):  # stable: equals in random order
+    for positions in _shuffled_groups(groups, seed):
         seen += len(positions)
         part = int(np.argmax(quota * seen - counts))  # the part that is furthest behind its share
         counts[part] += len(positions)
@@ -195,3 +190,22 @@ def grouped_parts(groups: Sequence[str], shares: tuple[float, float] = (0.8, 0.1
         else:
             parts[2].extend(positions)
     return _sorted_parts(parts)
+
+
+def grouped_folds(groups: Sequence[str], num_folds: int, seed: int) -> list[Tensor]:
+    """Return positions of disjoint folds of nearly the same size that keep each group whole."""
+    check_count("num_folds", num_folds, least=2)
+    folds: list[list[int]] = [[] for _ in range(num_folds)]
+    for positions in _shuffled_groups(groups, seed):
+        min(folds, key=len).extend(positions)
+    return [torch.tensor(sorted(fold), dtype=torch.long) for fold in folds]
+
+
+def _shuffled_groups(groups: Sequence[str], seed: int) -> list[list[int]]:
+    """Return the positions of each group, the largest first, equals in random order."""
+    members: dict[str, list[int]] = {}
+    for position, group in enumerate(groups):
+        members.setdefault(group, []).append(position)
+    order = [members[name] for name in sorted(members)]
+    np.random.default_rng(seed).shuffle(order)
+    return sorted(order, key=lambda group: -len(group))

@@ -23,6 +23,7 @@ from rgat.data.rdf.features import AUTO, FEATURES
 from rgat.data.store.manifest import NAME as MANIFEST
 from rgat.data.store.stored_graph import find_store
 from rgat.locks import locked
+from rgat.predictor.cross_validation import cross_validate
 from rgat.predictor.explain_molecule import MoleculeExplanation
 from rgat.predictor.explain_node import ORDERS, NodeExplanation, RelationImportance
 from rgat.predictor.explorer import write_explorer
@@ -50,6 +51,7 @@ OPTIONS = {
     ),
     "rdf": (*LABELS, "split", "drop_predicates", "features", "skip_invalid", "format"),
 }
+FOLDS_STAGE = "folds"
 LARGEST_FIT = 1 << 20  # bytes of `fit.json`
 TEST_SHARE = 0.2  # of the labelled nodes, if no test labels are given
 
@@ -245,13 +247,19 @@ def read_fanouts(text: str) -> list[int]:
         raise ValueError(f'--fanouts must be numbers separated by commas, such as 20,10, got "{text}"') from error
 
 
-def train(data: NodeData | GraphData, out: Path, stages: Stages | None = None, **asked: Any) -> Predictor:
+def train(
+    data: NodeData | GraphData, out: Path, stages: Stages | None = None, folds: int = 0, **asked: Any
+) -> Predictor:
     """Fit a predictor and save it in a folder, before and after the comparison; ``asked`` are arguments of `rgat.fit`.
 
-    A training that was interrupted in this folder continues. The last of ``stages`` is the one that saves.
+    A training that was interrupted in this folder continues. The last of ``stages`` is the one that saves. With
+    ``folds``, the fit is also cross-validated, for the report.
     """
     keep = methodcaller("save", out)  # the first process writes
     predictor = fit(data, checkpoint=out, keep=keep, progress=stages or False, **asked)
+    if folds:
+        show = None if stages is None else lambda fold: stages(FOLDS_STAGE, fold / folds, f"fold {fold + 1} of {folds}")
+        predictor.report["cross_validation"] = cross_validate(data, folds, on_fold=show, **asked)
     if stages is not None:
         stages(stages.names[-1])
     keep(predictor)

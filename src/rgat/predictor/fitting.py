@@ -37,6 +37,7 @@ from rgat.predictor.fold_results import FoldResults
 from rgat.predictor.inspection import check
 from rgat.predictor.predictor import NodePredictor, Predictor, make_predictor
 from rgat.predictor.searching import OutOfTimeError, TimedSearch, check_minutes, search_trials
+from rgat.predictor.transfer import Start, start_of, with_architecture
 from rgat.predictor.validation import make_folds, with_validation
 from rgat.progress import Progress, Show, Stages, Step, shown
 from rgat.training.checkpoint import digest
@@ -67,6 +68,8 @@ def fit(
     seed: int = 0,
     comparison: bool = True,
     descriptors: str = AUTO,
+    start_from: Predictor | None = None,
+    freeze: bool = False,
     device: torch.device | str = "cpu",
     progress: Progress = False,
     checkpoint: str | Path | None = None,
@@ -91,6 +94,9 @@ def fit(
         descriptors: what a model of molecules reads beside the graph: "none", "rdkit" (descriptors of RDKit), "morgan"
             (bits of the Morgan fingerprint), "both", or "auto": whatever has the highest validation score; without a
             comparison, and for more than 50,000 training molecules, none.
+        start_from: a model of other molecules, whose relational layers are the first values of this one's; its
+            dense layers are new.
+        freeze: leave these relational layers as they are, and learn the dense layers alone.
         device: where to train.
         progress: show the progress, or a function to call with each `rgat.progress.Step`.
         checkpoint: a folder where an interrupted fit resumes. It keeps what the fit was asked for, the results of
@@ -113,6 +119,8 @@ def fit(
     check_count("search", search, least=0)
     started = check_minutes(minutes, search)
     check(data)
+    start = start_of(data, start_from, freeze)
+    options = with_architecture(options, start)
     config = configure_for(data, options)
     data = with_validation(data, config, seed)
     folder = None if checkpoint is None else Path(checkpoint)
@@ -121,11 +129,12 @@ def fit(
     has_choice = number_of(*candidates(data, given, len(folds), comparison, descriptors)) > 0
     names = stage_names(bool(search or minutes), bool(folds), comparison, has_choice)
     with shown(progress if processes().rank == 0 else False, names) as stages:
-        trainer = _Trainer(data, folds, torch.device(device), seed, stages, folder)
+        trainer = _Trainer(data, folds, torch.device(device), seed, stages, folder, start)
         asked: dict[str, Any] = {"seed": seed, "ensemble": ensemble, "search": search} | (
             {"minutes": minutes} if minutes else {}
         )
         asked |= {"descriptors": descriptors} if descriptors != AUTO else {}
+        asked |= {} if start is None else {"start_from": start.identity}
         trainer.fold_results.check_same_fit(config | asked)
         trainer, config, found = _choose(trainer, given, comparison, descriptors)
         data = trainer.data
@@ -136,6 +145,7 @@ def fit(
             config, found["searched"] = trainer.search(config, options, minutes, started, models)
         predictor, valid = trainer.fit(config, ensemble)
         predictor.report.update(seed=seed, ensemble=ensemble, search=search, **found)
+        predictor.report.update({} if start is None else start.report)
         if keep is not None:
             keep(predictor)
         if isinstance(data, NodeData) and isinstance(predictor, NodePredictor) and processes().number == 1:
@@ -197,11 +207,19 @@ def _summary(result: Result) -> dict[str, Any]:
 
 
 class _Trainer:
-    """Trains models on one data set; ``folder`` is where an interrupted fit resumes."""
+    """Trains models on one data set; ``folder`` is where an interrupted fit resumes, ``start`` what it starts from."""
 
     def __init__(
-        self, data: Data, folds: list[NodeData], device: torch.device, seed: int, stages: Stages, folder: Path | None
+        self,
+        data: Data,
+        folds: list[NodeData],
+        device: torch.device,
+        seed: int,
+        stages: Stages,
+        folder: Path | None,
+        start: Start | None = None,
     ) -> None:
+        self.start = start
         self.data, self.folds, self.device, self.seed, self.stages = data, folds, device, seed, stages
         self.folder, self.fold_results = folder, FoldResults(folder, data, seed)
         self.trained: dict[str, tuple[Model, Result]] = {}  # by configuration, on the validation part
@@ -241,6 +259,9 @@ class _Trainer:
             build_model(data, seed, settings.shard_embeddings, **options).to(self.device)
             for data, seed in zip(datas, seeds, strict=True)
         ]
+        for number, model in enumerate(models if self.start is not None else ()):
+            assert self.start is not None
+            self.start.take_over(model, number, config)
         # The seed decides the order of the batches, which members of a stack share.
         order = [self.seed] * len(models) if isinstance(self.data, GraphData) else list(seeds)
         results = fit_many(models, list(datas), settings, order, progress=show, checkpoint=checkpoint)

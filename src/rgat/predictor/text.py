@@ -41,6 +41,16 @@ def performance(predictor: Predictor) -> list[str]:
         unknown = [task for task, value in report["tasks"].items() if value is None]
         if unknown:
             lines.append(f"no score for {', '.join(unknown)}: the test part has one class only")
+    if (found := report.get("cross_validation")) and found["mean"] is not None:
+        spread = "" if found["deviation"] is None else f" ± {found['deviation']:.3f}"
+        scores = ", ".join("-" if score is None else f"{score:.3f}" for score in found["scores"])
+        lines.append(
+            f"cross-validation: {found['metric']} {found['mean']:.3f}{spread} (mean and standard deviation over "
+            f"{found['folds']} folds: {scores})"
+        )
+    if begun := report.get("started_from"):
+        how = "frozen" if begun["frozen"] else "trained on"
+        lines.append(f"started from a model of {', '.join(begun['tasks'])}: its relational layers, {how}")
     if found := report.get("descriptor_contribution"):
         part = {"test": "test", "valid": "validation"}[found["part"]]
         lines.append(

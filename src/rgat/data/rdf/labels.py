@@ -164,8 +164,8 @@ def read_labels(
 ) -> list[Label]:
     """Read a label table; by default its first column names the node and its last other column the class.
 
-    A table without a line of column names is recognised by the sorted ``node_names`` of the graph, and refused. The split
-    column holds words or, without ``has_words``, times or groups.
+    A table without a line of column names is recognised by the sorted ``node_names`` of the graph, and refused. The
+    split column holds words or, without ``has_words``, times or groups.
     """
     table = read_table(path)
     if node_column is None:
