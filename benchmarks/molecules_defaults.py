@@ -1,4 +1,4 @@
-"""Compare `rgat.fit` with its defaults and a random forest on Morgan fingerprints, on the same splits of the same tables.
+"""Compare `rgat.fit` with its defaults and a random forest on Morgan fingerprints, on the same splits of tables.
 
     RGAT_DATA=... python benchmarks/molecules_defaults.py --molecules 1500 --splits 2
 

@@ -45,7 +45,7 @@ class GraphStore:
         RelationalGraph(num_nodes=5, num_edges=3, num_relations=2, num_graphs=2, prepared)
     """
 
-    x: Tensor  # [nodes, F]
+    x: Tensor  # [nodes, F]; int8, for small integers, becomes float32 in a batch
     edge_index: Tensor  # [2, edges], flat node ids
     edge_type: Tensor  # [edges]
     node_ptr: Tensor  # [G + 1]
@@ -119,7 +119,8 @@ class GraphStore:
         batch._structure = parts.structure
         if self.graph_attr is not None:
             batch.graph_attr = self.graph_attr.index_select(0, graphs).float()
-        return self.x.index_select(0, parts.nodes), batch
+        x = self.x.index_select(0, parts.nodes)
+        return x if x.is_floating_point() else x.float(), batch
 
     @cached_property
     def prepared(self) -> PreparedStore:

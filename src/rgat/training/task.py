@@ -348,7 +348,9 @@ class GraphTask:
             described = graph_attr.index_select(0, batch.ids).float()
             batch.graph.graph_attr = nn.functional.pad(described, (0, 0, 0, 1))  # the last graph is padding
         labels = known.index_select(0, batch.ids)
-        logits = _members(model, model(features.index_select(0, batch.nodes), batch.graph))[:, : batch.num_graphs]
+        x = features.index_select(0, batch.nodes)
+        x = x if x.is_floating_point() else x.float()
+        logits = _members(model, model(x, batch.graph))[:, : batch.num_graphs]
         terms = (labels, self.class_weights, 1, self.label_smoothing)
         return torch.cat([multi_task_cross_entropy(each, *terms) / batch.number for each in logits])
 
