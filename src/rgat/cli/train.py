@@ -33,11 +33,12 @@ class MoleculeFile:
     """A person's own molecules; the fields are named after those of `rgat.predictor.files.read`."""
 
     smiles: Annotated[
-        Path | None, Option(metavar="FILE", help="CSV of SMILES and columns of 0 and 1, or SDF with properties.")
+        Path | None, Option(metavar="FILE", help="CSV of SMILES and columns to learn, or SDF with properties.")
     ] = None
     smiles_column: SmilesColumn = None
     tasks: Annotated[
-        list[str] | None, Option(metavar="NAME", help="Column to learn; repeat.  [default: all 0/1 columns]")
+        list[str] | None,
+        Option(metavar="NAME", help="Column to learn; repeat.  [default: all 0/1 columns, or the one of numbers]"),
     ] = None
     thresholds: Annotated[
         list[str] | None,
@@ -58,6 +59,20 @@ class MoleculeFile:
     fragments: Annotated[
         str, Option(metavar="WORD", help="Of salts and mixtures: keep all fragments, or the largest.")
     ] = "keep"
+
+
+@dataclass(frozen=True)
+class TaskOptions:
+    """What the columns to learn are; the fields are arguments of `rgat.data.from_rdf` and `rgat.data.from_smiles`."""
+
+    task: Annotated[
+        list[str] | None,
+        Option(
+            metavar="KIND",
+            help="binary, multi-class, multi-label or regression; or COLUMN=KIND, repeat.  [default: by the cells]",
+        ),
+    ] = None
+    censored: Annotated[bool, Option("--censored", help="Read cells such as >10 as bounds of a number.")] = False
 
 
 @dataclass(frozen=True)
@@ -141,6 +156,7 @@ def train(
     files: GraphFiles,
     graph: GraphOptions,
     molecules: MoleculeFile,
+    targets: TaskOptions,
     fitting: FitOptions,
     options: ModelOptions,
     data: OptionalDataName = None,
@@ -162,6 +178,7 @@ def train(
       rgat train --rdf dump.nt.gz --labels labels.tsv --out model
       rgat train --rdf dump.ttl --label-predicate http://x.org/group --out model
       rgat train --smiles assays.csv --threshold IC50=10 --out model
+      rgat train --smiles solubility.csv --tasks logS --task regression --out model
       rgat train --rdf STORE --labels labels.tsv --fanouts 20,10 --out model
       rgat train --smiles assays.csv --minutes 10 --out model
       rgat train --smiles few.csv --from model --freeze --out tuned
@@ -171,7 +188,7 @@ def train(
     from rgat.predictor import files as own_data
     from rgat.predictor import load
     from rgat.predictor.dumps import read_within_memory
-    from rgat.predictor.fitting import stage_names
+    from rgat.predictor.stages import stage_names
     from rgat.training.configuration import check_options
     from rgat.training.distributed import connection, joined_processes, processes
 
@@ -179,6 +196,7 @@ def train(
     check_options(configuration, "node" if files.rdf else "graph" if molecules.smiles else None)
     thresholds = own_data.read_thresholds(molecules.thresholds or ())
     given = asdict(files) | graph.arguments() | asdict(molecules) | {"thresholds": thresholds, "seed": fitting.seed}
+    given |= {"task": own_data.read_task(targets.task or ()), "censored": targets.censored}
     given["features"], with_identity = own_data.read_features(graph.features, bool(files.rdf))
     configuration |= {"identity": True} if with_identity else {}
     start = None if start_from is None else load(start_from)
@@ -229,9 +247,11 @@ def _print_estimates(data: NodeData | GraphData, **asked: Any) -> None:
 
 
 def _print_results(predictor: Predictor, out: Path) -> None:
+    from rgat.predictor.target_text import target_tables
     from rgat.predictor.text import choice_table, class_tables, comparison_rows, contribution_table, performance
 
-    for title, columns, rows, texts in (*choice_table(predictor), *contribution_table(predictor)):
+    tables = (*choice_table(predictor), *contribution_table(predictor), *target_tables(predictor))
+    for title, columns, rows, texts in tables:
         print_line(title)
         print_table(columns, rows, texts)
     rows, notes = comparison_rows(predictor)

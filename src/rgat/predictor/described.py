@@ -13,8 +13,8 @@ from rgat.data import GraphData
 from rgat.data.molecules.descriptors import KINDS, Descriptors, describe_smiles, property_names
 from rgat.data.molecules.smiles import BONDS, parse_smiles
 from rgat.memory import require
-from rgat.predictor.ensemble import Ensemble
-from rgat.training import mean_roc_auc
+from rgat.predictor.evaluation import nan_to_none, score_graphs
+from rgat.predictor.predictor import Predictor
 from rgat.training.distributed import processes
 
 AUTO = "auto"
@@ -73,7 +73,7 @@ def _described(data: GraphData, kind: str, values: torch.Tensor, bits: torch.Ten
     return dataclasses.replace(data, graphs=store, descriptors=descriptors)
 
 
-def descriptor_contribution(predictor: Ensemble, data: GraphData, seed: int) -> dict[str, Any]:
+def descriptor_contribution(predictor: Predictor, data: GraphData, seed: int) -> dict[str, Any]:
     """Return the score of held-out molecules, and the score with their descriptors exchanged among them."""
     part = "test" if len(data.test) else "valid"
     ids = getattr(data, part)
@@ -82,9 +82,6 @@ def descriptor_contribution(predictor: Ensemble, data: GraphData, seed: int) -> 
     order = ids[torch.randperm(len(ids), generator=torch.Generator().manual_seed(seed))]
     mixed = data.graphs.graph_attr.clone()
     mixed[ids] = data.graphs.graph_attr[order]
-    scores = []
-    for store in (data.graphs, dataclasses.replace(data.graphs, graph_attr=mixed)):
-        batches = (store.batch(batch) for batch in store.split(ids))
-        logits = torch.cat([predictor.member_logits(*batch).mean(0) for batch in batches])
-        scores.append(mean_roc_auc(logits, data.labels[ids]))
-    return {"descriptor_contribution": {"part": part, "score": scores[0], "exchanged": scores[1]}}
+    exchanged = dataclasses.replace(data, graphs=dataclasses.replace(data.graphs, graph_attr=mixed))
+    scores = {"score": score_graphs(predictor, data, ids), "exchanged": score_graphs(predictor, exchanged, ids)}
+    return {"descriptor_contribution": {"part": part, **nan_to_none(scores)}}

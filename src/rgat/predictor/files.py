@@ -12,6 +12,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from rgat.checks import check_seed, check_word
@@ -22,6 +23,7 @@ from rgat.data.files import open_lines, read_whole
 from rgat.data.rdf.features import AUTO, FEATURES
 from rgat.data.store.manifest import NAME as MANIFEST
 from rgat.data.store.stored_graph import find_store
+from rgat.data.targets import KINDS
 from rgat.locks import locked
 from rgat.predictor.cross_validation import cross_validate
 from rgat.predictor.explain_molecule import MoleculeExplanation
@@ -47,9 +49,10 @@ LABELS = (
 )
 OPTIONS = {
     "smiles": (
-        *("smiles_column", "tasks", "thresholds", "split", "split_column", "skip_invalid", "relaxed", "fragments"),
+        *("smiles_column", "tasks", "task", "censored", "thresholds", "split", "split_column"),
+        *("skip_invalid", "relaxed", "fragments"),
     ),
-    "rdf": (*LABELS, "split", "drop_predicates", "features", "skip_invalid", "format"),
+    "rdf": (*LABELS, "split", "task", "censored", "drop_predicates", "features", "skip_invalid", "format"),
 }
 FOLDS_STAGE = "folds"
 LARGEST_FIT = 1 << 20  # bytes of `fit.json`
@@ -112,6 +115,23 @@ def read_thresholds(texts: Sequence[str]) -> dict[str, float]:
             )
         thresholds[column] = number
     return thresholds
+
+
+def read_task(texts: Sequence[str]) -> str | dict[str, str] | None:
+    """Read a kind of task for all columns, or pairs COLUMN=KIND."""
+    if not texts:
+        return None
+    if len(texts) == 1 and "=" not in texts[0]:
+        check_word("task", texts[0], KINDS)
+        return texts[0]
+    kinds: dict[str, str] = {}
+    for text in texts:
+        column, equals, kind = text.rpartition("=")
+        if not equals or column in kinds:
+            raise ValueError(f'--task must be one KIND, or COLUMN=KIND once for each column, got "{text}"')
+        check_word(f"task of {column}", kind, KINDS)
+        kinds[column] = kind
+    return kinds
 
 
 def read_features(text: str | None, is_own_graph: bool) -> tuple[str | tuple[str, ...], bool]:
@@ -313,7 +333,7 @@ def predict(
         if Path(smiles).suffix in (".csv", ".tsv", ".smi", ".txt", ".sdf", ".gz"):
             raise ValueError(f"{smiles} must be an existing file or a SMILES")
         predictions = predictor.predict([smiles])
-        if (predictions.labels == -1).any():
+        if np.isnan(predictions.probabilities).any():
             raise ValueError(f'"{smiles}" must be a SMILES or an existing file, and is neither')
     notes = list(predictions.notes)
     if out is not None:
@@ -361,11 +381,10 @@ def explain(
         return explanation
     if smiles is not None:
         raise ValueError("this is a model of the nodes of a graph: give --node, or nothing for all relations")
-    refuse({"--task": task}, "molecules")
     if node is None:
         refuse({"--by": by if by != "strength" else None}, "the edges of a --node")
-    reasons = predictor.explain(node, top=top, by=by)
+    reasons = predictor.explain(node, top=top, by=by, task=task)
     if page is not None:
         known = reasons if isinstance(reasons, NodeExplanation) else None
-        write_explorer(predictor, page, node, known)
+        write_explorer(predictor, page, node, known, task)
     return reasons

@@ -9,12 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rgat.checks import check_word
+from rgat.data import Target
 from rgat.data.files import write_atomically
 from rgat.data.tables import csv_cell
+from rgat.data.targets import places
 
 Array = NDArray[np.float64]
 PREDICTED = "urn:rgat:predicted-class"  # default predicate of the triples
@@ -48,26 +52,67 @@ class Predictions:
     exclusive: bool = True  # whether the columns are mutually exclusive classes, or independent tasks
     notes: tuple[str, ...] = ()  # remarks for the reader, such as how many nodes could not be predicted
     titles: Mapping[str, str] = field(default_factory=dict, repr=False)  # `rdfs:label` of nodes and classes
+    targets: tuple[Target, ...] = ()  # of the columns; none for one class per node and for 0/1 tasks of molecules
 
     def __len__(self) -> int:
         return len(self.names)
 
     @property
-    def labels(self) -> NDArray[np.str_] | NDArray[np.int64]:
-        """The most probable class of each node; or 1, 0 or -1 (invalid SMILES) for each molecule and task."""
+    def labels(self) -> NDArray[Any]:
+        """The most probable class of each node; or 1, 0 or -1 (invalid SMILES) for each molecule and task.
+
+        With ``targets``, those of the first one; see `of`.
+        """
+        if self.targets:
+            return self.of(self.targets[0].name)
         if self.exclusive:
             return np.array([self.columns[best] for best in self.probabilities.argmax(1)], dtype=np.str_)
         return np.where(np.isnan(self.probabilities), -1, self.probabilities >= 0.5).astype(np.int64)
 
+    def of(self, name: str) -> NDArray[Any]:
+        """Return the predictions of a target, by the name of its column.
+
+        These are numbers in their unit (NaN for an invalid SMILES), names of classes (empty), or 1, 0 and -1 (invalid)
+        for a binary target and, ``[n, labels]``, for several labels.
+        """
+        check_word("target", name, [target.name for target in self.targets])
+        target, place = next(found for found in places(self.targets) if found[0].name == name)
+        values = self.probabilities[:, place]
+        if target.kind == "regression":
+            return values[:, 0]
+        if target.kind == "multi-class":
+            best = np.array(target.classes)[np.nan_to_num(values).argmax(1)]
+            return np.where(np.isnan(values).any(1), "", best)
+        labels = np.where(np.isnan(values), -1, values >= 0.5).astype(np.int64)
+        return labels[:, 0] if target.kind == "binary" else labels
+
     def header(self) -> list[str]:
         """Return the column names of the table."""
+        if self.targets:
+            classes = [target.name for target in self.targets if target.kind == "multi-class"]
+            names = [f"p({name})" if self._is_class(k) else name for k, name in enumerate(self.columns)]
+            first, last = ("node", []) if self.exclusive else ("smiles", ["problem"])
+            return [first, *classes, *names, *(f"{name} spread" for name in self.columns), *last]
         if self.exclusive:
             titles = ["node label", "class label"] if self.titles else []
             return ["node", "class", "probability", "spread", *(f"p({name})" for name in self.columns), *titles]
         return ["smiles", *self.columns, *(f"{task} spread" for task in self.columns), "problem"]
 
+    def _is_class(self, column: int) -> bool:
+        return any(t.kind == "multi-class" and p.start <= column < p.stop for t, p in places(self.targets))
+
+    def _target_rows(self) -> list[list[str]]:
+        classes = [self.of(target.name).tolist() for target in self.targets if target.kind == "multi-class"]
+        table = []
+        for row, (name, values, spread) in enumerate(zip(self.names, self.probabilities, self.spread, strict=True)):
+            problem = [] if self.exclusive else ["cannot be read as SMILES" if np.isnan(values).any() else ""]
+            table.append([name, *(each[row] for each in classes), *map(_number, (*values, *spread)), *problem])
+        return table
+
     def rows(self) -> list[list[str]]:
         """Return the rows of the table."""
+        if self.targets:
+            return self._target_rows()
         table = []
         for name, probability, spread in zip(self.names, self.probabilities, self.spread, strict=True):
             if self.exclusive:
@@ -100,15 +145,27 @@ class Predictions:
         lines, relation = [], f"<{predicate.removeprefix('<').removesuffix('>')}>"
         if not re.fullmatch(_IRI, relation):
             raise ValueError(f'a predicate must be an IRI, such as http://example.org/group, got "{predicate}"')
-        for node, label in zip(self.names, self.labels.tolist(), strict=True):
+        if len(self.targets) > 1:
+            raise ValueError("triples (.nt) must be of one target, got several; write .csv or .tsv")
+        for node, objects in zip(self.names, self._objects(), strict=True):
             if not _SUBJECT.fullmatch(node):
                 raise ValueError(f"triples (.nt) must be about IRIs, got {node}; write .csv or .tsv")
-            lines.append(f"{node} {relation} {_term(label)} .\n")
+            lines += [f"{node} {relation} {term} .\n" for term in objects]
         return "".join(lines)
+
+    def _objects(self) -> list[list[str]]:
+        """Return the objects of each node's triples: its class, a number, or each label of probability 1/2 or more."""
+        if not self.targets or self.targets[0].kind == "multi-class":
+            return [[_term(label)] for label in self.labels.tolist()]
+        if self.targets[0].kind == "regression":
+            return [[f'"{value!r}"^^<http://www.w3.org/2001/XMLSchema#double>'] for value in self.labels.tolist()]
+        return [
+            [_term(name) for name, p in zip(self.columns, row, strict=True) if p >= 0.5] for row in self.probabilities
+        ]
 
 
 def _number(value: float) -> str:
-    return "" if np.isnan(value) else f"{value:.6f}"
+    return "" if np.isnan(value) else f"{value:.6f}" if abs(value) < 1e6 else f"{value:.6e}"
 
 
 def _term(name: str) -> str:

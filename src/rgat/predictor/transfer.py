@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rgat.data import GraphData
@@ -22,17 +23,16 @@ class Start(NamedTuple):
     predictor: MoleculePredictor
     frozen: bool  # leave the relational layers as they are
 
-    def take_over(self, model: Model, number: int, config: Config) -> None:
-        """Copy the relational layers of a member; a model of another kind, to compare with, stays as it is."""
+    def take_over(self, models: Sequence[Model], config: Config) -> None:
+        """Copy the relational layers of members; models of another kind, to compare with, stay as they are."""
         if config["model"] != self.predictor.config["model"]:
             return
-        member = self.predictor.members[number % len(self.predictor.members)]
-        for name in TAKEN:
-            module = getattr(model, name)
-            state = {key: value.clone() for key, value in getattr(member, name).state_dict().items()}
-            module.load_state_dict(state)
-            if self.frozen:
-                module.requires_grad_(False)
+        for model, member in zip(models, itertools.cycle(self.predictor.members), strict=False):
+            for name in TAKEN:
+                module = getattr(model, name)
+                module.load_state_dict(getattr(member, name).state_dict())
+                if self.frozen:
+                    module.requires_grad_(False)
 
     @property
     def report(self) -> dict[str, Any]:

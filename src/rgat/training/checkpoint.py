@@ -237,6 +237,8 @@ def digest_data(data: NodeData | GraphData) -> dict[str, str]:
     }
     if isinstance(data, GraphData) and data.graphs.graph_attr is not None:
         parts["descriptors"] = data.graphs.graph_attr
+    if data.values is not None:
+        parts["targets"] = (data.values, data.bounds, data.targets)
     return {name: digest(part) for name, part in parts.items()}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -91,12 +92,12 @@ def first_rows(molecule: Tensor, count: int) -> Tensor:
 
 
 def _bins(labels: Tensor) -> Tensor:
-    """Return labels to stratify by: classes, or of numbers the tenth of the training values that each is in."""
-    if not labels.is_floating_point():
-        return labels
-    filled = labels[:, :1].nan_to_num(float("-inf"))
-    edges = torch.quantile(labels[:, 0][labels[:, 0].isfinite()].double(), torch.linspace(0.1, 0.9, 9).double())
-    return torch.bucketize(filled.double(), edges)
+    """Return labels to stratify by: classes or, of numbers, the tenth of the first column that each is in."""
+    first = labels[:, :1].double()
+    if not labels.is_floating_point() or not first.isfinite().any():
+        return labels.nan_to_num() if labels.is_floating_point() else labels
+    edges = np.quantile(first[first.isfinite()].numpy(), np.linspace(0.1, 0.9, 9))
+    return torch.bucketize(first.nan_to_num(-torch.inf), torch.from_numpy(edges))
 
 
 def _rows(parts: Parts, molecule: Tensor, count: int) -> Parts:
