@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import logging
@@ -77,7 +78,8 @@ def export(ensemble: Ensemble, data: NodeData | MoleculeVocabulary, path: str | 
         raise ValueError(f"{path}: a model must be exported to a file that ends in .onnx or .pt2")
     if path.suffix == ".onnx":
         _check_libraries()
-    ensemble.to("cpu")
+    members = [copy.deepcopy(member).cpu() for member in ensemble.members]
+    ensemble = Ensemble(members, ensemble.config, ensemble.calibration, ensemble.report)
     names, inputs, graph = _example(data)
     program = _program(ensemble, data)
     with _quiet(), torch.no_grad():
