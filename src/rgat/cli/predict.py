@@ -57,7 +57,7 @@ def predict(
     nodes: NodeOptions,
     molecules: MoleculeOptions,
 ) -> None:
-    """Predict the classes of nodes or the tasks of molecules.
+    """Predict the classes or other targets of nodes or molecules.
 
     \b
     Examples:

@@ -26,6 +26,7 @@ from rgat.data.store.writer import StoreWriter
 from rgat.data.synthetic.institute import load_institute
 from rgat.data.synthetic.molecules import load_molecules
 from rgat.data.synthetic.planted import KINDS, planted
+from rgat.data.targets import Target
 
 REGISTRY: dict[str, Callable[..., NodeData | GraphData]] = {
     **{name: partial(load_benchmark, name) for name in BENCHMARKS},
@@ -74,6 +75,7 @@ __all__ = [
     "NodeData",
     "StoreWriter",
     "StoredGraph",
+    "Target",
     "convert",
     "fetch",
     "fetch_neighbourhood",

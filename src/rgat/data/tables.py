@@ -51,8 +51,9 @@ def read_table(path: Any) -> Table:
             for row in reader:
                 start, line = line + 1, reader.line_num + 1
                 if row and len(row) != len(header):
+                    hint = "; write decimal points instead of commas" * (delimiter == "," and len(row) > len(header))
                     raise ValueError(
-                        f"{path}, line {start}: must have {len(header)} fields as the header has, got {len(row)}"
+                        f"{path}, line {start}: must have {len(header)} fields as the header has, got {len(row)}{hint}"
                     )
                 if row:
                     rows.append(row)

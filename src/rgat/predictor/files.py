@@ -12,6 +12,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from rgat.checks import check_seed, check_word
@@ -23,6 +24,7 @@ from rgat.data.rdf.endpoint import Endpoint
 from rgat.data.rdf.features import AUTO, FEATURES
 from rgat.data.store.manifest import NAME as MANIFEST
 from rgat.data.store.stored_graph import find_store
+from rgat.data.targets import KINDS
 from rgat.locks import locked
 from rgat.predictor.explain_molecule import MoleculeExplanation
 from rgat.predictor.explain_node import ORDERS, NodeExplanation, RelationImportance
@@ -47,8 +49,8 @@ LABELS = (
     "skip_unknown",
 )
 OPTIONS = {
-    "smiles": ("smiles_column", "tasks", "thresholds", "split", "skip_invalid", "relaxed"),
-    "rdf": (*LABELS, "drop_predicates", "features", "skip_invalid", "format"),
+    "smiles": ("smiles_column", "tasks", "task", "censored", "thresholds", "split", "skip_invalid", "relaxed"),
+    "rdf": (*LABELS, "task", "censored", "drop_predicates", "features", "skip_invalid", "format"),
 }
 LARGEST_FIT = 1 << 20  # bytes of `fit.json`
 TEST_SHARE = 0.2  # of the labelled nodes, if no test labels are given
@@ -110,6 +112,23 @@ def read_thresholds(texts: Sequence[str]) -> dict[str, float]:
             )
         thresholds[column] = number
     return thresholds
+
+
+def read_task(texts: Sequence[str]) -> str | dict[str, str] | None:
+    """Read a kind of task for all columns, or pairs COLUMN=KIND."""
+    if not texts:
+        return None
+    if len(texts) == 1 and "=" not in texts[0]:
+        check_word("task", texts[0], KINDS)
+        return texts[0]
+    kinds: dict[str, str] = {}
+    for text in texts:
+        column, equals, kind = text.rpartition("=")
+        if not equals or column in kinds:
+            raise ValueError(f'--task must be one KIND, or COLUMN=KIND once for each column, got "{text}"')
+        check_word(f"task of {column}", kind, KINDS)
+        kinds[column] = kind
+    return kinds
 
 
 def read_features(text: str | None, is_own_graph: bool) -> tuple[str | tuple[str, ...], bool]:
@@ -314,7 +333,7 @@ def predict(
         if Path(smiles).suffix in (".csv", ".tsv", ".smi", ".txt", ".gz"):
             raise ValueError(f"{smiles} must be an existing file or a SMILES")
         predictions = predictor.predict([smiles])
-        if (predictions.labels == -1).any():
+        if np.isnan(predictions.probabilities).any():
             raise ValueError(f'"{smiles}" must be a SMILES or an existing file, and is neither')
     notes = list(predictions.notes)
     model = predictor.record if provenance and isinstance(predictor, NodePredictor) else None
@@ -373,11 +392,10 @@ def explain(
         return explanation
     if smiles is not None:
         raise ValueError("this is a model of the nodes of a graph: give --node, or nothing for all relations")
-    refuse({"--task": task}, "molecules")
     if node is None:
         refuse({"--by": by if by != "strength" else None}, "the edges of a --node")
-    reasons = predictor.explain(node, top=top, by=by)
+    reasons = predictor.explain(node, top=top, by=by, task=task)
     if page is not None:
         known = reasons if isinstance(reasons, NodeExplanation) else None
-        write_explorer(predictor, page, node, known)
+        write_explorer(predictor, page, node, known, task)
     return reasons

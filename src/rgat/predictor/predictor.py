@@ -120,7 +120,9 @@ class NodePredictor(Ensemble):
         names = tuple(self.data.node_names[i] for i in ids)
         notes = (f"predicted the unlabelled nodes {kind} (--type and --node select others)",) * (nodes is None)
         titles = titles_among([*names, *self.data.classes], self.titles)
-        return Predictions(names, self.data.classes, probabilities, spread, notes=notes, titles=titles)
+        return Predictions(
+            names, self.data.classes, probabilities, spread, notes=notes, titles=titles, targets=self.targets
+        )
 
     def predict_proba(self, nodes: Sequence[str] | None = None) -> Array:
         """Return only the probabilities of the classes, ``[n, classes]``."""
@@ -150,20 +152,23 @@ class NodePredictor(Ensemble):
         return shared_type(self.data)
 
     def explain(
-        self, node: str | None = None, *, top: int = 20, by: str = "strength"
+        self, node: str | None = None, *, top: int = 20, by: str = "strength", task: str | None = None
     ) -> NodeExplanation | RelationImportance:
         """Explain the prediction of a node or, without a node, the importance of each relation in the whole graph.
 
         A node's ``top`` edges come in the order of "strength" (attention and effect together), "attention" or "effect".
+        ``task`` names a target, or one of its classes or labels; by default the first target is explained.
         """
+        if task is not None and not self.targets:
+            raise ValueError("`task` (--task) must be left out: this model predicts one class of each node")
         if node is None:
             self.refuse_stored("explain all relations")
-            ranked = explain_relations(self, self.data)
+            ranked = explain_relations(self, self.data, task)
             return dataclasses.replace(ranked, titles=titles_among(list(ranked.attention), self.titles))
         data, start = self.data, self.find(node)
         if data.is_stored:
             data, start = receptive_data(data, start, self.num_layers), 0
-        explanation = explain_node(self, data, start, top, by)
+        explanation = explain_node(self, data, start, top, by, task)
         return dataclasses.replace(explanation, titles=titles_among(explanation.names(), self.titles))
 
     def refuse_stored(self, purpose: str, instead: str = "name a node (--node)") -> None:
@@ -196,7 +201,7 @@ def receptive_data(data: NodeData, node: int, num_layers: int) -> NodeData:
     names = tuple(data.node_names[i] for i in nodes.tolist())
     none = torch.empty(0, dtype=torch.long)
     x = None if data.x is None else data.x[nodes].float()
-    fields: dict[str, Any] = {"graph": graph, "x": x, "labels": data.labels[nodes], "node_names": names}
+    fields: dict[str, Any] = {"graph": graph, "x": x, "node_names": names, **data.labels_of(nodes)}
     return dataclasses.replace(data, **fields, train=none, valid=none, test=none)
 
 
@@ -249,7 +254,7 @@ class MoleculePredictor(Ensemble):
             parsed = parse_molecules(texts[batch], self.vocabulary.self_loops)
             part = self.predict_parsed(texts[batch], parsed)
             probabilities[batch], spread[batch] = part.probabilities, part.spread
-        return Predictions(tuple(texts), self.tasks, probabilities, spread, exclusive=False)
+        return Predictions(tuple(texts), self.tasks, probabilities, spread, exclusive=False, targets=self.targets)
 
     def predict_parsed(self, smiles: Sequence[str], batch: MoleculeBatch) -> Predictions:
         """Predict all tasks for molecules that `parse_molecules` has parsed, in one forward pass."""
@@ -267,7 +272,7 @@ class MoleculePredictor(Ensemble):
             )
             logits = self.member_logits(torch.from_numpy(batch.x).float(), graph)
             probabilities[batch.valid], spread[batch.valid] = self.probabilities(logits), self.spread(logits)
-        return Predictions(tuple(smiles), self.tasks, probabilities, spread, exclusive=False)
+        return Predictions(tuple(smiles), self.tasks, probabilities, spread, exclusive=False, targets=self.targets)
 
     def predict_proba(self, smiles: Sequence[str] | str) -> Array:
         """Return only the probabilities, ``[n, tasks]``."""
@@ -298,7 +303,8 @@ def make_predictor(ensemble: Ensemble, data: NodeData | GraphData | MoleculeVoca
     if isinstance(data, NodeData):
         return NodePredictor(**vars(ensemble), data=data)
     if isinstance(data, GraphData):
-        data = MoleculeVocabulary(data.tasks, data.relation_names, data.in_channels, data.provenance)
+        targets = () if data.values is None else data.targets
+        data = MoleculeVocabulary(data.tasks, data.relation_names, data.in_channels, data.provenance, targets)
     return MoleculePredictor(**vars(ensemble), vocabulary=data)
 
 

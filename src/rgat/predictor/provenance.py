@@ -36,18 +36,22 @@ class ModelRecord:
         lines += [f"<{_PROV}wasDerivedFrom> <urn:sha256:{digest}>" for digest in self.files]
         return "".join(f"{model} {line} .\n" for line in lines)
 
-    def statement(self, subject: str, predicate: str, value: str, probability: float, spread: float) -> str:
-        """Return N-Triples about one predicted triple: a statement that the model is responsible for."""
-        digest = hashlib.sha256(f"{self.iri} {subject} {predicate}".encode()).hexdigest()[:32]
+    def statement(self, subject: str, predicate: str, value: str, probability: float | None, spread: float) -> str:
+        """Return N-Triples about one predicted triple: a statement that the model is responsible for.
+
+        A number has no probability.
+        """
+        digest = hashlib.sha256(f"{self.iri} {subject} {predicate} {value}".encode()).hexdigest()[:32]
         about = {
             f"<{_RDF}type>": f"<{_RDF}Statement>",
             f"<{_RDF}subject>": subject,
             f"<{_RDF}predicate>": predicate,
             f"<{_RDF}object>": value,
-            "<urn:rgat:probability>": f'"{probability:.6f}"^^{_DOUBLE}',
             "<urn:rgat:spread>": f'"{spread:.6f}"^^{_DOUBLE}',
             f"<{_PROV}wasAttributedTo>": f"<{self.iri}>",
         }
+        if probability is not None:
+            about["<urn:rgat:probability>"] = f'"{probability:.6f}"^^{_DOUBLE}'
         return "".join(f"<urn:rgat:prediction:{digest}> {word} {term} .\n" for word, term in about.items())
 
 
