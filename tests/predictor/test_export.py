@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import rgat
+from rgat.predictor.export import make_program
 from rgat.predictor.predictor import parse_molecules
 
 SMILES = ["CCO", "c1ccccc1C(=O)N", "C", "CC(=O)NC"]
@@ -68,6 +69,24 @@ def test_a_program_of_torch_export_needs_torch_alone(one_member, tmp_path):
     given = [torch.from_numpy(array) for array in molecule_inputs(SMILES).values()]
     expected = one_member.predict(SMILES).probabilities
     np.testing.assert_allclose(program.module()(*given)[0].detach().numpy(), expected, atol=1e-5)
+
+
+def test_numbers_classes_and_labels_are_exported(tmp_path):
+    """The program is run as it is traced, which takes less time than tracing it."""
+    pytest.importorskip("rdkit", reason="molecules need rdkit")
+    rows = "".join(f"{'C' * n}O,{100.5 * n},{'abc'[n % 3]},{n % 2}\n" for n in range(1, 25))
+    (tmp_path / "table.csv").write_text("smiles,solubility,phase,toxic\n" + rows)
+    kinds = {"solubility": "regression", "phase": "multi-class", "toxic": "binary"}
+    data = rgat.data.from_smiles(tmp_path / "table.csv", tasks=list(kinds), task=kinds)
+    model = rgat.fit(data, ensemble=2, hidden_channels=4, max_epochs=1, comparison=False)
+    assert model.targets
+    program = make_program(model, model.vocabulary)
+    smiles = ["CCO", "CCCCCO"]
+    with torch.no_grad():
+        found = program(*(torch.from_numpy(array) for array in molecule_inputs(smiles).values()))
+    expected = model.predict(smiles)
+    np.testing.assert_allclose(found[0], expected.probabilities, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(found[1], expected.spread, rtol=1e-4, atol=1e-4)
 
 
 def test_what_cannot_be_exported_leaves_no_file(one_member, tmp_path, monkeypatch):
