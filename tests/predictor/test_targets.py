@@ -16,8 +16,8 @@ import rgat
 from rgat import cli
 from rgat.baselines.targets import random_forest
 from rgat.data import from_rdf, from_smiles
-from rgat.predictor.text import comparison_rows, explanation_table, performance
 from rgat.predictor.target_text import target_tables
+from rgat.predictor.text import comparison_rows, explanation_table, performance
 
 QUICK = {"max_epochs": 2, "comparison": False, "model": "RGCN"}
 COLUMNS = ("income (k)", "group", "senior", "skills")
@@ -229,7 +229,7 @@ def test_molecules_by_the_command_line(molecule_file, tmp_path, run, kind):
 
 
 BAD = {
-    "text among numbers": (["1.5", "2.5", "n/a?", "3"], r'line 4: y must be a number'),
+    "text among numbers": (["1.5", "2.5", "n/a?", "3"], r"line 4: y must be a number"),
     "constant": (["3.2"] * 12, "y must have different values to learn from in the training part, got only 3.2"),
     "one example": (["3.2"], "must have"),
     "all missing": ([""] * 12, "column y must hold some values to learn, got none"),
@@ -276,6 +276,16 @@ def test_numbers_of_nodes_are_written_as_triples_and_bounds_are_learned(node_fil
     code, out, _ = run("train", "--rdf", graph, "--labels", bounded, "--censored", *TRAIN, "--out", tmp_path / "m")
     assert code == 0
     assert "2 bounds" in out
+
+
+@pytest.mark.parametrize(("kind", "cell"), [("multi-class", "red"), ("multi-label", "a|b")])
+def test_one_class_alone_is_refused(tmp_path, kind, cell):
+    path = tmp_path / "m.csv"
+    path.write_text("smiles,y\n" + "".join(f"{'C' * n},{cell}\n" for n in range(1, 20)))
+    with pytest.raises(
+        ValueError, match=r"y must have .* to learn from among the 15 known values .*, got the same in all"
+    ):
+        rgat.fit(from_smiles(path, tasks=["y"], task=kind))
 
 
 def test_task_options_are_checked(tmp_path, run):

@@ -114,7 +114,9 @@ def fit(
     names = stage_names(bool(search or minutes), bool(folds), comparison, has_choice)
     with shown(progress if processes().rank == 0 else False, names) as stages:
         trainer = _Trainer(data, folds, torch.device(device), seed, stages, folder)
-        asked = {"seed": seed, "ensemble": ensemble, "search": search} | ({"minutes": minutes} if minutes else {})
+        asked: dict[str, Any] = {"seed": seed, "ensemble": ensemble, "search": search} | (
+            {"minutes": minutes} if minutes else {}
+        )
         asked |= {"class_weights": "auto"} if is_auto else {}
         trainer.fold_results.check_same_fit(config | asked)
         trainer, config, found = _choose(trainer, config, given, comparison)
