@@ -155,6 +155,20 @@ def test_molecules_of_all_kinds(molecule_model, tmp_path):
     assert "change of the value without it, in k" in page
 
 
+def test_models_of_targets_are_exported_but_not_served(node_model, molecule_model, tmp_path):
+    from rgat.serve.answers import make_answers
+
+    molecule_model.export(tmp_path / "m.pt2")  # compares its outputs with the model's
+    assert (tmp_path / "m.pt2").stat().st_size > 1000
+    for model in (node_model, molecule_model):
+        with pytest.raises(
+            ValueError, match=r"must predict one class per node, .* got regression, multi-class, binary"
+        ):
+            make_answers(model, None)
+    table = molecule_model.predict(["CCO"]).to_pandas()
+    assert table["income (k)"].dtype == float
+
+
 @pytest.fixture
 def run(monkeypatch, capsys):
     """Return a function that runs the command line in this process."""

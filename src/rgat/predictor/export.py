@@ -18,8 +18,10 @@ from torch import Tensor, nn
 from rgat.data import NodeData
 from rgat.data.files import write_atomically
 from rgat.graph import RelationalGraph
+from rgat.models import GraphClassifier
 from rgat.nn.plain import PlainGraph, as_plain
 from rgat.predictor.ensemble import Ensemble, MoleculeVocabulary
+from rgat.training.targets import units
 from rgat.version import __version__
 
 LARGEST_DIFFERENCE = 1e-5  # of a probability that onnxruntime computes
@@ -32,6 +34,7 @@ class _Program(nn.Module):
 
     def __init__(self, ensemble: Ensemble, graph: RelationalGraph | None, num_nodes: int | None, one_hot: bool) -> None:
         super().__init__()
+        self.is_flat = bool(ensemble.targets) and isinstance(ensemble.members[0], GraphClassifier)
         self.members = nn.ModuleList([as_plain(member, graph, not one_hot) for member in ensemble.members])
         self.calibrate, self.num_nodes, self.num_layers = (
             ensemble.calibration.probabilities,
@@ -41,6 +44,8 @@ class _Program(nn.Module):
 
     def _finish(self, logits: list[Tensor]) -> tuple[Tensor, Tensor]:
         stacked = torch.stack(logits)
+        if self.is_flat:
+            stacked = stacked.squeeze(-1)
         each = self.calibrate(stacked)
         return self.calibrate(stacked.mean(0)), (each - each.mean(0)).square().mean(0).sqrt()
 
@@ -70,7 +75,8 @@ def export(ensemble: Ensemble, data: NodeData | MoleculeVocabulary, path: str | 
     """Write an ensemble to a file that ends in .onnx or .pt2; return how far its probabilities are from ours at most.
 
     Inputs of the program are ``x`` (not of a model without node features), ``edge_index``, ``edge_type`` and, for
-    molecules, ``batch``. Nothing is written if a probability differs by more than 1e-5.
+    molecules, ``batch``. Nothing is written if a probability differs by more than 1e-5. Of targets other than one class
+    per node and 0/1 tasks, the outputs are probabilities, and numbers in their unit.
     """
     path = Path(path)
     if path.suffix not in (".onnx", ".pt2"):
@@ -92,7 +98,10 @@ def export(ensemble: Ensemble, data: NodeData | MoleculeVocabulary, path: str | 
     x = inputs[0] if names[0] == "x" else None
     logits = ensemble.member_logits(x, graph)
     expected = (ensemble.probabilities(logits), ensemble.spread(logits))
-    difference = max(float((torch.from_numpy(g) - e).abs().max()) for g, e in zip(given, expected, strict=True))
+    # Numbers are compared in deviations of their training part.
+    scales = units(ensemble.targets)[1] if ensemble.targets else torch.ones(())
+    pairs = zip(given, expected, strict=True)
+    difference = max(float(((torch.from_numpy(g) - e).abs() / scales).max()) for g, e in pairs)
     if not difference <= LARGEST_DIFFERENCE:
         raise ValueError(
             f"{path}: exported probabilities must be within {LARGEST_DIFFERENCE:g} of this model's, got a difference "
