@@ -146,7 +146,9 @@ def resumable(out: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        print_line(f"interrupted; continue from the last checkpoint in {out} with the same command and --resume")
+        is_kept = out.is_dir() and any(path.suffix in (".json", ".safetensors") for path in out.rglob("*"))
+        kept = f"continue from the last checkpoint in {out} with the same command and --resume"
+        print_line(f"interrupted; {kept if is_kept else 'nothing is kept yet: start again with the same command'}")
         raise
 
 
