@@ -92,7 +92,7 @@ def test_rows_of_another_run_are_refused(tmp_path, graph_model):
     mark = tmp_path / "p.csv.part.model"
     mark.write_text(streaming._digest(graph_model))
     part.write_text("smiles,other\nCCO,1\n")
-    with pytest.raises(ValueError, match="must be of the same model, but its columns differ"):
+    with pytest.raises(ValueError, match="must be of the same model and coverage, but its columns differ"):
         predict_file(graph_model, source, out, resume=True)
     part.write_text(whole[0] + whole[2])
     with pytest.raises(ValueError, match="must be of the same molecule file, but row 1 differs"):

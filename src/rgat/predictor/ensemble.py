@@ -7,15 +7,20 @@ class, and long training scales them up. A slope alone (a temperature) would cor
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from rgat.data import MISSING
 from rgat.graph import RelationalGraph
 from rgat.models import Model
+from rgat.predictor.conformal import COVERAGE, Array, HeldOut, class_sets, held_out_classes
+from rgat.predictor.familiarity import Familiarity
+from rgat.predictor.predictions import Predictions
 from rgat.training.configuration import Config
 
 # Standard deviations of the normal priors: log slopes around 0, intercepts around the shift that undoes class weights.
@@ -24,10 +29,11 @@ SLOPE_DEVIATION, INTERCEPT_DEVIATION = 1.0, 3.0
 
 @dataclasses.dataclass(frozen=True)
 class Calibration:
-    """A map from logits to probabilities."""
+    """A map from logits to probabilities, and the scores of the held-out examples that it was fitted to."""
 
     slope: Tensor  # [] for nodes, [tasks] for graphs
     intercept: Tensor  # [classes] for nodes, [tasks] for graphs
+    held_out: HeldOut | None = None  # None in folders of earlier versions
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Return probabilities: for nodes ``[..., classes]``, for graphs ``[..., tasks]`` from ``[..., tasks, 2]``."""
@@ -35,6 +41,22 @@ class Calibration:
             return torch.softmax(self.slope.to(logits) * logits + self.intercept.to(logits), dim=-1)
         shifted = self.slope.to(logits) * (logits[..., 1] - logits[..., 0]) + self.intercept.to(logits)
         return torch.sigmoid(shifted)
+
+    def with_held_out(self, logits: Tensor, labels: Tensor) -> Calibration:
+        """Return the calibration with the scores of held-out examples: nodes ``[n]``, or graphs ``[n, tasks]``."""
+        columns = by_column(self.probabilities(logits.double().cpu()).numpy(), exclusive=self.slope.dim() == 0)
+        held_out = held_out_classes(columns, labels.cpu().numpy().reshape(len(columns), -1))
+        return dataclasses.replace(self, held_out=held_out)
+
+
+def by_column(probabilities: Array, exclusive: bool) -> Array:
+    """Return the probabilities of each class in each column, ``[n, columns, classes]``.
+
+    They are given as ``[n, classes]`` of exclusive classes, or ``[n, tasks]`` of positive results.
+    """
+    if exclusive:
+        return probabilities[:, None, :]
+    return np.stack([1 - probabilities, probabilities], axis=-1)
 
 
 def calibrate_nodes(logits: Tensor, labels: Tensor) -> Calibration:
@@ -50,7 +72,7 @@ def calibrate_nodes(logits: Tensor, labels: Tensor) -> Calibration:
         return torch.nn.functional.cross_entropy(log_slope.exp() * logits, labels.cpu(), reduction="sum")
 
     slope, _ = _maximise_posterior(loss, torch.zeros((), dtype=torch.float64), zero)
-    return Calibration(slope.float(), zero.float())
+    return Calibration(slope.float(), zero.float()).with_held_out(logits, labels)
 
 
 def calibrate_graphs(logits: Tensor, labels: Tensor, class_weights: Tensor) -> Calibration:
@@ -70,7 +92,7 @@ def calibrate_graphs(logits: Tensor, labels: Tensor, class_weights: Tensor) -> C
         return torch.where(known, nll, 0).sum()
 
     slope, intercept = _maximise_posterior(loss, torch.zeros_like(expected), expected)
-    return Calibration(slope.float(), intercept.float())
+    return Calibration(slope.float(), intercept.float()).with_held_out(logits, labels)
 
 
 def _maximise_posterior(
@@ -104,6 +126,8 @@ class Ensemble:
     config: Config  # model options and training settings, flat
     calibration: Calibration
     report: dict[str, Any]  # held-out performance and the comparison with simpler systems, as plain values
+    # Of the first member; None in folders of earlier versions.
+    familiarity: Familiarity | None = dataclasses.field(default=None, kw_only=True)
 
     @property
     def device(self) -> torch.device:
@@ -139,6 +163,35 @@ class Ensemble:
         """Return the standard deviation of the members' own calibrated probabilities."""
         probabilities = self.calibration.probabilities(member_logits.double())
         return (probabilities - probabilities.mean(0)).square().mean(0).sqrt()
+
+    def with_uncertainty(
+        self, predictions: Predictions, coverage: float | None, hidden: Tensor | None, unlike: Sequence[str] | None
+    ) -> Predictions:
+        """Return the predictions with sets and distances to the training data, as far as the model has what they need.
+
+        Args:
+            predictions: of the ensemble.
+            coverage: of the sets; None takes the default, where there are sets at all.
+            hidden: last hidden layer of each example, NaN where it is not known.
+            unlike: what each example has that no training example has, in words.
+        """
+        found: dict[str, Any] = {}
+        held_out = self.calibration.held_out
+        if held_out is not None:
+            found["coverage"] = COVERAGE if coverage is None else coverage
+            probabilities = by_column(predictions.probabilities, predictions.exclusive)
+            found["sets"] = class_sets(probabilities, held_out.thresholds(found["coverage"]))
+        elif coverage is not None:
+            raise ValueError(
+                "sets of a coverage must come from a model that has held-out scores, but this one was "
+                "written by an earlier version; train it again, or leave `coverage` (--coverage) out"
+            )
+        if self.familiarity is not None:
+            known = (
+                torch.full((len(predictions), self.familiarity.rows.shape[1]), math.nan) if hidden is None else hidden
+            )
+            found |= {"distance": self.familiarity.distances(known), "unlike": tuple(unlike or ())}
+        return dataclasses.replace(predictions, **found)
 
 
 @dataclasses.dataclass(frozen=True)

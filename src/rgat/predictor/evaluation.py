@@ -14,7 +14,9 @@ from rgat.baselines import GRAPH_BASELINES, NODE_BASELINES
 from rgat.data import MISSING, GraphData, NodeData
 from rgat.data.dataset import PARTS
 from rgat.models import Model
-from rgat.predictor.ensemble import Ensemble
+from rgat.predictor.conformal import COVERAGE, class_sets, coverage_of_sets
+from rgat.predictor.ensemble import Ensemble, by_column
+from rgat.predictor.familiarity import collected
 from rgat.predictor.predictor import NodePredictor, Predictor, make_predictor
 from rgat.training import accuracy, graph_logits, mean_pr_auc, mean_roc_auc, node_logits, roc_auc_per_task
 from rgat.training.configuration import Config
@@ -48,25 +50,45 @@ def evaluate(predictor: Predictor, data: NodeData | GraphData) -> dict[str, Any]
         if not len(ids):
             continue
         batches = (data.graphs.batch(batch) for batch in data.graphs.split(ids))
-        logits = torch.cat([predictor.member_logits(*batch).mean(0) for batch in batches])
+        with collected(predictor.members[0]) as hidden:
+            logits = torch.cat([predictor.member_logits(*batch).mean(0) for batch in batches])
         labels = data.labels[ids]
         report["scores"][part] = mean_roc_auc(logits, labels)
         if part == "test":
             report |= _evaluate_test_graphs(logits, labels, data.tasks)
+            report |= _evaluate_uncertainty(predictor, logits, labels, hidden.rows)
+    return report
+
+
+def _evaluate_uncertainty(
+    predictor: Predictor, logits: Tensor, labels: Tensor, hidden: Tensor | None
+) -> dict[str, Any]:
+    """Return the coverage of the sets of test examples, and the share of these that is far from the training data."""
+    report: dict[str, Any] = {}
+    held_out, labels = predictor.calibration.held_out, labels.view(len(labels), -1)
+    if held_out is not None and bool((labels != MISSING).any()):
+        probabilities = by_column(predictor.probabilities(logits[None]).numpy(), isinstance(predictor, NodePredictor))
+        sets = class_sets(probabilities, held_out.thresholds(COVERAGE))
+        report["sets"] = {"coverage": COVERAGE} | coverage_of_sets(sets, labels.numpy())
+    if predictor.familiarity is not None and hidden is not None:
+        report["far"] = float((predictor.familiarity.distances(hidden) > 1).mean())
     return report
 
 
 def _evaluate_nodes(predictor: NodePredictor, data: NodeData) -> dict[str, Any]:
     parts = {part: getattr(data, part) for part in ("train", "test")}
     labelled = {part: ids[data.labels[ids] != MISSING] for part, ids in parts.items()}
-    logits = {part: predictor.logits_of(ids.tolist()).mean(0) for part, ids in labelled.items() if len(ids)}
+    outputs = {part: predictor.outputs_of(ids.tolist()) for part, ids in labelled.items() if len(ids)}
+    logits = {part: each.mean(0) for part, (each, _) in outputs.items()}
     scores = {part: accuracy(logits[part], data.labels[labelled[part]]) for part in logits}
     report: dict[str, Any] = {"metric": "accuracy", "scores": scores}
     if "test" in scores:
         count = len(labelled["test"])
         report |= {"tested": count, "right": round(scores["test"] * count), "interval": wilson(scores["test"], count)}
         predicted = logits["test"].argmax(1)
-        report |= score_classes(confusion_matrix(data.labels[labelled["test"]], predicted, len(data.classes)))
+        labels = data.labels[labelled["test"]]
+        report |= score_classes(confusion_matrix(labels, predicted, len(data.classes)))
+        report |= _evaluate_uncertainty(predictor, logits["test"], labels, outputs["test"][1])
     return report
 
 

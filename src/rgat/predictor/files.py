@@ -32,6 +32,7 @@ from rgat.predictor.folder import NAME as PREDICTOR
 from rgat.predictor.predictions import PREDICTED, Predictions
 from rgat.predictor.predictor import MoleculePredictor, NodePredictor, Predictor
 from rgat.predictor.streaming import predict_file
+from rgat.predictor.text import warning_sentences
 from rgat.predictor.words import counted
 from rgat.progress import Progress, Stages
 from rgat.training.checkpoint import NAME as CHECKPOINT
@@ -270,6 +271,7 @@ def predict(
     smiles_column: str | None = None,
     workers: int | None = None,
     resume: bool = False,
+    coverage: float | None = None,
     progress: Progress = False,
 ) -> tuple[Predictions | None, list[str]]:
     """Predict nodes or molecules; return the predictions (None if written to a file in parts), and lines to print."""
@@ -286,7 +288,8 @@ def predict(
             refuse({"--predicate": predicate}, "an --out that ends in .nt")
         if not rdf:
             refuse({"--format": format}, "files of --rdf")
-        predictions = predictor.predict(names, type=kind, rdf=list(rdf) if rdf else None, format=format)
+        triples = list(rdf) if rdf else None
+        predictions = predictor.predict(names, type=kind, rdf=triples, format=format, coverage=coverage)
     elif smiles is None:
         raise ValueError("this is a model of molecules: give --smiles, a file or a SMILES")
     else:
@@ -295,17 +298,19 @@ def predict(
             if out is None:
                 raise ValueError("predictions of a file of molecules must go to a file: --out predictions.csv")
             options: dict[str, Any] = {"smiles_column": smiles_column, "workers": workers, "resume": resume}
+            options["coverage"] = coverage
             summary = predict_file(predictor, smiles, out, **options, progress=progress)
             resumed = f", {summary.resumed:,} of them resumed" if summary.resumed else ""
             bad = f"; invalid SMILES, marked so: {summary.invalid:,}" if summary.invalid else ""
-            return None, [f"{counted(summary.molecules, 'molecule')} written to {out}{resumed}{bad}"]
+            far = f"; unlike the training data: {summary.unlike:,}" if summary.unlike else ""
+            return None, [f"{counted(summary.molecules, 'molecule')} written to {out}{resumed}{bad}{far}"]
         refuse(of_molecules, "a file of molecules")
         if Path(smiles).suffix in (".csv", ".tsv", ".smi", ".txt", ".gz"):
             raise ValueError(f"{smiles} must be an existing file or a SMILES")
-        predictions = predictor.predict([smiles])
+        predictions = predictor.predict([smiles], coverage=coverage)
         if (predictions.labels == -1).any():
             raise ValueError(f'"{smiles}" must be a SMILES or an existing file, and is neither')
-    notes = list(predictions.notes)
+    notes = [*predictions.notes, *warning_sentences(predictions)]
     if out is not None:
         predictions.save(out, predicate or PREDICTED)
         notes.append(f"{counted(len(predictions), 'prediction')} written to {out}")

@@ -32,6 +32,7 @@ from rgat.predictor.choice import FIRST, candidates, choose, config_of, configur
 from rgat.predictor.contributions import contributions
 from rgat.predictor.ensemble import Calibration, Ensemble, calibrate_graphs, calibrate_nodes
 from rgat.predictor.evaluation import Rival, compare, evaluate, keep_best, nan_to_none, where_validated
+from rgat.predictor.familiarity import TrainingRows, learn_familiarity
 from rgat.predictor.fold_results import FoldResults
 from rgat.predictor.inspection import check
 from rgat.predictor.predictor import NodePredictor, Predictor, make_predictor
@@ -306,8 +307,11 @@ class _Trainer:
         for fold, model, result in zip(chosen, models, results, strict=True):
             if not self.folds:
                 self._keep_trained(config, model, result)
-            logits = node_logits(model, self.folds[fold], nodes=self.folds[fold].valid) if self.folds else None
-            self.fold_results.add(config, fold, result.curve[result.best_epoch - 1], logits)
+            logits = distances = None
+            if self.folds:
+                logits = node_logits(model, self.folds[fold], nodes=self.folds[fold].valid)
+                distances = TrainingRows(model, self.folds[fold], self.seed).held_out()
+            self.fold_results.add(config, fold, result.curve[result.best_epoch - 1], logits, distances)
 
     def _keep_trained(self, config: Config, model: Model, result: Result) -> None:
         """Keep a model of the validation part, of several the best and the RGCN, so that none is trained twice."""
@@ -339,11 +343,16 @@ class _Trainer:
             epochs = statistics.median_high([point.epoch for point in best])
             settings = dataclasses.replace(settings, max_epochs=epochs, patience=None)
         if ensemble == 1 and (known := self.trained.get(digest(sorted(config.items())))):  # as a candidate
-            return Ensemble([known[0]], config, self._calibrate([known[0]]), {}), [known[1]]
+            return self._ensemble([known[0]], config), [known[1]]
         stages(TRAINING)
         show = stages.part(TRAINING, 0.0, 1.0)
         members, results = self.run([self.data] * ensemble, config, settings, seeds, show, checkpoint)
-        return Ensemble(members, config, calibration or self._calibrate(members), {}), results
+        return self._ensemble(members, config, calibration), results
+
+    def _ensemble(self, members: list[Model], config: Config, calibration: Calibration | None = None) -> Ensemble:
+        distances = self.fold_results.distances(config, len(self.folds)) if self.folds else None
+        familiarity = learn_familiarity(members[0], self.data, self.seed, distances)
+        return Ensemble(members, config, calibration or self._calibrate(members), {}, familiarity=familiarity)
 
     def train_rival(self, config: Config) -> Rival:
         """Train one model to compare with; raise if memory is short."""

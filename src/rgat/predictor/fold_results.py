@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from rgat.data.files import read_whole, write_atomically
@@ -18,6 +19,7 @@ from rgat.training.loop import Data
 from rgat.training.run import Epoch, curve_from_json, curve_to_json
 
 FOLDS, FIT = "folds", "fit.json"  # files of a fit in its folder
+DISTANCES = ".distances"  # behind the key of a fold's tensor
 _LARGEST = 1 << 20  # bytes of the latter
 
 
@@ -84,12 +86,26 @@ class FoldResults:
         key = self._key(config, fold)
         return (curve_from_json([self.points[key]])[0], self.logits.get(key)) if key in self.points else None
 
-    def add(self, config: Mapping[str, Any], fold: int, best: Epoch, logits: Tensor | None) -> None:
+    def distances(self, config: Mapping[str, Any], num_folds: int) -> Tensor:
+        """Return the distances of held-out nodes to the training nodes of their folds; earlier versions kept none."""
+        keys = (f"{self._key(config, fold)}{DISTANCES}" for fold in range(num_folds))
+        return torch.cat([torch.empty(0), *(self.logits[key] for key in keys if key in self.logits)])
+
+    def add(
+        self,
+        config: Mapping[str, Any],
+        fold: int,
+        best: Epoch,
+        logits: Tensor | None,
+        distances: Tensor | None = None,
+    ) -> None:
         """Add a finished fold, and write it to the folder."""
         key = self._key(config, fold)
         (self.points[key],) = curve_to_json([best])
         if logits is not None:
             self.logits[key] = logits
+        if distances is not None:
+            self.logits[f"{key}{DISTANCES}"] = distances
         if self.folder is not None and processes().rank == 0:
             save_checkpoint(self.folder, self.logits, {"points": self.points}, FOLDS)
 

@@ -6,9 +6,11 @@ import csv
 import io
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +50,11 @@ class Predictions:
     exclusive: bool = True  # whether the columns are mutually exclusive classes, or independent tasks
     notes: tuple[str, ...] = ()  # remarks for the reader, such as how many nodes could not be predicted
     titles: Mapping[str, str] = field(default_factory=dict, repr=False)  # `rdfs:label` of nodes and classes
+    coverage: float | None = None  # of the sets; None without sets
+    # [n, columns, classes]: which classes belong to the set; one column of all classes, or the results 0 and 1 of tasks
+    sets: NDArray[np.bool_] | None = field(default=None, repr=False)
+    distance: Array | None = field(default=None, repr=False)  # [n] to the training data; above 1 is unusual
+    unlike: tuple[str, ...] = field(default=(), repr=False)  # what no training example has, "" where there is nothing
 
     def __len__(self) -> int:
         return len(self.names)
@@ -59,17 +66,45 @@ class Predictions:
             return np.array([self.columns[best] for best in self.probabilities.argmax(1)], dtype=np.str_)
         return np.where(np.isnan(self.probabilities), -1, self.probabilities >= 0.5).astype(np.int64)
 
+    @property
+    def warnings(self) -> list[str]:
+        """Why an example is unlike the training data, "" where it is not or where nothing is known about it."""
+        if self.distance is None:
+            return [""] * len(self)
+        far = [f"{d:.1f} times as far as usual" if d > 1 else "" for d in self.distance.tolist()]
+        return ["; ".join(filter(None, pair)) for pair in zip(far, self.unlike, strict=True)]
+
+    def set_names(self) -> list[list[str]]:
+        """Return the set of each example and column as words; "none" where it is empty."""
+        if self.sets is None:
+            return []
+        names = self.columns if self.exclusive else ("0", "1")
+        return [[_joined(names, members) for members in columns] for columns in self.sets]
+
     def header(self) -> list[str]:
         """Return the column names of the table."""
+        added = [] if self.sets is None else [f"{self.set_title}{name}" for name in self._set_columns()]
+        added += [] if self.distance is None else ["distance", "unlike training"]
         if self.exclusive:
             titles = ["node label", "class label"] if self.titles else []
-            return ["node", "class", "probability", "spread", *(f"p({name})" for name in self.columns), *titles]
-        return ["smiles", *self.columns, *(f"{task} spread" for task in self.columns), "problem"]
+            names = (f"p({name})" for name in self.columns)
+            return ["node", "class", "probability", "spread", *names, *titles, *added]
+        return ["smiles", *self.columns, *(f"{task} spread" for task in self.columns), "problem", *added]
+
+    @property
+    def set_title(self) -> str:
+        """The name of a column of sets, which states the coverage."""
+        return f"{100 * (self.coverage or 0):g} % set"
+
+    def _set_columns(self) -> list[str]:
+        return [""] if self.exclusive else [f" of {task}" for task in self.columns]
 
     def rows(self) -> list[list[str]]:
         """Return the rows of the table."""
-        table = []
-        for name, probability, spread in zip(self.names, self.probabilities, self.spread, strict=True):
+        table, added = [], self._added_cells()
+        for number, (name, probability, spread) in enumerate(
+            zip(self.names, self.probabilities, self.spread, strict=True)
+        ):
             if self.exclusive:
                 best = int(probability.argmax())
                 cells = [self.columns[best], *map(_number, (probability[best], spread[best], *probability))]
@@ -78,8 +113,21 @@ class Predictions:
             else:
                 problem = "cannot be read as SMILES" if np.isnan(probability).any() else ""
                 cells = [*map(_number, (*probability, *spread)), problem]
-            table.append([name, *cells])
+            table.append([name, *cells, *added[number]])
         return table
+
+    def _added_cells(self) -> list[list[str]]:
+        """Return the cells of sets and distances, as far as there are any; invalid SMILES have empty ones."""
+        cells: list[list[str]] = [[] for _ in self.names]
+        for row, words in zip(cells, self.set_names(), strict=False):
+            row += words
+        if self.distance is not None:
+            for row, distance, warning in zip(cells, self.distance.tolist(), self.warnings, strict=True):
+                row += [_number(distance), warning]
+        for row, probability in zip(cells, self.probabilities, strict=True):
+            if np.isnan(probability).all():
+                row[:] = [""] * len(row)
+        return cells
 
     def _title(self, name: str) -> str:
         return self.titles.get(name) or self.titles.get(f"<{name}>") or ""
@@ -105,6 +153,23 @@ class Predictions:
                 raise ValueError(f"triples (.nt) must be about IRIs, got {node}; write .csv or .tsv")
             lines.append(f"{node} {relation} {_term(label)} .\n")
         return "".join(lines)
+
+
+def concatenate(parts: Sequence[Predictions]) -> Predictions:
+    """Return the predictions of batches as one."""
+    first = parts[0]
+
+    def joined(name: str) -> Any:
+        arrays = [getattr(part, name) for part in parts]
+        return None if arrays[0] is None else np.concatenate(arrays)
+
+    arrays = {name: joined(name) for name in ("probabilities", "spread", "sets", "distance")}
+    names, unlike = (tuple(chain.from_iterable(getattr(part, name) for part in parts)) for name in ("names", "unlike"))
+    return replace(first, names=names, unlike=unlike, **arrays)
+
+
+def _joined(names: Sequence[str], members: NDArray[np.bool_]) -> str:
+    return " | ".join(name for name, is_member in zip(names, members.tolist(), strict=True) if is_member) or "none"
 
 
 def _number(value: float) -> str:

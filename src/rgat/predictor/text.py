@@ -40,6 +40,23 @@ def performance(predictor: Predictor) -> list[str]:
         unknown = [task for task, value in report["tasks"].items() if value is None]
         if unknown:
             lines.append(f"no score for {', '.join(unknown)}: the test part has one class only")
+    return lines + _reliability(predictor)
+
+
+def _reliability(predictor: Predictor) -> list[str]:
+    """Return sentences about the sets and distances of the test part; none for models of earlier versions."""
+    report, lines = predictor.report, []
+    if found := report.get("sets"):
+        labels = counted(found["labels"], "test node" if report["metric"] == "accuracy" else "test label")
+        size = f"a set has {found['size']:.2f} classes on average, and {found['empty']:.1%} are empty"
+        lines.append(
+            f"sets of a coverage of {found['coverage']:.0%} hold the true class of {found['covered']:.1%} of {labels}; "
+            f"{size}"
+        )
+    if "far" in report:
+        lines.append(
+            f"{report['far']:.1%} of the test part is further from the training part than 99 % of held-out examples"
+        )
     return lines
 
 
@@ -194,18 +211,54 @@ def _score_row(name: str, scores: Mapping[str, float | None]) -> Row:
     return name, *("-" if value is None else f"{100 * value:.1f}" for value in values)
 
 
-def prediction_rows(predictions: Predictions) -> tuple[Row, list[Row]]:
-    """Return columns and rows: the most probable class of each node, or one row per molecule and task."""
+def prediction_rows(predictions: Predictions) -> tuple[Row, list[Row], int]:
+    """Return columns, rows and the number of text columns: the class of each node, or each molecule and task."""
     names, columns = predictions.names, predictions.columns
     if predictions.exclusive:
         cells = [(i, int(k)) for i, k in enumerate(predictions.probabilities.argmax(1))]
-        labels = [(titled(names[i], predictions.titles), titled(columns[k], predictions.titles)) for i, k in cells]
+        labels: list[Row] = [
+            (titled(names[i], predictions.titles), titled(columns[k], predictions.titles)) for i, k in cells
+        ]
     else:
         cells = [(i, k) for i in range(len(names)) for k in range(len(columns))]
         labels = [(names[i], columns[k]) for i, k in cells]
+    header: Row = ("node", "class") if predictions.exclusive else ("smiles", "task")
+    if predictions.sets is not None:
+        header = (*header, predictions.set_title)
+        words = [_set_words(predictions, i, 0 if predictions.exclusive else k) for i, k in cells]
+        labels = [(*label, word) for label, word in zip(labels, words, strict=True)]
     numbers = [(f"{predictions.probabilities[cell]:.1%}", f"{predictions.spread[cell]:.1%}") for cell in cells]
-    header = ("node", "class") if predictions.exclusive else ("smiles", "task")
-    return (*header, "probability", "spread"), [(*label, *row) for label, row in zip(labels, numbers, strict=True)]
+    rows = [(*label, *row) for label, row in zip(labels, numbers, strict=True)]
+    if predictions.distance is not None:
+        rows = [(*row, f"{predictions.distance[i]:.2f}") for row, (i, _) in zip(rows, cells, strict=True)]
+    added = ("distance",) if predictions.distance is not None else ()
+    return (*header, "probability", "spread", *added), rows, len(header)
+
+
+def _set_words(predictions: Predictions, row: int, column: int) -> str:
+    """Return the classes of a set with commas."""
+    assert predictions.sets is not None
+    names = predictions.columns if predictions.exclusive else ("0", "1")
+    chosen = [
+        titled(name, predictions.titles)
+        for name, is_in in zip(names, predictions.sets[row, column], strict=True)
+        if is_in
+    ]
+    return ", ".join(chosen) or "none"
+
+
+def warning_sentences(predictions: Predictions) -> list[str]:
+    """Return a sentence about the examples that are unlike the training data; none if there are none."""
+    unlike = [(name, text) for name, text in zip(predictions.names, predictions.warnings, strict=True) if text]
+    if not unlike:
+        return []
+    name, text = unlike[0]
+    noun = "node" if predictions.exclusive else "molecule"
+    are = "is" if len(unlike) == 1 else "are"
+    return [
+        f"{counted(len(unlike), noun)} of {len(predictions):,} {are} unlike the training data, such as "
+        f"{titled(name, predictions.titles)} ({text}): its prediction may be wrong more often than the report says"
+    ]
 
 
 def node_rows(explanation: NodeExplanation, wide: bool = True) -> tuple[Row, list[Row]]:
