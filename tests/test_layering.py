@@ -30,6 +30,7 @@ CHAIN = [
     "baselines",
     "experiments",
     "predictor",
+    "sklearn",
     "report",
     "cli",
     "__init__",
