@@ -103,7 +103,7 @@ def test_probabilities_of_nodes_follow_the_classes(institute):
     assert estimator.predict(names[:5]).tolist() == estimator.classes_[probabilities.argmax(1)].tolist()
     assert 0 <= estimator.score(names, classes) <= 1
     assert is_classifier(estimator)
-    assert estimator.predictor_.predict(names[:5], coverage=0.8).sets.shape == (5, 1, 4)
+    assert estimator.predictor_.predict(names[:5], coverage=0.8).sets["class"].shape == (5, 4)
     copy = clone(estimator)
     assert copy.graph is data  # a large graph is not copied
     assert not hasattr(copy, "predictor_")

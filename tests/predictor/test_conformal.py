@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 
 from rgat.predictor.conformal import (
-    class_sets,
+    Question,
+    Region,
     class_thresholds,
-    coverage_of_intervals,
-    coverage_of_sets,
-    held_out_classes,
-    held_out_numbers,
-    intervals,
+    hold_out,
+    measure_coverage,
+    regions,
     threshold,
 )
 
@@ -48,51 +47,63 @@ def test_coverage_holds_within_each_class():
     labels = rng.choice(3, size=60_000, p=[0.8, 0.15, 0.05])
     logits = rng.normal(size=(len(labels), 3)) + np.eye(3)[labels] + [2, 0, 0]  # the first class is overrated
     p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-    held_out = held_out_classes(p[:30_000, None], labels[:30_000, None])
-    sets = class_sets(p[30_000:, None], held_out.thresholds(0.9))
+    questions = [Question("class", slice(0, 3), ("a", "b", "c"))]
+    held_out = hold_out(questions, p[:30_000], labels[:30_000, None].astype(float))
+    (region,) = regions(questions, p[30_000:], held_out)
     for each in range(3):
         own = labels[30_000:] == each
-        assert abs(sets[own, 0, each].mean() - 0.9) < 0.02
+        assert abs(region.inside[own, each].mean() - 0.9) < 0.02
 
 
-def test_tasks_are_apart_and_missing_labels_left_out():
-    p = np.zeros((100, 2, 2))
-    p[:, 0, 1], p[:, 1, 1] = 0.75, np.linspace(0.01, 1, 100)
-    p[..., 0] = 1 - p[..., 1]
-    labels = np.ones((100, 2), dtype=np.int64)
-    labels[:, 1] = np.where(np.arange(100) < 50, -1, 1)
-    held_out = held_out_classes(p, labels)
-    assert held_out.shape == (2, 2)
-    assert len(held_out.scores) == 150
-    found = held_out.thresholds(0.9)
-    assert found[0].tolist() == [math.inf, 0.25]
-    assert found[1].tolist() == [math.inf, pytest.approx(0.45)]  # 46th of 50 scores from 0 to 0.49
-    sets = class_sets(p, found)
-    assert sets[:, :, 0].all()
-    assert sets[:, 1, 1].sum() == 46
+# A result that is 0 or 1, a number, and a class.
+MIXED = [
+    Question("toxic", slice(0, 1), ("0", "1")),
+    Question("size", slice(1, 2)),
+    Question("kind", slice(2, 5), ("a", "b", "c")),
+]
 
 
-def test_intervals_and_their_coverage():
-    errors = np.stack([np.arange(-10.0, 9.0), np.full(19, np.nan)], axis=1)
-    errors[:9, 1] = 1.0
-    held_out = held_out_numbers(errors)
-    half = held_out.thresholds(0.9)
-    assert half[:, 0].tolist() == [9.0, 1.0]
-    low, high = intervals(np.zeros((2, 2)), half, scale=np.array([[1.0, 1.0], [2.0, 2.0]]))
-    assert low.tolist() == [[-9.0, -1.0], [-18.0, -2.0]]
-    assert high.tolist() == (-low).tolist()
-    found = coverage_of_intervals(low, high, np.array([[9.0, 2.0], [math.nan, -2.0]]))
-    assert found == {"covered": 2 / 3, "width": (18 + 2 + 4) / 3, "labels": 3}
+def test_questions_are_apart_and_missing_truths_left_out():
+    predictions = np.zeros((100, 5))
+    predictions[:, 0] = np.linspace(0.01, 1, 100)
+    predictions[:, 2:] = [0.5, 0.3, 0.2]
+    truth = np.full((100, 3), np.nan)
+    truth[50:, 0] = 1
+    truth[:19, 1] = np.arange(-10.0, 9.0)
+    truth[:60, 2] = 1
+    held_out = hold_out(MIXED, predictions, truth)
+    assert np.bincount(held_out.groups, minlength=6).tolist() == [0, 50, 19, 0, 60, 0]
+    toxic, size, kind = held_out.thresholds(MIXED, 0.9)
+    assert toxic.tolist() == [math.inf, pytest.approx(0.45)]  # 46th of 50 scores from 0 to 0.49
+    assert size.tolist() == [9.0]
+    assert kind.tolist() == [math.inf, pytest.approx(0.7), math.inf]
+    found = regions(MIXED, predictions, held_out)
+    assert found[0].inside[:, 0].all()
+    assert found[0].inside[:, 1].sum() == 46
+    assert found[1].inside[0].tolist() == [-9.0, 9.0]
+    assert found[2].inside.all()
+    assert found[0].words()[0] == ["0"]
+    assert found[1].words()[0] == ["-9", "9"]
+    assert found[2].words()[0] == ["a | b | c"]
 
 
-def test_the_coverage_of_sets_is_counted_over_known_labels():
-    sets = np.array([[[True, True]], [[False, False]], [[True, False]], [[True, True]]])
-    found = coverage_of_sets(sets, np.array([[0], [1], [0], [-1]]))
-    assert found == {"covered": 2 / 3, "size": 1.0, "empty": 1 / 3, "labels": 3}
+def test_the_coverage_is_counted_over_what_is_known():
+    inside = np.array([[True, True], [False, False], [True, False], [True, True]])
+    found = [
+        Region("toxic", ("0", "1"), inside),
+        Region("size", (), np.array([[0.0, 1.0], [0.0, 3.0], [5.0, 6.0], [0.0, 1.0]])),
+    ]
+    truth = np.array([[0, 1.0], [1, 4.0], [0, np.nan], [np.nan, 0.5]])
+    assert measure_coverage(found, truth) == {
+        "sets": {"covered": 2 / 3, "size": 1.0, "empty": 1 / 3, "labels": 3},
+        "intervals": {"size": {"covered": 2 / 3, "width": pytest.approx(5 / 3), "labels": 3}},
+    }
+    assert measure_coverage(found, np.full((4, 2), np.nan)) == {}
+    assert found[0].words()[1] == ["none"]
 
 
 @pytest.mark.parametrize("coverage", [0, 1, 90, -0.1, math.nan, True])
 def test_a_coverage_is_a_share(coverage):
-    held_out = held_out_numbers(np.ones((3, 1)))
+    held_out = hold_out(MIXED[1:2], np.ones((3, 5)), np.ones((3, 1)))
     with pytest.raises(ValueError, match=r"`coverage` \(--coverage\) must be a share above 0 and below 1"):
-        held_out.thresholds(coverage)
+        held_out.thresholds(MIXED[1:2], coverage)

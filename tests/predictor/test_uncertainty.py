@@ -19,18 +19,19 @@ from rgat.training.task import node_logits
 def test_the_sets_of_nodes_grow_with_the_coverage(node_model, node_data):
     names = [node_data.node_names[node] for node in node_data.test.tolist()]
     wide, narrow = (node_model.predict(names, coverage=coverage) for coverage in (0.95, 0.5))
-    assert wide.sets.shape == narrow.sets.shape == (len(names), 1, 4)
-    assert (wide.sets | ~narrow.sets).all()
-    assert wide.sets.sum() > narrow.sets.sum()
-    assert (node_model.predict(names).sets == node_model.predict(names, coverage=0.9).sets).all()
+    large, small = wide.sets["class"], narrow.sets["class"]
+    assert large.shape == small.shape == (len(names), 4)
+    assert (large | ~small).all()
+    assert large.sum() > small.sum()
+    assert node_model.predict(names).rows() == node_model.predict(names, coverage=0.9).rows()
+    assert wide.intervals == {}
     assert node_model.predict(names).header()[-3:] == ["90 % set", "distance", "unlike training"]
     row = wide.rows()[0]
-    assert [name in row[-3].split(" | ") for name in wide.columns] == wide.sets[0, 0].tolist()
+    assert [name in row[-3].split(" | ") for name in wide.columns] == large[0].tolist()
 
 
 def test_held_out_scores_are_of_nodes_that_training_did_not_see(node_model, node_data):
     held_out = node_model.calibration.held_out
-    assert held_out.shape == (1, 4)
     counts = np.bincount(held_out.groups, minlength=4)
     assert counts.tolist() == node_data.labels[node_data.train].bincount(minlength=4).tolist()  # by cross-validation
     assert ((held_out.scores >= 0) & (held_out.scores <= 1)).all()
@@ -39,7 +40,7 @@ def test_held_out_scores_are_of_nodes_that_training_did_not_see(node_model, node
 def test_the_report_states_the_coverage_on_the_test_part(node_model, graph_model, node_data):
     found = node_model.report["sets"]
     names = [node_data.node_names[node] for node in node_data.test.tolist()]
-    sets, labels = node_model.predict(names).sets[:, 0], node_data.labels[node_data.test].numpy()
+    sets, labels = node_model.predict(names).sets["class"], node_data.labels[node_data.test].numpy()
     assert found["covered"] == pytest.approx(sets[np.arange(len(labels)), labels].mean())
     assert found["size"] == pytest.approx(sets.sum(1).mean())
     assert found["labels"] == len(labels)
@@ -64,11 +65,10 @@ def folders(node_model, graph_model, tmp_path_factory):
 
 def test_a_folder_keeps_sets_and_distances(folders, node_model, graph_model):
     first, again = node_model.predict(), rgat.load(folders / "nodes").predict()
-    assert (first.sets == again.sets).all()
+    assert (first.sets["class"] == again.sets["class"]).all()
     assert np.allclose(first.distance, again.distance)
     molecules = ["CCO", "c1ccccc1C(=O)N", "no molecule"]
     first, again = graph_model.predict(molecules), rgat.load(folders / "molecules").predict(molecules)
-    assert (first.sets == again.sets).all()
     assert first.rows() == again.rows()
     assert again.rows()[2][-8:] == [""] * 8
 
@@ -76,7 +76,8 @@ def test_a_folder_keeps_sets_and_distances(folders, node_model, graph_model):
 def test_a_folder_of_an_earlier_version_has_neither(folders):
     model = rgat.load(folders / "earlier")
     predictions = model.predict(["CCO"])
-    assert predictions.sets is predictions.distance is predictions.coverage is None
+    assert predictions.sets == {}
+    assert predictions.distance is predictions.coverage is None
     assert predictions.header()[-1] == "problem"
     assert len(predictions.rows()[0]) == len(predictions.header())
     assert predictions.warnings == [""]
@@ -87,7 +88,8 @@ def test_a_folder_of_an_earlier_version_has_neither(folders):
 
 def test_the_sets_of_molecules_are_of_the_results_0_and_1(graph_model):
     predictions = graph_model.predict(["CCO", "CC(=O)N"])
-    assert predictions.sets.shape == (2, 6, 2)
+    assert predictions.sets["amide"].shape == (2, 2)
+    assert tuple(predictions.sets) == graph_model.tasks
     assert predictions.header()[-8:-2] == [f"90 % set of {task}" for task in graph_model.tasks]
     words = {cell for row in predictions.rows() for cell in row[-8:-2]}
     assert words <= {"0", "1", "0 | 1", "none"}

@@ -9,7 +9,9 @@ of at least ``coverage``, and at most ``1 / (n + 1)`` more, whatever the model a
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,78 +49,110 @@ def class_thresholds(scores: Array, classes: Ids, num_classes: int, coverage: fl
     return np.array([threshold(scores[classes == c], coverage) if is_alone[c] else rest for c in range(num_classes)])
 
 
+class Question(NamedTuple):
+    """One thing that is predicted: a class, a result that is 0 or 1, or a number."""
+
+    name: str
+    place: slice  # of its columns among the predictions
+    classes: tuple[str, ...] = ()  # a column for each, or one column with the probability of the second; none: a number
+
+    @property
+    def num_groups(self) -> int:
+        """The number of thresholds: one for each class, or for the number."""
+        return max(len(self.classes), 1)
+
+    def of(self, predictions: Array) -> Array:
+        """Return the probabilities of the classes, ``[n, classes]``, or the numbers, ``[n, 1]``."""
+        own = predictions[:, self.place]
+        return np.concatenate([1 - own, own], axis=1) if own.shape[1] < len(self.classes) else own
+
+
+class Region(NamedTuple):
+    """The answers to one question that cannot be ruled out: a set of classes, or an interval, for each example."""
+
+    name: str
+    classes: tuple[str, ...]  # none for a number
+    inside: NDArray[Any]  # bool [n, classes], or [n, 2] with the lower and upper bounds
+
+    def words(self) -> list[list[str]]:
+        """Return the cells of each example: a set, or two bounds; empty where there is no prediction."""
+        if not self.classes:
+            return [["" if math.isnan(bound) else f"{bound:.6g}" for bound in row] for row in self.inside.tolist()]
+        pairs = ([name for name, is_in in zip(self.classes, row, strict=True) if is_in] for row in self.inside.tolist())
+        return [[" | ".join(names) or "none"] for names in pairs]
+
+
 @dataclass(frozen=True)
 class HeldOut:
-    """Scores of held-out examples, in groups: one per class of each column."""
+    """Scores of held-out examples, each in a group: a class of a question, or the numbers of a question."""
 
     scores: Array  # [m]
-    groups: Ids  # [m]; column * classes + class
-    shape: tuple[int, int]  # number of columns, which are 1 or the tasks, and classes of each; 1 class for numbers
+    groups: Ids  # [m]; numbered question by question
 
-    def thresholds(self, coverage: float) -> Array:
-        """Return the threshold of each class in each column, ``[columns, classes]``."""
+    def thresholds(self, questions: Sequence[Question], coverage: float) -> list[Array]:
+        """Return the thresholds of each question: one for each class, or one for numbers."""
         check_coverage(coverage)
-        columns, classes = self.shape
-        found = []
-        for column in range(columns):
-            own = self.groups // classes == column
-            found.append(class_thresholds(self.scores[own], self.groups[own] % classes, classes, coverage))
-        return np.array(found).reshape(self.shape)
+        found, start = [], 0
+        for question in questions:
+            own = (self.groups >= start) & (self.groups < start + question.num_groups)
+            found.append(class_thresholds(self.scores[own], self.groups[own] - start, question.num_groups, coverage))
+            start += question.num_groups
+        return found
 
 
-def held_out_classes(probabilities: Array, labels: Ids) -> HeldOut:
-    """Return the scores of held-out examples, from probabilities ``[n, columns, classes]`` and labels ``[n, columns]``.
+def hold_out(questions: Sequence[Question], predictions: Array, truth: Array) -> HeldOut:
+    """Return the scores of held-out examples, from predictions ``[n, columns]`` and the truth ``[n, questions]``.
 
-    Labels that are missing are negative, and left out.
+    The truth is the number of a class, or a number; NaN where it is not known.
     """
-    rows, columns = np.nonzero(labels >= 0)
-    classes = labels[rows, columns]
-    scores = 1 - probabilities[rows, columns, classes].astype(np.float64)
-    _, num_columns, num_classes = probabilities.shape
-    return HeldOut(scores, (columns * num_classes + classes).astype(np.int64), (num_columns, num_classes))
+    scores, groups, start = [], [], 0
+    for question, column in zip(questions, truth.T, strict=True):
+        rows = np.flatnonzero(~np.isnan(column))
+        found, known = question.of(predictions)[rows].astype(np.float64), column[rows]
+        number = known.astype(np.int64) if question.classes else np.zeros(len(rows), dtype=np.int64)
+        scores.append(1 - found[np.arange(len(rows)), number] if question.classes else np.abs(found[:, 0] - known))
+        groups.append(start + number)
+        start += question.num_groups
+    return HeldOut(np.concatenate(scores), np.concatenate(groups))
 
 
-def class_sets(probabilities: Array, thresholds: Array) -> NDArray[np.bool_]:
-    """Return which classes belong to the set of each example and column, ``[n, columns, classes]``.
+def regions(
+    questions: Sequence[Question], predictions: Array, held_out: HeldOut, coverage: float = COVERAGE
+) -> tuple[Region, ...]:
+    """Return the sets and intervals of a coverage.
 
     A set may be empty: no class is then as probable as it is for the share ``coverage`` of its held-out examples.
     """
-    return 1 - probabilities <= thresholds
+    found = []
+    for question, limits in zip(questions, held_out.thresholds(questions, coverage), strict=True):
+        own = question.of(predictions)
+        inside = 1 - own <= limits if question.classes else np.concatenate([own - limits, own + limits], axis=1)
+        found.append(Region(question.name, question.classes, inside))
+    return tuple(found)
 
 
-def held_out_numbers(errors: Array) -> HeldOut:
-    """Return the scores of held-out numbers, from the errors of predictions ``[n, columns]``, NaN where unknown.
+def measure_coverage(found: Sequence[Region], truth: Array) -> dict[str, Any]:
+    """Return how well regions cover the truth ``[n, questions]``, NaN where it is not known: a report's plain values.
 
-    Errors may be divided by a scale of each example, by which `intervals` multiplies.
+    Of ``sets`` they are the share that holds the true class, the mean number of classes, the share of empty sets and
+    the number of sets; of ``intervals``, by name, the share that holds the number, the mean width, and their number.
     """
-    rows, columns = np.nonzero(~np.isnan(errors))
-    return HeldOut(np.abs(errors[rows, columns]), columns.astype(np.int64), (errors.shape[1], 1))
-
-
-def intervals(values: Array, thresholds: Array, scale: Array | float = 1.0) -> tuple[Array, Array]:
-    """Return the lower and upper bounds of predicted numbers ``[n, columns]``."""
-    half = thresholds[:, 0] * scale
-    return values - half, values + half
-
-
-def coverage_of_sets(sets: NDArray[np.bool_], labels: Ids) -> dict[str, float | int]:
-    """Return how well sets ``[n, columns, classes]`` cover labels ``[n, columns]``: the report's plain values.
-
-    They are the share of labels inside, the mean number of classes, the share of empty sets, and the number of labels.
-    """
-    rows, columns = np.nonzero(labels >= 0)
-    sizes = sets[rows, columns].sum(1)
-    held = sets[rows, columns, labels[rows, columns]]
-    shares = {"covered": held.mean(), "size": sizes.mean(), "empty": (sizes == 0).mean()}
-    return {**{name: float(share) for name, share in shares.items()}, "labels": len(held)}
-
-
-def coverage_of_intervals(low: Array, high: Array, values: Array) -> dict[str, float | int]:
-    """Return how well intervals cover numbers ``[n, columns]``, NaN where unknown: the report's plain values.
-
-    They are the share of numbers inside, the mean width, and the number of numbers.
-    """
-    known = ~np.isnan(values)
-    held = ((low <= values) & (values <= high))[known]
-    width = (high - low)[known]
-    return {"covered": float(held.mean()), "width": float(width.mean()), "labels": len(held)}
+    held: list[NDArray[np.bool_]] = []
+    sizes: list[Ids] = []
+    numbers = {}
+    for region, column in zip(found, truth.T, strict=True):
+        rows = np.flatnonzero(~np.isnan(column))
+        inside, known = region.inside[rows], column[rows]
+        if region.classes:
+            held.append(inside[np.arange(len(rows)), known.astype(np.int64)])
+            sizes.append(inside.sum(1))
+        elif len(rows):
+            covered = float(((inside[:, 0] <= known) & (known <= inside[:, 1])).mean())
+            width = float((inside[:, 1] - inside[:, 0]).mean())
+            numbers[region.name] = {"covered": covered, "width": width, "labels": len(rows)}
+    report: dict[str, Any] = {"intervals": numbers} if numbers else {}
+    if sum(map(len, held)):
+        all_held, size = np.concatenate(held), np.concatenate(sizes)
+        shares = {"covered": all_held.mean(), "size": size.mean(), "empty": (size == 0).mean()}
+        report["sets"] = {**{name: float(share) for name, share in shares.items()}, "labels": len(size)}
+    return report

@@ -11,14 +11,13 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from rgat.data import MISSING
 from rgat.graph import RelationalGraph
 from rgat.models import Model
-from rgat.predictor.conformal import COVERAGE, Array, HeldOut, class_sets, held_out_classes
+from rgat.predictor.conformal import COVERAGE, HeldOut, Question, hold_out, regions
 from rgat.predictor.familiarity import Familiarity
 from rgat.predictor.predictions import Predictions
 from rgat.training.configuration import Config
@@ -44,19 +43,16 @@ class Calibration:
 
     def with_held_out(self, logits: Tensor, labels: Tensor) -> Calibration:
         """Return the calibration with the scores of held-out examples: nodes ``[n]``, or graphs ``[n, tasks]``."""
-        columns = by_column(self.probabilities(logits.double().cpu()).numpy(), exclusive=self.slope.dim() == 0)
-        held_out = held_out_classes(columns, labels.cpu().numpy().reshape(len(columns), -1))
-        return dataclasses.replace(self, held_out=held_out)
+        predictions = self.probabilities(logits.double().cpu()).numpy()
+        truth = torch.where(labels == MISSING, torch.nan, labels.double()).cpu().numpy().reshape(len(labels), -1)
+        questions = self.questions([str(column) for column in range(predictions.shape[1])])
+        return dataclasses.replace(self, held_out=hold_out(questions, predictions, truth))
 
-
-def by_column(probabilities: Array, exclusive: bool) -> Array:
-    """Return the probabilities of each class in each column, ``[n, columns, classes]``.
-
-    They are given as ``[n, classes]`` of exclusive classes, or ``[n, tasks]`` of positive results.
-    """
-    if exclusive:
-        return probabilities[:, None, :]
-    return np.stack([1 - probabilities, probabilities], axis=-1)
+    def questions(self, columns: Sequence[str]) -> list[Question]:
+        """Return what is predicted, given the names of the columns: one class of all, or 0 or 1 in each."""
+        if self.slope.dim() == 0:
+            return [Question("class", slice(0, len(columns)), tuple(columns))]
+        return [Question(name, slice(k, k + 1), ("0", "1")) for k, name in enumerate(columns)]
 
 
 def calibrate_nodes(logits: Tensor, labels: Tensor) -> Calibration:
@@ -179,8 +175,8 @@ class Ensemble:
         held_out = self.calibration.held_out
         if held_out is not None:
             found["coverage"] = COVERAGE if coverage is None else coverage
-            probabilities = by_column(predictions.probabilities, predictions.exclusive)
-            found["sets"] = class_sets(probabilities, held_out.thresholds(found["coverage"]))
+            questions = self.calibration.questions(predictions.columns)
+            found["regions"] = regions(questions, predictions.probabilities, held_out, found["coverage"])
         elif coverage is not None:
             raise ValueError(
                 "sets of a coverage must come from a model that has held-out scores, but this one was "

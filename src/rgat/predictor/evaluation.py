@@ -14,8 +14,8 @@ from rgat.baselines import GRAPH_BASELINES, NODE_BASELINES
 from rgat.data import MISSING, GraphData, NodeData
 from rgat.data.dataset import PARTS
 from rgat.models import Model
-from rgat.predictor.conformal import COVERAGE, class_sets, coverage_of_sets
-from rgat.predictor.ensemble import Ensemble, by_column
+from rgat.predictor.conformal import COVERAGE, measure_coverage, regions
+from rgat.predictor.ensemble import Ensemble
 from rgat.predictor.familiarity import collected
 from rgat.predictor.predictor import NodePredictor, Predictor, make_predictor
 from rgat.training import accuracy, graph_logits, mean_pr_auc, mean_roc_auc, node_logits, roc_auc_per_task
@@ -65,11 +65,13 @@ def _evaluate_uncertainty(
 ) -> dict[str, Any]:
     """Return the coverage of the sets of test examples, and the share of these that is far from the training data."""
     report: dict[str, Any] = {}
-    held_out, labels = predictor.calibration.held_out, labels.view(len(labels), -1)
-    if held_out is not None and bool((labels != MISSING).any()):
-        probabilities = by_column(predictor.probabilities(logits[None]).numpy(), isinstance(predictor, NodePredictor))
-        sets = class_sets(probabilities, held_out.thresholds(COVERAGE))
-        report["sets"] = {"coverage": COVERAGE} | coverage_of_sets(sets, labels.numpy())
+    calibration = predictor.calibration
+    if calibration.held_out is not None:
+        predictions = predictor.probabilities(logits[None]).numpy()
+        truth = torch.where(labels == MISSING, torch.nan, labels.double()).view(len(labels), -1).numpy()
+        questions = calibration.questions([str(column) for column in range(predictions.shape[1])])
+        found = measure_coverage(regions(questions, predictions, calibration.held_out), truth)
+        report |= {name: {"coverage": COVERAGE} | values for name, values in found.items()}
     if predictor.familiarity is not None and hidden is not None:
         report["far"] = float((predictor.familiarity.distances(hidden) > 1).mean())
     return report

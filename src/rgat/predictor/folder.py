@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from rgat.data.dataset import PARTS
 from rgat.data.store import StoredGraph, open_store
 from rgat.graph import RelationalGraph
 from rgat.models import GraphClassifier, Model
-from rgat.predictor.conformal import HeldOut
+from rgat.predictor.conformal import HeldOut, Question
 from rgat.predictor.ensemble import Calibration, Ensemble, MoleculeVocabulary
 from rgat.predictor.familiarity import Familiarity
 from rgat.training import build_model, has_checkpoint, load_checkpoint, save_checkpoint
@@ -164,8 +165,9 @@ def _read_ensemble(
                 raise ValueError(f"`{name}` must have the shape {expected.get(name)} by the configuration, got {shape}")
         members.append(build().eval())
         members[-1].load_state_dict(state)
-    columns = (slope[0], 2) if slope else (1, intercept[0])
-    calibration = Calibration(tensors["slope"], tensors["intercept"], _read_held_out(tensors, columns))
+    calibration = Calibration(tensors["slope"], tensors["intercept"])
+    questions = calibration.questions([str(column) for column in range(*intercept)])
+    calibration = dataclasses.replace(calibration, held_out=_read_held_out(tensors, questions))
     familiarity = _read_familiarity(tensors, members[0])
     return Ensemble(members, record["config"], calibration, record["report"], familiarity=familiarity)
 
@@ -184,13 +186,14 @@ def _uncertainty_tensors(ensemble: Ensemble) -> dict[str, Tensor]:
     return tensors
 
 
-def _read_held_out(tensors: dict[str, Tensor], shape: tuple[int, int]) -> HeldOut | None:
+def _read_held_out(tensors: dict[str, Tensor], questions: Sequence[Question]) -> HeldOut | None:
     if "held_out_scores" not in tensors:
         return None
     _check_tensor(tensors, "held_out_scores", (None,), torch.float64)
     _check_tensor(tensors, "held_out_groups", tuple(tensors["held_out_scores"].shape), torch.int64)
-    check_ids("held_out_groups", tensors["held_out_groups"], shape[0] * shape[1], "classes")
-    return HeldOut(tensors["held_out_scores"].numpy(), tensors["held_out_groups"].numpy(), shape)
+    num_groups = sum(question.num_groups for question in questions)
+    check_ids("held_out_groups", tensors["held_out_groups"], num_groups, "classes")
+    return HeldOut(tensors["held_out_scores"].numpy(), tensors["held_out_groups"].numpy())
 
 
 def _read_familiarity(tensors: dict[str, Tensor], model: Model) -> Familiarity | None:

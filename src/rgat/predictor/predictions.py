@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from rgat.data.files import write_atomically
 from rgat.data.tables import csv_cell
+from rgat.predictor.conformal import Region
 
 Array = NDArray[np.float64]
 PREDICTED = "urn:rgat:predicted-class"  # default predicate of the triples
@@ -50,9 +51,8 @@ class Predictions:
     exclusive: bool = True  # whether the columns are mutually exclusive classes, or independent tasks
     notes: tuple[str, ...] = ()  # remarks for the reader, such as how many nodes could not be predicted
     titles: Mapping[str, str] = field(default_factory=dict, repr=False)  # `rdfs:label` of nodes and classes
-    coverage: float | None = None  # of the sets; None without sets
-    # [n, columns, classes]: which classes belong to the set; one column of all classes, or the results 0 and 1 of tasks
-    sets: NDArray[np.bool_] | None = field(default=None, repr=False)
+    coverage: float | None = None  # of sets and intervals; None without these
+    regions: tuple[Region, ...] = field(default=(), repr=False)  # the sets and intervals
     distance: Array | None = field(default=None, repr=False)  # [n] to the training data; above 1 is unusual
     unlike: tuple[str, ...] = field(default=(), repr=False)  # what no training example has, "" where there is nothing
 
@@ -74,16 +74,22 @@ class Predictions:
         far = [f"{d:.1f} times as far as usual" if d > 1 else "" for d in self.distance.tolist()]
         return ["; ".join(filter(None, pair)) for pair in zip(far, self.unlike, strict=True)]
 
-    def set_names(self) -> list[list[str]]:
-        """Return the set of each example and column as words; "none" where it is empty."""
-        if self.sets is None:
-            return []
-        names = self.columns if self.exclusive else ("0", "1")
-        return [[_joined(names, members) for members in columns] for columns in self.sets]
+    @property
+    def sets(self) -> dict[str, NDArray[np.bool_]]:
+        """Which classes belong to the set of each example, ``[n, classes]``.
+
+        The key is "class" for nodes, whose classes are the columns, or the name of a task, whose classes are 0 and 1.
+        """
+        return {region.name: region.inside for region in self.regions if region.classes}
+
+    @property
+    def intervals(self) -> dict[str, Array]:
+        """The lower and upper bounds of each number, ``[n, 2]``, by its name."""
+        return {region.name: region.inside for region in self.regions if not region.classes}
 
     def header(self) -> list[str]:
         """Return the column names of the table."""
-        added = [] if self.sets is None else [f"{self.set_title}{name}" for name in self._set_columns()]
+        added = [title for region in self.regions for title in self.region_titles(region)]
         added += [] if self.distance is None else ["distance", "unlike training"]
         if self.exclusive:
             titles = ["node label", "class label"] if self.titles else []
@@ -91,13 +97,10 @@ class Predictions:
             return ["node", "class", "probability", "spread", *names, *titles, *added]
         return ["smiles", *self.columns, *(f"{task} spread" for task in self.columns), "problem", *added]
 
-    @property
-    def set_title(self) -> str:
-        """The name of a column of sets, which states the coverage."""
-        return f"{100 * (self.coverage or 0):g} % set"
-
-    def _set_columns(self) -> list[str]:
-        return [""] if self.exclusive else [f" of {task}" for task in self.columns]
+    def region_titles(self, region: Region) -> list[str]:
+        """Return the names of the columns of a set or an interval, which state the coverage."""
+        share, name = f"{100 * (self.coverage or 0):g} %", f" of {region.name}" if len(self.regions) > 1 else ""
+        return [f"{share} {word}{name}" for word in (["set"] if region.classes else ["low", "high"])]
 
     def rows(self) -> list[list[str]]:
         """Return the rows of the table."""
@@ -119,11 +122,12 @@ class Predictions:
     def _added_cells(self) -> list[list[str]]:
         """Return the cells of sets and distances, as far as there are any; invalid SMILES have empty ones."""
         cells: list[list[str]] = [[] for _ in self.names]
-        for row, words in zip(cells, self.set_names(), strict=False):
-            row += words
+        for region in self.regions:
+            for row, words in zip(cells, region.words(), strict=True):
+                row += words
         if self.distance is not None:
             for row, distance, warning in zip(cells, self.distance.tolist(), self.warnings, strict=True):
-                row += [_number(distance), warning]
+                row += ["" if np.isnan(distance) else f"{distance:.3f}", warning]
         for row, probability in zip(cells, self.probabilities, strict=True):
             if np.isnan(probability).all():
                 row[:] = [""] * len(row)
@@ -163,13 +167,13 @@ def concatenate(parts: Sequence[Predictions]) -> Predictions:
         arrays = [getattr(part, name) for part in parts]
         return None if arrays[0] is None else np.concatenate(arrays)
 
-    arrays = {name: joined(name) for name in ("probabilities", "spread", "sets", "distance")}
+    arrays = {name: joined(name) for name in ("probabilities", "spread", "distance")}
     names, unlike = (tuple(chain.from_iterable(getattr(part, name) for part in parts)) for name in ("names", "unlike"))
-    return replace(first, names=names, unlike=unlike, **arrays)
-
-
-def _joined(names: Sequence[str], members: NDArray[np.bool_]) -> str:
-    return " | ".join(name for name, is_member in zip(names, members.tolist(), strict=True) if is_member) or "none"
+    regions = tuple(
+        region._replace(inside=np.concatenate([part.regions[number].inside for part in parts]))
+        for number, region in enumerate(first.regions)
+    )
+    return replace(first, names=names, unlike=unlike, regions=regions, **arrays)
 
 
 def _number(value: float) -> str:

@@ -223,8 +223,8 @@ def prediction_rows(predictions: Predictions) -> tuple[Row, list[Row], int]:
         cells = [(i, k) for i in range(len(names)) for k in range(len(columns))]
         labels = [(names[i], columns[k]) for i, k in cells]
     header: Row = ("node", "class") if predictions.exclusive else ("smiles", "task")
-    if predictions.sets is not None:
-        header = (*header, predictions.set_title)
+    if predictions.regions:
+        header = (*header, f"{100 * (predictions.coverage or 0):g} % set")
         words = [_set_words(predictions, i, 0 if predictions.exclusive else k) for i, k in cells]
         labels = [(*label, word) for label, word in zip(labels, words, strict=True)]
     numbers = [(f"{predictions.probabilities[cell]:.1%}", f"{predictions.spread[cell]:.1%}") for cell in cells]
@@ -237,14 +237,9 @@ def prediction_rows(predictions: Predictions) -> tuple[Row, list[Row], int]:
 
 def _set_words(predictions: Predictions, row: int, column: int) -> str:
     """Return the classes of a set with commas."""
-    assert predictions.sets is not None
-    names = predictions.columns if predictions.exclusive else ("0", "1")
-    chosen = [
-        titled(name, predictions.titles)
-        for name, is_in in zip(names, predictions.sets[row, column], strict=True)
-        if is_in
-    ]
-    return ", ".join(chosen) or "none"
+    region = predictions.regions[column]
+    pairs = zip(region.classes, region.inside[row], strict=True)
+    return ", ".join(titled(name, predictions.titles) for name, is_in in pairs if is_in) or "none"
 
 
 def warning_sentences(predictions: Predictions) -> list[str]:
