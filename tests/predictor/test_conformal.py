@@ -82,9 +82,9 @@ def test_questions_are_apart_and_missing_truths_left_out():
     assert found[0].inside[:, 1].sum() == 46
     assert found[1].inside[0].tolist() == [-9.0, 9.0]
     assert found[2].inside.all()
-    assert found[0].words()[0] == ["0"]
-    assert found[1].words()[0] == ["-9", "9"]
-    assert found[2].words()[0] == ["a | b | c"]
+    assert found[0].cells()[0] == ["0"]
+    assert found[1].cells()[0] == [-9.0, 9.0]
+    assert found[2].cells()[0] == ["a | b | c"]
 
 
 def test_the_coverage_is_counted_over_what_is_known():
@@ -99,7 +99,7 @@ def test_the_coverage_is_counted_over_what_is_known():
         "intervals": {"size": {"covered": 2 / 3, "width": pytest.approx(5 / 3), "labels": 3}},
     }
     assert measure_coverage(found, np.full((4, 2), np.nan)) == {}
-    assert found[0].words()[1] == ["none"]
+    assert found[0].cells()[1] == ["none"]
 
 
 @pytest.mark.parametrize("coverage", [0, 1, 90, -0.1, math.nan, True])

@@ -9,9 +9,11 @@ import torch
 
 import rgat
 from rgat.predictor import files as own_data
+from rgat.predictor.ensemble import true_answers
 from rgat.predictor.familiarity import collected, unseen_relations
 from rgat.predictor.streaming import predict_file
-from rgat.predictor.text import performance, prediction_rows, warning_sentences
+from rgat.predictor.text import performance, prediction_rows
+from rgat.predictor.uncertainty_text import warning_sentences
 from rgat.sampling import NeighborSampler, exact_logits
 from rgat.training.task import node_logits
 
@@ -44,7 +46,7 @@ def test_the_report_states_the_coverage_on_the_test_part(node_model, graph_model
     assert found["covered"] == pytest.approx(sets[np.arange(len(labels)), labels].mean())
     assert found["size"] == pytest.approx(sets.sum(1).mean())
     assert found["labels"] == len(labels)
-    assert found["coverage"] == 0.9
+    assert node_model.report["coverage"] == 0.9
     lines = performance(node_model)
     assert any(line.startswith("sets of a coverage of 90% hold the true class of ") for line in lines)
     assert any("further from the training part than 99 % of held-out examples" in line for line in lines)
@@ -149,6 +151,60 @@ def test_a_file_of_molecules_has_sets_of_the_coverage(graph_model, tmp_path):
     assert "no training molecule has Se" in rows[2]["unlike training"]
     _, notes = own_data.predict(graph_model, None, smiles="[Se]", coverage=0.8)
     assert "1 molecule of 1 is unlike the training data" in notes[-1]
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory):
+    """Return a model of a number, a class and a result, some of them missing, and the table that it learned from."""
+    smiles = rgat.data.load("molecules").graph_names[:150]
+    folder = tmp_path_factory.mktemp("mixed")
+    lines = ["smiles,weight (g),kind,toxic"]
+    for number, text in enumerate(smiles):
+        weight, kind = ("" if number % 9 == 0 else f"{len(text) + number % 3}"), "abc"[text.count("C") % 3]
+        lines.append(f"{text},{weight}.5,{kind},{int('N' in text)}" if weight else f"{text},,{kind},")
+    (folder / "table.csv").write_text("\n".join(lines) + "\n")
+    data = rgat.data.from_smiles(folder / "table.csv", tasks=["weight (g)", "kind", "toxic"], shares=(0.5, 0.3))
+    model = rgat.fit(data, model="RGCN", hidden_channels=8, dense_channels=8, max_epochs=2, comparison=False)
+    return model, data
+
+
+def test_numbers_have_intervals_and_classes_sets_in_a_mixed_table(mixed, tmp_path):
+    model, data = mixed
+    test = [data.graph_names[graph] for graph in data.test.tolist()]
+    predictions = model.predict([*test, "no molecule"])
+    assert set(predictions.sets) == {"kind", "toxic"}
+    (interval,) = predictions.intervals.values()
+    number = predictions.of("weight (g)")
+    width = interval[:-1, 1] - interval[:-1, 0]
+    assert width == pytest.approx(np.full(len(test), width[0]))
+    assert interval[:-1].mean(1) == pytest.approx(number[:-1])
+    assert np.isnan(interval[-1]).all()
+    added = ["90 % low of weight (g)", "90 % high of weight (g)", "90 % set of kind", "90 % set of toxic"]
+    assert predictions.header()[-6:] == [*added, "distance", "unlike training"]
+    assert predictions.rows()[-1][-6:] == [""] * 6
+    truth = data.values[data.test, 0].numpy()
+    known = ~np.isnan(truth)
+    inside = (interval[:-1, 0] <= truth) & (truth <= interval[:-1, 1])
+    assert model.report["intervals"]["weight (g)"]["covered"] == pytest.approx(inside[known].mean())
+    assert model.report["intervals"]["weight (g)"]["width"] == pytest.approx(width[0])
+    assert any(line.startswith("intervals of weight (g) of a coverage of 90% hold ") for line in performance(model))
+    columns, rows, num_text = prediction_rows(model.predict(test[:1]))
+    assert columns[2] == "90 % set or interval"
+    assert (num_text, len(rows)) == (3, 3)
+    assert " to " in rows[0][2]
+    model.save(tmp_path / "model")
+    assert rgat.load(tmp_path / "model").predict(test).rows() == model.predict(test).rows()
+
+
+def test_bounds_of_numbers_are_no_truths(mixed):
+    _, data = mixed
+    ids = torch.arange(10)
+    assert true_answers(data, ids)[:, 1].tolist() == data.values[ids, 1:4].argmax(1).tolist()
+    bounds = torch.zeros_like(data.values, dtype=torch.int8)
+    bounds[1, 0] = 1
+    bounded = true_answers(dataclasses.replace(data, bounds=bounds), ids)
+    assert bounded[1, 0].isnan()
+    assert not bounded[2:9, 0].isnan().any()
 
 
 def test_a_changed_tensor_is_refused(folders, graph_model, tmp_path):

@@ -32,10 +32,11 @@ class GraphFiles:
 class MoleculeFile:
     """A person's own molecules; the fields are named after those of `rgat.predictor.files.read`."""
 
-    smiles: Annotated[Path | None, Option(metavar="FILE", help="CSV of SMILES and columns of 0 and 1.")] = None
+    smiles: Annotated[Path | None, Option(metavar="FILE", help="CSV of SMILES and columns to learn.")] = None
     smiles_column: SmilesColumn = None
     tasks: Annotated[
-        list[str] | None, Option(metavar="NAME", help="Column to learn; repeat.  [default: all 0/1 columns]")
+        list[str] | None,
+        Option(metavar="NAME", help="Column to learn; repeat.  [default: all 0/1 columns, or the one of numbers]"),
     ] = None
     thresholds: Annotated[
         list[str] | None,
@@ -46,6 +47,20 @@ class MoleculeFile:
         bool, Option("--skip-invalid", help="Drop rows with invalid SMILES, or invalid RDF lines.")
     ] = False
     relaxed: Annotated[bool, Option("--relaxed", help="Accept unusual valences.")] = False
+
+
+@dataclass(frozen=True)
+class TaskOptions:
+    """What the columns to learn are; the fields are arguments of `rgat.data.from_rdf` and `rgat.data.from_smiles`."""
+
+    task: Annotated[
+        list[str] | None,
+        Option(
+            metavar="KIND",
+            help="binary, multi-class, multi-label or regression; or COLUMN=KIND, repeat.  [default: by the cells]",
+        ),
+    ] = None
+    censored: Annotated[bool, Option("--censored", help="Read cells such as >10 as bounds of a number.")] = False
 
 
 @dataclass(frozen=True)
@@ -119,6 +134,7 @@ def train(
     files: GraphFiles,
     graph: GraphOptions,
     molecules: MoleculeFile,
+    targets: TaskOptions,
     fitting: FitOptions,
     options: ModelOptions,
     data: OptionalDataName = None,
@@ -137,6 +153,7 @@ def train(
       rgat train --rdf dump.nt.gz --labels labels.tsv --out model
       rgat train --rdf dump.ttl --label-predicate http://x.org/group --out model
       rgat train --smiles assays.csv --threshold IC50=10 --out model
+      rgat train --smiles solubility.csv --tasks logS --task regression --out model
       rgat train --rdf STORE --labels labels.tsv --fanouts 20,10 --out model
       rgat train --smiles assays.csv --minutes 10 --out model
       rgat train aifb --out runs/aifb --hidden 16 --l2 0.0005 --resume
@@ -152,6 +169,7 @@ def train(
     check_options(configuration, "node" if files.rdf else "graph" if molecules.smiles else None)
     thresholds = own_data.read_thresholds(molecules.thresholds or ())
     given = asdict(files) | graph.arguments() | asdict(molecules) | {"thresholds": thresholds, "seed": fitting.seed}
+    given |= {"task": own_data.read_task(targets.task or ()), "censored": targets.censored}
     given["features"], with_identity = own_data.read_features(graph.features, bool(files.rdf))
     configuration |= {"identity": True} if with_identity else {}
     asked_device = None if fitting.device is None else own_data.read_device(fitting.device)
@@ -198,9 +216,11 @@ def _print_estimates(data: NodeData | GraphData, **asked: Any) -> None:
 
 
 def _print_results(predictor: Predictor, out: Path) -> None:
+    from rgat.predictor.target_text import target_tables
     from rgat.predictor.text import choice_table, class_tables, comparison_rows, contribution_table, performance
 
-    for title, columns, rows, texts in (*choice_table(predictor), *contribution_table(predictor)):
+    tables = (*choice_table(predictor), *contribution_table(predictor), *target_tables(predictor))
+    for title, columns, rows, texts in tables:
         print_line(title)
         print_table(columns, rows, texts)
     rows, notes = comparison_rows(predictor)

@@ -74,12 +74,12 @@ class Region(NamedTuple):
     classes: tuple[str, ...]  # none for a number
     inside: NDArray[Any]  # bool [n, classes], or [n, 2] with the lower and upper bounds
 
-    def words(self) -> list[list[str]]:
-        """Return the cells of each example: a set, or two bounds; empty where there is no prediction."""
+    def cells(self) -> list[list[str | float]]:
+        """Return the cells of each example: a set as words, or two bounds."""
         if not self.classes:
-            return [["" if math.isnan(bound) else f"{bound:.6g}" for bound in row] for row in self.inside.tolist()]
-        pairs = ([name for name, is_in in zip(self.classes, row, strict=True) if is_in] for row in self.inside.tolist())
-        return [[" | ".join(names) or "none"] for names in pairs]
+            return [list(row) for row in self.inside.tolist()]
+        rows = ([name for name, is_in in zip(self.classes, row, strict=True) if is_in] for row in self.inside.tolist())
+        return [[" | ".join(names) or "none"] for names in rows]
 
 
 @dataclass(frozen=True)

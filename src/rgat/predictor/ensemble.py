@@ -7,20 +7,22 @@ class, and long training scales them up. A slope alone (a temperature) would cor
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rgat.data import MISSING
+from rgat.checks import check_word
+from rgat.data import MISSING, GraphData, NodeData, Target
+from rgat.data.targets import places
 from rgat.graph import RelationalGraph
-from rgat.models import Model
-from rgat.predictor.conformal import COVERAGE, HeldOut, Question, hold_out, regions
+from rgat.models import GraphClassifier, Model
+from rgat.predictor.conformal import HeldOut, Question, hold_out
 from rgat.predictor.familiarity import Familiarity
-from rgat.predictor.predictions import Predictions
 from rgat.training.configuration import Config
+from rgat.training.loss import target_losses
+from rgat.training.targets import units
 
 # Standard deviations of the normal priors: log slopes around 0, intercepts around the shift that undoes class weights.
 SLOPE_DEVIATION, INTERCEPT_DEVIATION = 1.0, 3.0
@@ -28,31 +30,122 @@ SLOPE_DEVIATION, INTERCEPT_DEVIATION = 1.0, 3.0
 
 @dataclasses.dataclass(frozen=True)
 class Calibration:
-    """A map from logits to probabilities, and the scores of the held-out examples that it was fitted to."""
+    """A map from logits to probabilities and, of numbers, from outputs to values in their unit.
 
-    slope: Tensor  # [] for nodes, [tasks] for graphs
-    intercept: Tensor  # [classes] for nodes, [tasks] for graphs
+    It keeps the scores of the held-out examples that it was fitted to.
+    """
+
+    slope: Tensor  # [] for classes of nodes, [tasks] for graphs, [outputs] of targets
+    intercept: Tensor  # [classes] for nodes, [tasks] for graphs, [outputs] of targets
+    targets: tuple[Target, ...] = ()  # none for one class per node and for 0/1 tasks of graphs
     held_out: HeldOut | None = None  # None in folders of earlier versions
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Return probabilities: for nodes ``[..., classes]``, for graphs ``[..., tasks]`` from ``[..., tasks, 2]``."""
+        """Return probabilities: for nodes ``[..., classes]``, for graphs ``[..., tasks]`` from ``[..., tasks, 2]``.
+
+        Of targets they are ``[..., outputs]``, with numbers in their unit.
+        """
+        if self.targets:
+            return self._predictions(self.slope.to(logits) * logits + self.intercept.to(logits))
         if self.slope.dim() == 0:
             return torch.softmax(self.slope.to(logits) * logits + self.intercept.to(logits), dim=-1)
         shifted = self.slope.to(logits) * (logits[..., 1] - logits[..., 0]) + self.intercept.to(logits)
         return torch.sigmoid(shifted)
 
-    def with_held_out(self, logits: Tensor, labels: Tensor) -> Calibration:
-        """Return the calibration with the scores of held-out examples: nodes ``[n]``, or graphs ``[n, tasks]``."""
-        predictions = self.probabilities(logits.double().cpu()).numpy()
-        truth = torch.where(labels == MISSING, torch.nan, labels.double()).cpu().numpy().reshape(len(labels), -1)
-        questions = self.questions([str(column) for column in range(predictions.shape[1])])
-        return dataclasses.replace(self, held_out=hold_out(questions, predictions, truth))
+    def _predictions(self, outputs: Tensor) -> Tensor:
+        means, scales = (each.to(outputs) for each in units(self.targets))
+        parts = []
+        for target, place in places(self.targets):
+            out = outputs[..., place]
+            if target.kind == "regression":
+                parts.append(out * scales[place] + means[place])
+            else:
+                parts.append(torch.softmax(out, dim=-1) if target.kind == "multi-class" else torch.sigmoid(out))
+        return torch.cat(parts, dim=-1)
 
-    def questions(self, columns: Sequence[str]) -> list[Question]:
-        """Return what is predicted, given the names of the columns: one class of all, or 0 or 1 in each."""
+    def with_held_out(self, outputs: Tensor, truth: Tensor) -> Calibration:
+        """Return the calibration with the scores of held-out examples, whose truth is that of `true_answers`."""
+        predictions = self.probabilities(outputs.double().cpu()).numpy()
+        return dataclasses.replace(self, held_out=hold_out(self.questions(), predictions, truth.cpu().numpy()))
+
+    def questions(self, columns: Sequence[str] | None = None) -> list[Question]:
+        """Return what is predicted, given the names of the columns, by default their numbers."""
+        names = [str(k) for k in range(len(self.intercept))] if columns is None else list(columns)
+        if self.targets:
+            return [question for each in places(self.targets) for question in _questions_of(*each, names)]
         if self.slope.dim() == 0:
-            return [Question("class", slice(0, len(columns)), tuple(columns))]
-        return [Question(name, slice(k, k + 1), ("0", "1")) for k, name in enumerate(columns)]
+            return [Question("class", slice(0, len(names)), tuple(names))]
+        return [Question(name, slice(k, k + 1), ("0", "1")) for k, name in enumerate(names)]
+
+
+def _questions_of(target: Target, place: slice, columns: Sequence[str]) -> list[Question]:
+    if target.kind == "regression":
+        return [Question(target.name, place)]
+    if target.kind == "multi-class":
+        return [Question(target.name, place, target.classes)]
+    return [Question(columns[k], slice(k, k + 1), ("0", "1")) for k in range(place.start, place.stop)]
+
+
+def true_answers(data: NodeData | GraphData, ids: Tensor) -> Tensor:
+    """Return the true class, as its number, or number of some examples, ``[n, questions]``; NaN where it is not known.
+
+    A bound of a number does not tell it.
+    """
+    if data.values is None:
+        labels = data.labels[ids]
+        return torch.where(labels == MISSING, torch.nan, labels.double()).view(len(ids), -1)
+    values = data.values[ids].double()
+    if data.bounds is not None:
+        values = torch.where(data.bounds[ids] == 0, values, torch.nan)
+    columns = []
+    for target, place in places(data.targets):
+        own = values[:, place]
+        if target.kind == "multi-class":
+            own = torch.where(own.isnan().any(1), torch.nan, own.nan_to_num().argmax(1).double())[:, None]
+        columns.append(own)
+    return torch.cat(columns, dim=1)
+
+
+def calibrate(outputs: Tensor, data: NodeData | GraphData, ids: Tensor, class_weights: Tensor) -> Calibration:
+    """Fit the calibration of whatever the data are to learn to the outputs of held-out examples, and keep their scores.
+
+    ``class_weights`` are those of the 0/1 tasks of graphs in the training loss, ``[tasks, 2]``.
+    """
+    if data.values is not None:
+        found = calibrate_targets(outputs, data.values[ids], data.targets, class_weights)
+    elif isinstance(data, GraphData):
+        found = calibrate_graphs(outputs, data.labels[ids], class_weights)
+    else:
+        found = calibrate_nodes(outputs, data.labels[ids])
+    return found.with_held_out(outputs, true_answers(data, ids))
+
+
+def calibrate_targets(
+    outputs: Tensor, values: Tensor, targets: Sequence[Target], class_weights: Tensor | None = None
+) -> Calibration:
+    """Fit a slope of each target's logits, of each label one of its own, and intercepts of labels; keep numbers.
+
+    Outputs and values are ``[n, outputs]``, and class weights, those of the training loss, ``[outputs, 2]``.
+    """
+    outputs, count = outputs.double().cpu(), outputs.shape[1]
+    group, is_number, has_intercept = torch.arange(count), torch.zeros(count).bool(), torch.ones(count).bool()
+    for target, place in places(targets):
+        is_number[place] = target.kind == "regression"
+        has_intercept[place] = target.kind in ("binary", "multi-label")
+        if target.kind == "multi-class":
+            group[place] = place.start
+    expected = torch.zeros(count, dtype=torch.float64)
+    if class_weights is not None:
+        expected = -(class_weights[:, 1] / class_weights[:, 0]).log().double().cpu() * has_intercept
+    known, goals = ~values.isnan() & ~is_number, values.nan_to_num()
+
+    def loss(log_slope: Tensor, intercept: Tensor) -> Tensor:
+        shifted = log_slope.exp()[group] * outputs + intercept * has_intercept
+        return torch.where(known, target_losses(shifted, goals, None, targets), 0).sum()
+
+    slope, intercept = _maximise_posterior(loss, torch.zeros(count, dtype=torch.float64), expected)
+    slope, intercept = torch.where(is_number, 1.0, slope[group]), intercept * has_intercept
+    return Calibration(slope.float(), intercept.float(), tuple(targets))
 
 
 def calibrate_nodes(logits: Tensor, labels: Tensor) -> Calibration:
@@ -68,7 +161,7 @@ def calibrate_nodes(logits: Tensor, labels: Tensor) -> Calibration:
         return torch.nn.functional.cross_entropy(log_slope.exp() * logits, labels.cpu(), reduction="sum")
 
     slope, _ = _maximise_posterior(loss, torch.zeros((), dtype=torch.float64), zero)
-    return Calibration(slope.float(), zero.float()).with_held_out(logits, labels)
+    return Calibration(slope.float(), zero.float())
 
 
 def calibrate_graphs(logits: Tensor, labels: Tensor, class_weights: Tensor) -> Calibration:
@@ -88,7 +181,7 @@ def calibrate_graphs(logits: Tensor, labels: Tensor, class_weights: Tensor) -> C
         return torch.where(known, nll, 0).sum()
 
     slope, intercept = _maximise_posterior(loss, torch.zeros_like(expected), expected)
-    return Calibration(slope.float(), intercept.float()).with_held_out(logits, labels)
+    return Calibration(slope.float(), intercept.float())
 
 
 def _maximise_posterior(
@@ -114,6 +207,11 @@ def _maximise_posterior(
     return parameters[0].detach().exp(), parameters[1].detach()
 
 
+def log_odds(probability: Tensor) -> Tensor:
+    """Return the log-odds of probabilities, finite at 0 and 1."""
+    return torch.logit(probability.clamp(1e-12, 1 - 1e-12))
+
+
 @dataclasses.dataclass(frozen=True)
 class Ensemble:
     """Trained models that predict together."""
@@ -128,6 +226,11 @@ class Ensemble:
     @property
     def device(self) -> torch.device:
         return next(self.members[0].parameters()).device
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """The targets of the outputs; none for one class per node and for 0/1 tasks of graphs."""
+        return self.calibration.targets
 
     @property
     def num_layers(self) -> int:
@@ -149,45 +252,51 @@ class Ensemble:
         """Return the logits of each member, ``[S, ...]``, on the CPU."""
         x, graph = self.on_device(x, graph)
         with torch.no_grad():
-            return torch.stack([member(x, graph).float().cpu() for member in self.members])
+            logits = torch.stack([member(x, graph).float().cpu() for member in self.members])
+        return logits.squeeze(-1) if self.targets and isinstance(self.members[0], GraphClassifier) else logits
 
     def probabilities(self, member_logits: Tensor) -> Tensor:
         """Return the calibrated probabilities of the mean logits."""
         return self.calibration.probabilities(member_logits.double().mean(0))
 
+    def output_of(self, predictions: Tensor, names: Sequence[str], wanted: str | None) -> int:
+        """Return the output to explain, given the predictions ``[outputs]`` and names of all.
+
+        That is the one of the wanted name or, for the name of a target and by default for the first target, its number
+        or its most probable class or label. Without targets, it is the most probable output.
+        """
+        if wanted is not None and wanted in names:
+            return list(names).index(wanted)
+        if not self.targets and wanted is None:
+            return int(predictions.argmax())
+        known = {target.name: place for target, place in places(self.targets)}
+        if wanted is not None:
+            check_word("task", wanted, list(dict.fromkeys([*known, *names])))
+        place = next(iter(known.values())) if wanted is None else known[wanted]
+        return int(place.start) + int(predictions[place].argmax())
+
+    def target_of(self, output: int) -> Target | None:
+        """Return the target that an output belongs to; None without targets."""
+        return next((target for target, place in places(self.targets) if place.start <= output < place.stop), None)
+
+    def competitors(self, output: int, count: int) -> slice:
+        """Return the outputs of one softmax with an output; those of a number or a label are itself."""
+        for target, place in places(self.targets):
+            if place.start <= output < place.stop:
+                return place if target.kind == "multi-class" else slice(output, output + 1)
+        return slice(0, count)
+
+    def change(self, after: Tensor, before: Tensor, output: int) -> Tensor:
+        """Return the change of an output on a scale that does not saturate: in log-odds, or in a number's deviation."""
+        target = self.target_of(output)
+        if target is not None and target.kind == "regression":
+            return (after[..., output] - before[..., output]) / target.scale
+        return log_odds(after[..., output]) - log_odds(before[..., output])
+
     def spread(self, member_logits: Tensor) -> Tensor:
         """Return the standard deviation of the members' own calibrated probabilities."""
         probabilities = self.calibration.probabilities(member_logits.double())
         return (probabilities - probabilities.mean(0)).square().mean(0).sqrt()
-
-    def with_uncertainty(
-        self, predictions: Predictions, coverage: float | None, hidden: Tensor | None, unlike: Sequence[str] | None
-    ) -> Predictions:
-        """Return the predictions with sets and distances to the training data, as far as the model has what they need.
-
-        Args:
-            predictions: of the ensemble.
-            coverage: of the sets; None takes the default, where there are sets at all.
-            hidden: last hidden layer of each example, NaN where it is not known.
-            unlike: what each example has that no training example has, in words.
-        """
-        found: dict[str, Any] = {}
-        held_out = self.calibration.held_out
-        if held_out is not None:
-            found["coverage"] = COVERAGE if coverage is None else coverage
-            questions = self.calibration.questions(predictions.columns)
-            found["regions"] = regions(questions, predictions.probabilities, held_out, found["coverage"])
-        elif coverage is not None:
-            raise ValueError(
-                "sets of a coverage must come from a model that has held-out scores, but this one was "
-                "written by an earlier version; train it again, or leave `coverage` (--coverage) out"
-            )
-        if self.familiarity is not None:
-            known = (
-                torch.full((len(predictions), self.familiarity.rows.shape[1]), math.nan) if hidden is None else hidden
-            )
-            found |= {"distance": self.familiarity.distances(known), "unlike": tuple(unlike or ())}
-        return dataclasses.replace(predictions, **found)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,6 +307,7 @@ class MoleculeVocabulary:
     relation_names: tuple[str, ...]  # bond types, then "self" where atoms have self-loops
     in_channels: int  # number of atom features
     provenance: dict[str, Any]  # origin of the training data
+    targets: tuple[Target, ...] = ()  # of the tasks, if they are not all columns of 0 and 1
 
     @property
     def self_loops(self) -> bool:

@@ -12,6 +12,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from rgat.checks import check_seed, check_word
@@ -19,9 +20,11 @@ from rgat.data import GraphData, NodeData, from_rdf, from_smiles
 from rgat.data import load as load_data
 from rgat.data.benchmarks.download import sha256
 from rgat.data.files import open_lines, read_whole
+from rgat.data.rdf.endpoint import Endpoint
 from rgat.data.rdf.features import AUTO, FEATURES
 from rgat.data.store.manifest import NAME as MANIFEST
 from rgat.data.store.stored_graph import find_store
+from rgat.data.targets import KINDS
 from rgat.locks import locked
 from rgat.predictor.explain_molecule import MoleculeExplanation
 from rgat.predictor.explain_node import ORDERS, NodeExplanation, RelationImportance
@@ -31,8 +34,9 @@ from rgat.predictor.fold_results import FIT, FOLDS
 from rgat.predictor.folder import NAME as PREDICTOR
 from rgat.predictor.predictions import PREDICTED, Predictions
 from rgat.predictor.predictor import MoleculePredictor, NodePredictor, Predictor
-from rgat.predictor.streaming import predict_file
-from rgat.predictor.text import warning_sentences
+from rgat.predictor.provenance import ModelRecord
+from rgat.predictor.streaming import is_file, predict_file
+from rgat.predictor.uncertainty_text import warning_sentences
 from rgat.predictor.words import counted
 from rgat.progress import Progress, Stages
 from rgat.training.checkpoint import NAME as CHECKPOINT
@@ -46,8 +50,8 @@ LABELS = (
     "skip_unknown",
 )
 OPTIONS = {
-    "smiles": ("smiles_column", "tasks", "thresholds", "split", "skip_invalid", "relaxed"),
-    "rdf": (*LABELS, "drop_predicates", "features", "skip_invalid", "format"),
+    "smiles": ("smiles_column", "tasks", "task", "censored", "thresholds", "split", "skip_invalid", "relaxed"),
+    "rdf": (*LABELS, "task", "censored", "drop_predicates", "features", "skip_invalid", "format"),
 }
 LARGEST_FIT = 1 << 20  # bytes of `fit.json`
 TEST_SHARE = 0.2  # of the labelled nodes, if no test labels are given
@@ -109,6 +113,23 @@ def read_thresholds(texts: Sequence[str]) -> dict[str, float]:
             )
         thresholds[column] = number
     return thresholds
+
+
+def read_task(texts: Sequence[str]) -> str | dict[str, str] | None:
+    """Read a kind of task for all columns, or pairs COLUMN=KIND."""
+    if not texts:
+        return None
+    if len(texts) == 1 and "=" not in texts[0]:
+        check_word("task", texts[0], KINDS)
+        return texts[0]
+    kinds: dict[str, str] = {}
+    for text in texts:
+        column, equals, kind = text.rpartition("=")
+        if not equals or column in kinds:
+            raise ValueError(f'--task must be one KIND, or COLUMN=KIND once for each column, got "{text}"')
+        check_word(f"task of {column}", kind, KINDS)
+        kinds[column] = kind
+    return kinds
 
 
 def read_features(text: str | None, is_own_graph: bool) -> tuple[str | tuple[str, ...], bool]:
@@ -267,6 +288,8 @@ def predict(
     rdf: Sequence[Path_] | None = None,
     format: str | None = None,  # noqa: A002
     predicate: str | None = None,
+    provenance: bool = False,
+    update: str | None = None,
     smiles: str | None = None,
     smiles_column: str | None = None,
     workers: int | None = None,
@@ -276,7 +299,14 @@ def predict(
 ) -> tuple[Predictions | None, list[str]]:
     """Predict nodes or molecules; return the predictions (None if written to a file in parts), and lines to print."""
     names = read_nodes(node or (), nodes)
-    of_nodes = {"--node": names, "--type": kind, "--rdf": rdf, "--format": format, "--predicate": predicate}
+    of_nodes: dict[str, Any] = {
+        "--node": names,
+        "--type": kind,
+        "--rdf": rdf,
+        "--format": format,
+        "--predicate": predicate,
+    }
+    of_nodes |= {"--provenance": provenance, "--update": update}
     of_molecules = {"--smiles-column": smiles_column, "--workers": workers, "--resume": resume}
     if isinstance(predictor, NodePredictor):
         if smiles is not None:
@@ -284,45 +314,45 @@ def predict(
         refuse(of_molecules, "a file of molecules")
         if names is not None:
             refuse({"--type": kind}, "all nodes, not for those that are named")
-        if out is None or Path(out).suffix != ".nt":
-            refuse({"--predicate": predicate}, "an --out that ends in .nt")
+        if (out is None or Path(out).suffix != ".nt") and update is None:
+            refuse({"--predicate": predicate, "--provenance": provenance}, "an --out that ends in .nt, or --update")
         if not rdf:
             refuse({"--format": format}, "files of --rdf")
-        triples = list(rdf) if rdf else None
-        predictions = predictor.predict(names, type=kind, rdf=triples, format=format, coverage=coverage)
+        given: dict[str, Any] = {"rdf": list(rdf) if rdf else None, "format": format, "coverage": coverage}
+        predictions = predictor.predict(names, type=kind, **given)
     elif smiles is None:
         raise ValueError("this is a model of molecules: give --smiles, a file or a SMILES")
     else:
         refuse(of_nodes, "nodes of a graph")
-        if _is_file(smiles):
+        if is_file(smiles):
             if out is None:
                 raise ValueError("predictions of a file of molecules must go to a file: --out predictions.csv")
             options: dict[str, Any] = {"smiles_column": smiles_column, "workers": workers, "resume": resume}
             options["coverage"] = coverage
             summary = predict_file(predictor, smiles, out, **options, progress=progress)
-            resumed = f", {summary.resumed:,} of them resumed" if summary.resumed else ""
-            bad = f"; invalid SMILES, marked so: {summary.invalid:,}" if summary.invalid else ""
-            far = f"; unlike the training data: {summary.unlike:,}" if summary.unlike else ""
-            return None, [f"{counted(summary.molecules, 'molecule')} written to {out}{resumed}{bad}{far}"]
+            return None, [summary.sentence(out)]
         refuse(of_molecules, "a file of molecules")
         if Path(smiles).suffix in (".csv", ".tsv", ".smi", ".txt", ".gz"):
             raise ValueError(f"{smiles} must be an existing file or a SMILES")
         predictions = predictor.predict([smiles], coverage=coverage)
-        if (predictions.labels == -1).any():
+        if np.isnan(predictions.probabilities).any():
             raise ValueError(f'"{smiles}" must be a SMILES or an existing file, and is neither')
     notes = [*predictions.notes, *warning_sentences(predictions)]
+    model = predictor.record if provenance and isinstance(predictor, NodePredictor) else None
+    if update is not None:
+        notes.append(_insert(predictions, update, predicate or PREDICTED, model))
     if out is not None:
-        predictions.save(out, predicate or PREDICTED)
+        predictions.save(out, predicate or PREDICTED, model)
         notes.append(f"{counted(len(predictions), 'prediction')} written to {out}")
     return predictions, notes
 
 
-def _is_file(text: str) -> bool:
-    """Return whether a text names a file; a SMILES may be longer than the longest file name."""
-    try:
-        return Path(text).is_file()
-    except (OSError, ValueError):
-        return False
+def _insert(predictions: Predictions, url: str, predicate: str, model: ModelRecord | None) -> str:
+    """Insert predictions into the default graph behind an endpoint, all in one update; return a line to print."""
+    if any(name.startswith("_:") for name in predictions.names):
+        raise ValueError("nodes must have IRIs to be updated at an endpoint, got blank nodes; write a file (--out)")
+    Endpoint(url).update(f"INSERT DATA {{\n{predictions.triples(predicate, model)}}}")
+    return f"{counted(len(predictions), 'prediction')} inserted at {url}"
 
 
 def refuse(options: Mapping[str, Any], purpose: str) -> None:
@@ -356,11 +386,10 @@ def explain(
         return explanation
     if smiles is not None:
         raise ValueError("this is a model of the nodes of a graph: give --node, or nothing for all relations")
-    refuse({"--task": task}, "molecules")
     if node is None:
         refuse({"--by": by if by != "strength" else None}, "the edges of a --node")
-    reasons = predictor.explain(node, top=top, by=by)
+    reasons = predictor.explain(node, top=top, by=by, task=task)
     if page is not None:
         known = reasons if isinstance(reasons, NodeExplanation) else None
-        write_explorer(predictor, page, node, known)
+        write_explorer(predictor, page, node, known, task)
     return reasons

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -30,29 +31,24 @@ from rgat.models import Model
 from rgat.nn import RGCNConv
 from rgat.predictor.choice import FIRST, candidates, choose, config_of, configure_for, number_of, with_input
 from rgat.predictor.contributions import contributions
-from rgat.predictor.ensemble import Calibration, Ensemble, calibrate_graphs, calibrate_nodes
-from rgat.predictor.evaluation import Rival, compare, evaluate, keep_best, nan_to_none, where_validated
+from rgat.predictor.ensemble import Calibration, Ensemble, calibrate
+from rgat.predictor.evaluation import Rival, compare, evaluate, keep_best, summarise, where_validated
 from rgat.predictor.familiarity import TrainingRows, learn_familiarity
 from rgat.predictor.fold_results import FoldResults
 from rgat.predictor.inspection import check
 from rgat.predictor.predictor import NodePredictor, Predictor, make_predictor
 from rgat.predictor.searching import OutOfTimeError, TimedSearch, check_minutes, search_trials
 from rgat.predictor.validation import make_folds, with_validation
+from rgat.predictor.weighting import choose_weights, take_auto
 from rgat.progress import Progress, Show, Stages, Step, shown
 from rgat.training.checkpoint import digest
-from rgat.training.configuration import (
-    Config,
-    Settings,
-    build_model,
-    split_config,
-    task_of,
-)
+from rgat.training.configuration import Config, Settings, build_model, split_config, task_of
 from rgat.training.distributed import processes
 from rgat.training.loop import Data
-from rgat.training.loss import balanced_class_weights
 from rgat.training.many import Job, bytes_needed, fit_many, members_that_fit
+from rgat.training.metric import metric_name
 from rgat.training.run import Epoch, Result
-from rgat.training.task import graph_logits, node_logits
+from rgat.training.task import graph_logits, graph_weights, node_logits
 
 CHOICE, SEARCH, CROSS_VALIDATION = "choice", "search", "cross-validation"  # stages
 TRAINING, EVALUATION, COMPARISON = "training", "evaluation", "comparison"
@@ -109,6 +105,7 @@ def fit(
     check_count("search", search, least=0)
     started = check_minutes(minutes, search)
     check(data)
+    is_auto, options = take_auto(data, options)
     config = configure_for(data, options)
     data = with_validation(data, config, seed)
     folder = None if checkpoint is None else Path(checkpoint)
@@ -119,9 +116,13 @@ def fit(
     with shown(progress if processes().rank == 0 else False, names) as stages:
         trainer = _Trainer(data, folds, torch.device(device), seed, stages, folder)
         asked = {"seed": seed, "ensemble": ensemble, "search": search} | ({"minutes": minutes} if minutes else {})
+        asked |= {"class_weights": "auto"} if is_auto else {}
         trainer.fold_results.check_same_fit(config | asked)
         trainer, config, found = _choose(trainer, config, given, comparison)
         data = trainer.data
+        if is_auto:
+            config, found["class_weights"] = choose_weights(data, config, trainer.held_out, stages.part(TRAINING, 0, 0))
+            options = options | {"class_weights": config["class_weights"]}
         if search:
             config = search_trials(trainer.try_config, task_of(data), config, options, search, seed)
         if minutes is not None:
@@ -180,14 +181,13 @@ def _choose(
 
 def mean_of(points: Sequence[Epoch], name: str) -> float:
     """Return the mean of a score over the folds."""
-    return float(statistics.mean(getattr(point, name) for point in points))
+    return mean_known([getattr(point, name) for point in points])
 
 
-def _summary(result: Result) -> dict[str, Any]:
-    """Return the training result of one member as plain values."""
-    scores, constant_scores = nan_to_none(result.scores), nan_to_none(result.constant_scores)
-    epochs = {"best_epoch": result.best_epoch, "epochs": len(result.curve)}
-    return {**epochs, "scores": scores, "constant_scores": constant_scores, "how": result.how}
+def mean_known(scores: Sequence[float]) -> float:
+    """Return the mean of the scores that are defined; a fold may have one label only."""
+    known = [score for score in scores if not math.isnan(score)]
+    return float(statistics.mean(known)) if known else math.nan
 
 
 class _Trainer:
@@ -217,7 +217,7 @@ class _Trainer:
         self.stages(EVALUATION)
         predictor = make_predictor(trained, self.data)
         predictor.report.update(**evaluate(predictor, self.data))
-        predictor.report["training"] = [_summary(result) for result in results]
+        predictor.report["training"] = [summarise(result) for result in results]
         return predictor, self.valid_score(config, results)
 
     def run(
@@ -274,7 +274,8 @@ class _Trainer:
             return self.cross_validate(config, Stages(show, [CROSS_VALIDATION]), folds)[0]
 
         share = models / self.num_folds
-        timed = TimedSearch(task_of(self.data), config, given, self.num_folds, self.seed, share)
+        metric = None if self.data.values is None else metric_name(self.data.targets)
+        timed = TimedSearch(task_of(self.data), config, given, self.num_folds, self.seed, share, metric)
         return timed.run(best_epochs, minutes, started)
 
     def cross_validate(
@@ -338,8 +339,8 @@ class _Trainer:
         if self.folds:
             best, logits = self.cross_validate(config, stages)
             # Each node is predicted by the model that did not learn from it.
-            labels = torch.cat([fold.labels[fold.valid] for fold in self.folds])
-            calibration = calibrate_nodes(torch.cat(logits), labels)
+            held_out = torch.cat([fold.valid for fold in self.folds])
+            calibration = calibrate(torch.cat(logits), self.data, held_out, self._class_weights(config))
             epochs = statistics.median_high([point.epoch for point in best])
             settings = dataclasses.replace(settings, max_epochs=epochs, patience=None)
         if ensemble == 1 and (known := self.trained.get(digest(sorted(config.items())))):  # as a candidate
@@ -352,7 +353,7 @@ class _Trainer:
     def _ensemble(self, members: list[Model], config: Config, calibration: Calibration | None = None) -> Ensemble:
         distances = self.fold_results.distances(config, len(self.folds)) if self.folds else None
         familiarity = learn_familiarity(members[0], self.data, self.seed, distances)
-        return Ensemble(members, config, calibration or self._calibrate(members), {}, familiarity=familiarity)
+        return Ensemble(members, config, calibration or self._calibrate(members, config), {}, familiarity=familiarity)
 
     def train_rival(self, config: Config) -> Rival:
         """Train one model to compare with; raise if memory is short."""
@@ -363,19 +364,35 @@ class _Trainer:
         ensemble, results = self.train(
             config, 1, Stages(self.stages.part(COMPARISON, 0.0, 1.0, config["model"]), names)
         )
-        return Rival(ensemble, [_summary(result) for result in results], self.valid_score(config, results))
+        return Rival(ensemble, [summarise(result) for result in results], self.valid_score(config, results))
 
     def valid_score(self, config: Config, results: Sequence[Result]) -> float:
         """Return the mean metric over the folds of cross-validation, or of the members on the validation part."""
         best = [found[0] for fold in range(len(self.folds)) if (found := self.fold_results.get(config, fold))]
         scores = [point.valid_metric for point in best] or [result.scores["valid"] for result in results]
-        return statistics.mean(scores)
+        return mean_known(scores)
 
-    def _calibrate(self, members: list[Model]) -> Calibration:
+    def _calibrate(self, members: list[Model], config: Config) -> Calibration:
         """Calibrate on the validation part."""
-        data, valid = self.data, self.data.valid
-        if isinstance(data, GraphData):
-            logits = torch.stack([graph_logits(member, data.graphs, valid) for member in members]).mean(0)
-            return calibrate_graphs(logits, data.labels[valid], balanced_class_weights(data.labels[data.train]))
-        logits = torch.stack([node_logits(member, data, nodes=valid) for member in members]).mean(0)
-        return calibrate_nodes(logits, data.labels[valid])
+        logits = torch.stack([self._valid_logits(member) for member in members]).mean(0)
+        return calibrate(logits, self.data, self.data.valid, self._class_weights(config))
+
+    def _valid_logits(self, model: Model) -> Tensor:
+        if isinstance(self.data, GraphData):
+            return graph_logits(model, self.data.graphs, self.data.valid)
+        return node_logits(model, self.data, nodes=self.data.valid)
+
+    def _class_weights(self, config: Config) -> Tensor:
+        """Return the weights of the 0/1 tasks of graphs in losses, or 1 for each output."""
+        if isinstance(self.data, GraphData):
+            return graph_weights(self.data, config.get("class_weights"))
+        return torch.ones(len(self.data.classes), 2)
+
+    def held_out(self, config: Config, show: Show) -> tuple[Tensor, Tensor]:
+        """Train on the folds, or on the training part; return the ids of held-out examples and their logits."""
+        if self.folds:
+            _, logits = self.cross_validate(config, Stages(show, [CROSS_VALIDATION]))
+            return torch.cat([fold.valid for fold in self.folds]), torch.cat(logits)
+        models, results = self.run([self.data], config, split_config(config)[1], [self.seed * 1000], show)
+        self._keep_trained(config, models[0], results[0])
+        return self.data.valid, self._valid_logits(models[0])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from rgat.checks import check_ids
-from rgat.data import NodeData
+from rgat.data import NodeData, Target
 from rgat.data.dataset import PARTS
 from rgat.data.store import StoredGraph, open_store
+from rgat.data.targets import KINDS, output_names
 from rgat.graph import RelationalGraph
 from rgat.models import GraphClassifier, Model
 from rgat.predictor.conformal import HeldOut, Question
@@ -44,8 +45,11 @@ def write_folder(folder: str | PathLike[str], ensemble: Ensemble, data: NodeData
         "members": len(ensemble.members),
         "report": ensemble.report,
     }
+    if ensemble.targets:
+        record["targets"] = [asdict(target) for target in ensemble.targets]
     if isinstance(data, NodeData):
         tensors |= {"labels": data.labels} | {part: getattr(data, part) for part in PARTS}
+        tensors |= {} if data.values is None else {"values": data.values}
         record |= {"task": "node", "name": data.name, "provenance": data.provenance}
         if data.is_stored:  # the folder refers to it
             store: Any = data.graph
@@ -118,6 +122,10 @@ def _read_nodes(tensors: dict[str, Tensor], record: dict[str, Any], folder: Path
     for part in PARTS:
         _check_tensor(tensors, part, (None,), torch.int64)
         check_ids(part, tensors[part], num_nodes, "nodes")
+    targets = _targets(record, names["classes"])
+    if targets:
+        _check_tensor(tensors, "values", (num_nodes, num_classes))
+        names |= {"targets": targets, "values": tensors["values"]}
     if "x" in tensors:
         _check_tensor(tensors, "x", (num_nodes, None))
     if graph is None:
@@ -127,16 +135,32 @@ def _read_nodes(tensors: dict[str, Tensor], record: dict[str, Any], folder: Path
     fields: dict[str, Any] = {**names, **{part: tensors[part] for part in PARTS}, "provenance": record["provenance"]}
     data = NodeData(name=record["name"], graph=graph, x=x, labels=tensors["labels"], **fields)
     options, _ = split_config(record["config"])
-    return _read_ensemble(tensors, record, lambda: build_model(data, 0, **options), (), (num_classes,)), data
+    slope = (num_classes,) if targets else ()
+    build = lambda: build_model(data, 0, **options)
+    return _read_ensemble(tensors, record, build, slope, (num_classes,), targets), data
 
 
 def _read_molecules(tensors: dict[str, Tensor], record: dict[str, Any]) -> tuple[Ensemble, MoleculeVocabulary]:
     tasks, relation_names = _names(record, "tasks"), _names(record, "relation_names")
-    vocabulary = MoleculeVocabulary(tasks, relation_names, record["in_channels"], record["provenance"])
+    targets = _targets(record, tasks)
+    vocabulary = MoleculeVocabulary(tasks, relation_names, record["in_channels"], record["provenance"], targets)
     options, _ = split_config(record["config"])
-    sizes = (vocabulary.in_channels, len(tasks), len(relation_names))
-    shape = (len(tasks),)
-    return _read_ensemble(tensors, record, lambda: GraphClassifier(*sizes, **options), shape, shape), vocabulary
+    sizes = (vocabulary.in_channels, len(tasks), len(relation_names), 1 if targets else 2)
+    shape, build = (len(tasks),), lambda: GraphClassifier(*sizes, **options)
+    return _read_ensemble(tensors, record, build, shape, shape, targets), vocabulary
+
+
+def _targets(record: dict[str, Any], outputs: tuple[str, ...]) -> tuple[Target, ...]:
+    """Return the targets of a record, checked against the names of the outputs; none in records without."""
+    targets = []
+    for fields in record.get("targets", []):
+        target = Target(**fields | {"classes": tuple(fields["classes"])})
+        if target.kind not in KINDS or not 0 < float(target.scale) < float("inf"):
+            raise ValueError(f"`targets` must have a known kind and a scale above 0, got {fields}")
+        targets.append(target)
+    if targets and output_names(targets) != outputs:
+        raise ValueError(f"`targets` must have the outputs {', '.join(outputs)}, got {output_names(targets)}")
+    return tuple(targets)
 
 
 def _read_ensemble(
@@ -145,6 +169,7 @@ def _read_ensemble(
     build: Callable[[], nn.Module],
     slope: tuple[int, ...],
     intercept: tuple[int, ...],
+    targets: tuple[Target, ...],
 ) -> Ensemble:
     """Check all shapes, of the calibration against those given, before the members are built."""
     _check_tensor(tensors, "slope", slope)
@@ -165,9 +190,8 @@ def _read_ensemble(
                 raise ValueError(f"`{name}` must have the shape {expected.get(name)} by the configuration, got {shape}")
         members.append(build().eval())
         members[-1].load_state_dict(state)
-    calibration = Calibration(tensors["slope"], tensors["intercept"])
-    questions = calibration.questions([str(column) for column in range(*intercept)])
-    calibration = dataclasses.replace(calibration, held_out=_read_held_out(tensors, questions))
+    calibration = Calibration(tensors["slope"], tensors["intercept"], targets)
+    calibration = replace(calibration, held_out=_read_held_out(tensors, calibration.questions()))
     familiarity = _read_familiarity(tensors, members[0])
     return Ensemble(members, record["config"], calibration, record["report"], familiarity=familiarity)
 

@@ -20,11 +20,14 @@ from rgat.graph import RelationalGraph
 from rgat.predictor.ensemble import Ensemble, MoleculeVocabulary
 from rgat.predictor.explain_molecule import MoleculeExplanation, explain_molecule
 from rgat.predictor.explain_node import NodeExplanation, RelationImportance, explain_node, explain_relations
+from rgat.predictor.export import export
 from rgat.predictor.familiarity import collected, unseen_atoms, unseen_relations
 from rgat.predictor.folder import read_folder, write_folder
 from rgat.predictor.new_triples import extend
 from rgat.predictor.predictions import Array, Predictions, concatenate
+from rgat.predictor.provenance import ModelRecord, model_record
 from rgat.predictor.selection import select, shared_type
+from rgat.predictor.uncertainty import with_uncertainty
 from rgat.predictor.words import titles_among, titles_of
 from rgat.sampling import NeighborSampler
 from rgat.training.task import node_logits
@@ -81,6 +84,11 @@ class NodePredictor(Ensemble):
         return self.outputs_of(nodes)[0]
 
     @cached_property
+    def record(self) -> ModelRecord:
+        """What triples of predictions say about this model."""
+        return model_record(self, self.data.provenance)
+
+    @cached_property
     def titles(self) -> dict[str, str]:
         """The `rdfs:label` of each node, class or relation that has one, by its name."""
         return titles_of(self.data)
@@ -135,11 +143,12 @@ class NodePredictor(Ensemble):
         names = tuple(self.data.node_names[i] for i in ids)
         notes = (f"predicted the unlabelled nodes {kind} (--type and --node select others)",) * (nodes is None)
         titles = titles_among([*names, *self.data.classes], self.titles)
-        predictions = Predictions(names, self.data.classes, probabilities, spread, notes=notes, titles=titles)
+        fields: dict[str, Any] = {"notes": notes, "titles": titles, "targets": self.targets}
+        predictions = Predictions(names, self.data.classes, probabilities, spread, **fields)
         unlike = None
         if self.familiarity is not None:
             unlike = unseen_relations(self.data, ids, self.familiarity.relations)
-        return self.with_uncertainty(predictions, coverage, hidden, unlike)
+        return with_uncertainty(self, predictions, coverage, hidden, unlike)
 
     def predict_proba(self, nodes: Sequence[str] | None = None) -> Array:
         """Return only the probabilities of the classes, ``[n, classes]``."""
@@ -174,20 +183,23 @@ class NodePredictor(Ensemble):
         return shared_type(self.data)
 
     def explain(
-        self, node: str | None = None, *, top: int = 20, by: str = "strength"
+        self, node: str | None = None, *, top: int = 20, by: str = "strength", task: str | None = None
     ) -> NodeExplanation | RelationImportance:
         """Explain the prediction of a node or, without a node, the importance of each relation in the whole graph.
 
         A node's ``top`` edges come in the order of "strength" (attention and effect together), "attention" or "effect".
+        ``task`` names a target, or one of its classes or labels; by default the first target is explained.
         """
+        if task is not None and not self.targets:
+            raise ValueError("`task` (--task) must be left out: this model predicts one class of each node")
         if node is None:
             self.refuse_stored("explain all relations")
-            ranked = explain_relations(self, self.data)
+            ranked = explain_relations(self, self.data, task)
             return dataclasses.replace(ranked, titles=titles_among(list(ranked.attention), self.titles))
         data, start = self.data, self.find(node)
         if data.is_stored:
             data, start = receptive_data(data, start, self.num_layers), 0
-        explanation = explain_node(self, data, start, top, by)
+        explanation = explain_node(self, data, start, top, by, task)
         return dataclasses.replace(explanation, titles=titles_among(explanation.names(), self.titles))
 
     def refuse_stored(self, purpose: str, instead: str = "name a node (--node)") -> None:
@@ -198,6 +210,15 @@ class NodePredictor(Ensemble):
     def save(self, folder: str | PathLike[str]) -> None:
         """Write the predictor into a folder, which `load` reads."""
         write_folder(folder, self, self.data)
+
+    def export(self, path: str | PathLike[str]) -> float:
+        """Write a program that runs without this package, .onnx or .pt2 (`torch.export`).
+
+        Returns:
+            The largest difference of its probabilities from those of this predictor, at most 1e-5.
+        """
+        self.refuse_stored("export a model", "train on the dump itself")
+        return export(self, self.data, path)
 
 
 def receptive_data(data: NodeData, node: int, num_layers: int) -> NodeData:
@@ -211,7 +232,7 @@ def receptive_data(data: NodeData, node: int, num_layers: int) -> NodeData:
     names = tuple(data.node_names[i] for i in nodes.tolist())
     none = torch.empty(0, dtype=torch.long)
     x = None if data.x is None else data.x[nodes].float()
-    fields: dict[str, Any] = {"graph": graph, "x": x, "labels": data.labels[nodes], "node_names": names}
+    fields: dict[str, Any] = {"graph": graph, "x": x, "node_names": names, **data.labels_of(nodes)}
     return dataclasses.replace(data, **fields, train=none, valid=none, test=none)
 
 
@@ -294,8 +315,10 @@ class MoleculePredictor(Ensemble):
                 words = unseen_atoms(batch.x, batch.edges, batch.sizes, names, self.familiarity)
                 for position, word in zip(batch.valid, words, strict=True):
                     unlike[position] = word
-        predictions = Predictions(tuple(smiles), self.tasks, probabilities, spread, exclusive=False)
-        return self.with_uncertainty(predictions, coverage, hidden, unlike)
+        predictions = Predictions(
+            tuple(smiles), self.tasks, probabilities, spread, exclusive=False, targets=self.targets
+        )
+        return with_uncertainty(self, predictions, coverage, hidden, unlike)
 
     def predict_proba(self, smiles: Sequence[str] | str) -> Array:
         """Return only the probabilities, ``[n, tasks]``."""
@@ -309,6 +332,14 @@ class MoleculePredictor(Ensemble):
         """Write the predictor into a folder, which `load` reads."""
         write_folder(folder, self, self.vocabulary)
 
+    def export(self, path: str | PathLike[str]) -> float:
+        """Write a program that runs without this package, .onnx or .pt2 (`torch.export`).
+
+        Returns:
+            The largest difference of its probabilities from those of this predictor, at most 1e-5.
+        """
+        return export(self, self.vocabulary, path)
+
 
 Predictor = NodePredictor | MoleculePredictor
 
@@ -318,7 +349,8 @@ def make_predictor(ensemble: Ensemble, data: NodeData | GraphData | MoleculeVoca
     if isinstance(data, NodeData):
         return NodePredictor(**vars(ensemble), data=data)
     if isinstance(data, GraphData):
-        data = MoleculeVocabulary(data.tasks, data.relation_names, data.in_channels, data.provenance)
+        targets = () if data.values is None else data.targets
+        data = MoleculeVocabulary(data.tasks, data.relation_names, data.in_channels, data.provenance, targets)
     return MoleculePredictor(**vars(ensemble), vocabulary=data)
 
 

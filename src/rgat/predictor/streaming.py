@@ -26,6 +26,7 @@ from rgat.data.tables import csv_cell, separator_hint
 from rgat.locks import locked
 from rgat.predictor.predictions import table_text
 from rgat.predictor.predictor import MoleculeBatch, MoleculePredictor, parse_molecules
+from rgat.predictor.words import counted
 from rgat.progress import Progress, Stages, shown
 from rgat.workers import WorkerPool
 
@@ -40,6 +41,21 @@ class Streamed(NamedTuple):
     invalid: int  # invalid SMILES among the rows predicted in this run
     resumed: int  # rows of an earlier run
     unlike: int = 0  # molecules unlike the training data among the rows predicted in this run
+
+    def sentence(self, out: str | PathLike[str]) -> str:
+        """Return what was written, in words."""
+        resumed = f", {self.resumed:,} of them resumed" if self.resumed else ""
+        bad = f"; invalid SMILES, marked so: {self.invalid:,}" if self.invalid else ""
+        far = f"; unlike the training data: {self.unlike:,}" if self.unlike else ""
+        return f"{counted(self.molecules, 'molecule')} written to {out}{resumed}{bad}{far}"
+
+
+def is_file(text: str) -> bool:
+    """Return whether a text names a file; a SMILES may be longer than the longest file name."""
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def predict_file(

@@ -9,11 +9,11 @@ from rgat.predictor.explain_molecule import MoleculeExplanation
 from rgat.predictor.explain_node import NO_CHOICE, NodeExplanation, RelationImportance
 from rgat.predictor.predictions import Predictions
 from rgat.predictor.predictor import NodePredictor, Predictor
+from rgat.predictor.target_text import Row, Table, target_performance, target_prediction_rows
+from rgat.predictor.uncertainty_text import region_text, reliability
 from rgat.predictor.words import counted, titled
 from rgat.training.configuration import VARIANTS
 
-Row = tuple[str, ...]
-Table = tuple[str, Row, list[Row], int]  # title, columns, rows, and how many columns are text
 LEAST_CHANGE = 0.05  # of the accuracy, to name a predicate
 SATURATED = 0.99  # a probability beyond which effects in points are all near 0
 MOST_PREDICATES = 10  # to print; the report of a model has all
@@ -28,6 +28,8 @@ def performance(predictor: Predictor) -> list[str]:
         return ["held-out performance: unknown, because there is no labelled test part"]
     low, high = report["interval"]
     score = report["scores"]["test"]
+    if "targets" in report:
+        return target_performance(predictor) + reliability(predictor)
     if report["metric"] == "accuracy":
         line = f"accuracy {score:.1%} ({report['right']} of {counted(report['tested'], 'test node')})"
         bounds = f"{low:.1%} to {high:.1%}"
@@ -36,28 +38,14 @@ def performance(predictor: Predictor) -> list[str]:
         bounds = f"{low:.3f} to {high:.3f}"
     lines = [f"held-out performance: {line}; 95 % interval {bounds}"]
     if "pr_auc" in report:
-        lines.append(f"mean PR-AUC {report['pr_auc']:.3f}, where {report['positives']:.1%} of the labels are positive")
+        line = f"mean PR-AUC {report['pr_auc']:.3f}, where {report['positives']:.1%} of the labels are positive"
+        if report.get("macro_f1") is not None:  # not in models that an earlier version wrote
+            line += f"; macro-F1 {report['macro_f1']:.1%}, balanced accuracy {report['balanced_accuracy']:.1%}"
+        lines.append(line)
         unknown = [task for task, value in report["tasks"].items() if value is None]
         if unknown:
             lines.append(f"no score for {', '.join(unknown)}: the test part has one class only")
-    return lines + _reliability(predictor)
-
-
-def _reliability(predictor: Predictor) -> list[str]:
-    """Return sentences about the sets and distances of the test part; none for models of earlier versions."""
-    report, lines = predictor.report, []
-    if found := report.get("sets"):
-        labels = counted(found["labels"], "test node" if report["metric"] == "accuracy" else "test label")
-        size = f"a set has {found['size']:.2f} classes on average, and {found['empty']:.1%} are empty"
-        lines.append(
-            f"sets of a coverage of {found['coverage']:.0%} hold the true class of {found['covered']:.1%} of {labels}; "
-            f"{size}"
-        )
-    if "far" in report:
-        lines.append(
-            f"{report['far']:.1%} of the test part is further from the training part than 99 % of held-out examples"
-        )
-    return lines
+    return lines + reliability(predictor)
 
 
 def class_tables(predictor: Predictor) -> list[tuple[str, Row, list[Row]]]:
@@ -84,6 +72,8 @@ def class_tables(predictor: Predictor) -> list[tuple[str, Row, list[Row]]]:
     some = f"the {MOST_CLASSES} of lowest recall" if len(tested) > MOST_CLASSES else "lowest recall first"
     title = f"classes of the test part, {some}; macro-F1 {report['macro_f1']:.1%}, "
     title += f"balanced accuracy {report['balanced_accuracy']:.1%}"
+    if report.get("average_precision") is not None:  # not in models that an earlier version wrote
+        title += f", average precision {report['average_precision']:.1%}"
     tables: list[tuple[str, Row, list[Row]]] = [(title, ("class", "mistaken for", "nodes", *_PER_CLASS), rows)]
     if len(names) <= MOST_CLASSES:
         numbers = [str(number + 1) for number in range(len(names))]
@@ -117,7 +107,7 @@ def contribution_table(predictor: Predictor) -> list[Table]:
     for row in found["predicates"][:MOST_PREDICATES]:
         name, change = titled(row["predicate"], predictor.titles), 100 * (row["score"] - found["score"])
         rows.append((name, row["used_as"], f"{100 * row['score']:.1f}", f"{change:+.1f}"))
-    title = f"accuracy on {nodes} with the facts of one predicate exchanged among nodes (with all: "
+    title = f"{predictor.report['metric']} on {nodes} with the facts of one predicate exchanged among nodes (with all: "
     return [(f"{title}{_percent(found['score'])}):", ("predicate", "used as", "%", "change"), rows, 2)]
 
 
@@ -142,6 +132,9 @@ def verdicts(predictor: Predictor) -> list[str]:
     """Return sentences on which model was kept and why, on what attention changes, and on simpler systems."""
     report, model = predictor.report, predictor.config["model"]
     lines = _rests_on(predictor)
+    if weights := report.get("class_weights"):
+        scores = ", ".join(f"{word} {_percent(score)}" for word, score in weights["average_precision"].items())
+        lines.append(f"Class weights were chosen by average precision on held-out examples ({scores}).")
     if selection := report.get("selection"):
         mine, (other, theirs) = selection["scores"][model], *(i for i in selection["scores"].items() if i[0] != model)
         if mine is not None and theirs is not None:
@@ -186,7 +179,7 @@ def _rests_on(predictor: Predictor) -> list[str]:
         return []
     name = titled(first["predicate"], predictor.titles)
     return [
-        f"The model rests most on {name} ({first['used_as']}): without it the accuracy falls from "
+        f"The model rests most on {name} ({first['used_as']}): without it the {predictor.report['metric']} falls from "
         f"{_percent(found['score'])} to {_percent(first['score'])}."
     ]
 
@@ -214,6 +207,8 @@ def _score_row(name: str, scores: Mapping[str, float | None]) -> Row:
 def prediction_rows(predictions: Predictions) -> tuple[Row, list[Row], int]:
     """Return columns, rows and the number of text columns: the class of each node, or each molecule and task."""
     names, columns = predictions.names, predictions.columns
+    if predictions.targets:
+        return target_prediction_rows(predictions)
     if predictions.exclusive:
         cells = [(i, int(k)) for i, k in enumerate(predictions.probabilities.argmax(1))]
         labels: list[Row] = [
@@ -225,7 +220,7 @@ def prediction_rows(predictions: Predictions) -> tuple[Row, list[Row], int]:
     header: Row = ("node", "class") if predictions.exclusive else ("smiles", "task")
     if predictions.regions:
         header = (*header, f"{100 * (predictions.coverage or 0):g} % set")
-        words = [_set_words(predictions, i, 0 if predictions.exclusive else k) for i, k in cells]
+        words = [region_text(predictions, 0 if predictions.exclusive else k, i) for i, k in cells]
         labels = [(*label, word) for label, word in zip(labels, words, strict=True)]
     numbers = [(f"{predictions.probabilities[cell]:.1%}", f"{predictions.spread[cell]:.1%}") for cell in cells]
     rows = [(*label, *row) for label, row in zip(labels, numbers, strict=True)]
@@ -235,25 +230,12 @@ def prediction_rows(predictions: Predictions) -> tuple[Row, list[Row], int]:
     return (*header, "probability", "spread", *added), rows, len(header)
 
 
-def _set_words(predictions: Predictions, row: int, column: int) -> str:
-    """Return the classes of a set with commas."""
-    region = predictions.regions[column]
-    pairs = zip(region.classes, region.inside[row], strict=True)
-    return ", ".join(titled(name, predictions.titles) for name, is_in in pairs if is_in) or "none"
+def _number_effect(value: float) -> str:
+    return f"{value:+.4g}"
 
 
-def warning_sentences(predictions: Predictions) -> list[str]:
-    """Return a sentence about the examples that are unlike the training data; none if there are none."""
-    unlike = [(name, text) for name, text in zip(predictions.names, predictions.warnings, strict=True) if text]
-    if not unlike:
-        return []
-    name, text = unlike[0]
-    noun = "node" if predictions.exclusive else "molecule"
-    are = "is" if len(unlike) == 1 else "are"
-    return [
-        f"{counted(len(unlike), noun)} of {len(predictions):,} {are} unlike the training data, such as "
-        f"{titled(name, predictions.titles)} ({text}): its prediction may be wrong more often than the report says"
-    ]
+def _points(value: float) -> str:
+    return f"{100 * value:+.1f}"
 
 
 def node_rows(explanation: NodeExplanation, wide: bool = True) -> tuple[Row, list[Row]]:
@@ -262,14 +244,17 @@ def node_rows(explanation: NodeExplanation, wide: bool = True) -> tuple[Row, lis
     Narrow tables have attention and one effect: in points or, where the probability is saturated, in log-odds.
     """
     columns = ("relation", "source", "target", "attention", "effect, points", "log-odds", "equal share", "choice")
-    titles = explanation.titles
+    titles, is_number = explanation.titles, explanation.kind == "regression"
+    if is_number:
+        columns = (*columns[:4], f"effect, {explanation.unit or 'value'}", "deviations", *columns[6:])
+    effect = _number_effect if is_number else _points
     rows: list[Row] = [
         (
             titled(reason.relation, titles),
             titled(reason.source, titles),
             "itself" if reason.target == explanation.node else titled(reason.target, titles),
             f"{reason.attention:.1%}",
-            f"{100 * reason.effect:+.1f}",
+            effect(reason.effect),
             f"{reason.log_odds:+.2f}",
             f"{reason.equal_share:.1%}",
             f"{reason.choice:+.2f}",
@@ -281,15 +266,29 @@ def node_rows(explanation: NodeExplanation, wide: bool = True) -> tuple[Row, lis
             titled(reason.predicate, titles),
             shown(reason),
             "itself" if reason.node == explanation.node else titled(reason.node, titles),
-            *("-", f"{100 * reason.effect:+.1f}", f"{reason.log_odds:+.2f}", "-", "-"),
+            *("-", effect(reason.effect), f"{reason.log_odds:+.2f}", "-", "-"),
         )
         for reason in explanation.literals
     ]
     rows = of_literals + rows
     if wide:
         return columns, rows
-    effect = columns.index("log-odds" if explanation.probability >= SATURATED else "effect, points")
-    return (*columns[:4], columns[effect]), [(*row[:4], row[effect]) for row in rows]
+    place = 5 if is_saturated(explanation) else 4
+    return (*columns[:4], columns[place]), [(*row[:4], row[place]) for row in rows]
+
+
+def is_saturated(explanation: NodeExplanation) -> bool:
+    """Return whether a probability is so near to 1 that effects in points are all near 0."""
+    return explanation.kind != "regression" and explanation.probability >= SATURATED
+
+
+def prediction_text(explanation: NodeExplanation) -> str:
+    """Return what is predicted for a node: a class or a label with its probability, or a number."""
+    name, titles = titled(explanation.predicted, explanation.titles), explanation.titles
+    known = "" if explanation.label is None else f" (labelled {titled(explanation.label, titles)})"
+    if explanation.kind == "regression":
+        return f"{name} is {explanation.probability:.4g}{f' {explanation.unit}' if explanation.unit else ''}{known}"
+    return f"is {name}, with probability {explanation.probability:.1%}{known}"
 
 
 def shown(reason: LiteralReason) -> str:
@@ -300,20 +299,20 @@ def shown(reason: LiteralReason) -> str:
 def node_sentences(explanation: NodeExplanation) -> list[str]:
     """Return sentences about the prediction, and about how far attention explains it."""
     titles = explanation.titles
-    label = "" if explanation.label is None else f" (labelled {titled(explanation.label, titles)})"
+    sign = ":" if explanation.kind == "regression" else ""
     lines = [
-        f"{titled(explanation.node, titles)} is {titled(explanation.predicted, titles)}, with probability "
-        f"{explanation.probability:.1%}{label}. Its receptive field has {counted(explanation.num_edges, 'edge')}; "
+        f"{titled(explanation.node, titles)}{sign} {prediction_text(explanation)}. Its receptive field has "
+        f"{counted(explanation.num_edges, 'edge')}; "
         f"{explanation.own:.1%} of the attention stays with its own input."
     ]
-    if explanation.probability >= SATURATED:
+    if is_saturated(explanation):
         lines.append("So near to 1, a probability hardly changes: read the effects as changes of its log-odds.")
     if explanation.literals:
         literal = explanation.literals[0]
         whose = "" if literal.node == explanation.node else f" of {titled(literal.node, titles)}"
         lines.append(
             f"The literal with the largest effect is {titled(literal.predicate, titles)} {shown(literal)}{whose}: if "
-            f"it were missing, the log-odds would change by {literal.log_odds:+.2f}."
+            f"it were missing, {_changing(explanation)} would change by {literal.log_odds:+.2f}."
         )
     if explanation.choice < NO_CHOICE:
         lines.append(
@@ -325,6 +324,11 @@ def node_sentences(explanation: NodeExplanation) -> list[str]:
         guide = "is a good guide here" if value > 0.5 else "is a weak guide here: trust the effects"
         lines.append(f"Rank correlation of attention and effect: {value:.2f}; attention {guide}.")
     return lines
+
+
+def _changing(explanation: NodeExplanation) -> str:
+    is_number = explanation.kind == "regression"
+    return "the number, in deviations of the training part," if is_number else "the log-odds"
 
 
 def _first(attention: Mapping[str, float], count: int) -> list[tuple[str, float]]:
@@ -343,19 +347,27 @@ def explanation_table(
         nodes = counted(explanation.nodes, "labelled node")
         sentence = f"Literals by effect, then relations by attention, over {nodes}; effect: mean change without them."
         columns: Row = ("relation", "attention", "effect, points", "log-odds", "class changes")
+        is_number = explanation.kind == "regression"
+        if is_number:
+            sentence = sentence.replace("mean change", f"mean absolute change of {explanation.target}")
+            columns = (*columns[:2], f"effect, {explanation.unit or 'value'}", "deviations", "changes by 0.1 dev.")
         rows: list[Row] = [
             (
                 titled(name, explanation.titles),
                 f"{attention:.1%}" if attention else "-",
-                f"{100 * explanation.effect[name]:+.2f}",
+                f"{explanation.effect[name]:.4g}" if is_number else f"{100 * explanation.effect[name]:+.2f}",
                 f"{explanation.log_odds[name]:+.3f}",
                 f"{explanation.changed[name]:.1%}",
             )
             for name, attention in _first(explanation.attention, top)
         ]
     else:
-        probability = f"{explanation.probability:.1%}"
-        sentence = f"{explanation.smiles}: {explanation.task} positive with probability {probability}"
-        columns = ("atom or bond", "attention", "effect, points")
-        rows = [(name, f"{share:.1%}", f"{100 * effect:+.1f}") for name, share, effect in explanation.named()[:top]]
+        amount, is_number = explanation.amount, explanation.kind == "regression"
+        word = " positive" if explanation.kind == "binary" else ""
+        shown = amount(explanation.probability)
+        of_task = f"{explanation.task} {shown}" if is_number else f"{explanation.task}{word} with probability {shown}"
+        sentence = f"{explanation.smiles}: {of_task}"
+        columns = ("atom or bond", "attention", f"effect, {explanation.unit or 'value' if is_number else 'points'}")
+        named = explanation.named()[:top]
+        rows = [(name, f"{share:.1%}", amount(effect, change=True)) for name, share, effect in named]
     return [sentence], columns, rows, 1

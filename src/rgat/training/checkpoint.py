@@ -235,6 +235,8 @@ def digest_data(data: NodeData | GraphData) -> dict[str, str]:
         "features": features,
         "edges": (graph.edge_index, graph.edge_type, graph.edge_attr, graph.num_relations, sizes),
     }
+    if data.values is not None:
+        parts["targets"] = (data.values, data.bounds, data.targets)
     return {name: digest(part) for name, part in parts.items()}
 
 

@@ -44,7 +44,7 @@ def check_parts(data: NodeData | GraphData, selects: bool) -> None:
         >>> rgat.training.check_parts(data, selects=True)  # no error: there are labels to learn from and to select on
     """
     needed = ("train", "valid") if selects else ("train",)
-    most = len(data.classes) - 1 if isinstance(data, NodeData) else 1
+    most = len(data.classes) - 1 if isinstance(data, NodeData) else 1  # with values, labels are at most 1
     for part in PARTS:
         labels = data.labels[getattr(data, part)]
         if part in needed and not len(labels):
@@ -81,7 +81,7 @@ def device_of(model: nn.Module) -> torch.device:
 
 @torch.no_grad()
 def graph_logits(model: nn.Module, store: GraphStore, graphs: Tensor, constant_attention: bool = False) -> Tensor:
-    """Return a model's logits of graphs, ``[G, tasks, classes]`` on the CPU, in batches of bounded memory.
+    """Return a model's logits of graphs, ``[G, tasks, classes]`` or ``[G, outputs]`` on the CPU, in bounded batches.
 
     Examples:
         >>> import rgat
@@ -93,7 +93,8 @@ def graph_logits(model: nn.Module, store: GraphStore, graphs: Tensor, constant_a
     device = device_of(model)
     batches = (store.batch(ids) for ids in store.split(graphs))
     parts = [model(x.to(device), graph.to(device), constant_attention=constant_attention) for x, graph in batches]
-    return torch.cat([part.float().cpu() for part in parts])
+    logits = torch.cat([part.float().cpu() for part in parts])
+    return logits.squeeze(-1) if logits.shape[-1] == 1 else logits
 
 
 @torch.no_grad()
@@ -263,9 +264,15 @@ class NodeTask:
 
 def node_weights(data: NodeData, class_weights: str | None) -> Tensor:
     """Return the weight of each class in the loss, ``[classes]``: 1, or balanced over the training part."""
-    if class_weights is None:
+    if class_weights != "balanced" or data.values is not None:
         return torch.ones(len(data.classes))
     return balanced_node_weights(data.labels[data.train], len(data.classes))
+
+
+def graph_weights(data: GraphData, class_weights: str | None) -> Tensor:
+    """Return the weight of each class of the 0/1 tasks in the loss, ``[tasks, 2]``: balanced unless this is "none"."""
+    weights = balanced_class_weights(data.labels[data.train])
+    return torch.ones_like(weights) if class_weights == "none" else weights
 
 
 def _padded(labels: Sequence[Tensor], ids: Sequence[Tensor], weights: Sequence[Tensor], device: torch.device) -> _Part:
@@ -287,10 +294,12 @@ class GraphTask:
     metric = "mean ROC-AUC"
     label_smoothing = 0.0
 
-    def __init__(self, data: GraphData, batch_size: int, device: torch.device, selects: bool = True) -> None:
+    def __init__(
+        self, data: GraphData, batch_size: int, device: torch.device, selects: bool = True, weights: str | None = None
+    ) -> None:
         check_parts(data, selects)
         labels = data.labels[data.valid]
-        if selects and not ((labels == 0).any(0) & (labels == 1).any(0)).any():
+        if selects and data.values is None and not ((labels == 0).any(0) & (labels == 1).any(0)).any():
             raise ValueError(f"some task of {data.name} must have both classes among its validation graphs, got none")
         self.data = data
         self.batch_size = batch_size
@@ -298,7 +307,7 @@ class GraphTask:
         self.processes = processes()
         self.num_steps = -(-len(data.train) // batch_size)
         self.why_not_pad = None if self.processes.number == 1 else "several processes share its batches"
-        self.class_weights = balanced_class_weights(data.labels[data.train]).to(device)
+        self.class_weights = graph_weights(data, weights).to(device)
         self._kept: dict[str, list[tuple[Tensor, RelationalGraph]]] = {}  # batches of parts
         self._padded: PaddedBatch | None = None
         self._tables: list[Any] = []  # features, edge features and labels, with a last row for the padding of a batch

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from typing import Any
 
@@ -14,16 +16,19 @@ from rgat.data.dataset import MISSING, GraphData, GraphStore
 from rgat.data.molecules.smiles import BONDS, parse_smiles, rdkit, scaffold, store_molecules
 from rgat.data.splits import Parts, grouped_parts, random_parts
 from rgat.data.tables import Table, read_table, separator_hint
+from rgat.data.targets import TargetTable, Task, is_like_number, kinds_of, output_names, read_targets, standardise
 
 SPLITS = ("random", "scaffold")
 _VALUES = {"0": 0, "0.0": 0, "1": 1, "1.0": 1, "": MISSING, "nan": MISSING, "NaN": MISSING, "NA": MISSING}
 
 
 def from_smiles(
-    path: str | PathLike[str],
+    path: str | PathLike[str] | Any,
     smiles_column: str | None = None,
     tasks: Sequence[str] | None = None,
     *,
+    task: Task = None,
+    censored: bool = False,
     thresholds: Mapping[str, float] | None = None,
     split: str = "random",
     shares: tuple[float, float] = (0.8, 0.1),
@@ -38,9 +43,13 @@ def from_smiles(
     r"""Read a table of molecules and their labels.
 
     Args:
-        path: a CSV or TSV file, plain or compressed.
+        path: a CSV or TSV file, plain or compressed; or a data frame of pandas or Polars.
         smiles_column: the column of SMILES; by default the one called smiles.
-        tasks: the columns to learn, with 0, 1 or nothing; by default all columns that hold only these.
+        tasks: the columns to learn; by default those that hold only 0, 1 or nothing or, if none does, the one column
+            of numbers.
+        task: "binary", "multi-class", "multi-label" or "regression", for all columns to learn or as a dict for some of
+            them, which are then learned too; by default found from the cells (`rgat.data.targets.find_kind`).
+        censored: read cells such as ``>10`` as bounds of a number.
         thresholds: columns of numbers to learn; a molecule is positive from the threshold on.
         split: "random", or "scaffold", which keeps each scaffold in one part. Rows of one molecule stay in one part.
         shares: shares of the training and validation parts.
@@ -63,7 +72,8 @@ def from_smiles(
     check_word("split", split, SPLITS)
     table = read_table(path)
     column = _smiles_column(table, smiles_column)
-    chosen, ignored, labels = _read_tasks(table, column, tasks, dict(thresholds or {}))
+    chosen, ignored = _choose_tasks(table, column, tasks, task, dict(thresholds or {}))
+    read = _read_columns(table, chosen, task, censored, dict(thresholds or {}))
     smiles = [text.strip() for text in table.column(column)]
     molecules = _parse_rows(table, smiles, relaxed, skip_invalid)
     rows = list(molecules)
@@ -76,8 +86,15 @@ def from_smiles(
     store = store_molecules(list(molecules.values()), self_loops, rich, bonds)
     skipped = [line for row, line in enumerate(table.lines) if row not in molecules]
     about = {"split": split, "seed": seed, "skipped_lines": skipped, "ignored_columns": ignored}
-    about |= _count_repeats(canonical, labels[rows])
-    return molecule_data(name, names, store, labels[rows], chosen, parts, about)
+    kept = TargetTable(read.targets, read.values[rows], None if read.bounds is None else read.bounds[rows])
+    labels = torch.where(kept.values.isnan(), MISSING, kept.values.nan_to_num()).long()
+    about |= _count_repeats(canonical, labels if read.is_binary else labels[:, :0])
+    data = molecule_data(name, names, store, labels, output_names(read.targets), parts, about)
+    if read.is_binary:
+        return data
+    is_number = torch.tensor([target.kind == "regression" for target in read.targets for _ in range(target.width)])
+    labels = torch.where(is_number & (labels != MISSING), 0, labels)
+    return replace(data, labels=labels, values=kept.values, bounds=kept.bounds, targets=standardise(kept, data.train))
 
 
 def molecule_data(
@@ -142,23 +159,37 @@ def _smiles_column(table: Table, name: str | None) -> str:
     return candidates[0]
 
 
-def _read_tasks(
-    table: Table, smiles: str, tasks: Sequence[str] | None, thresholds: Mapping[str, float]
-) -> tuple[list[str], list[str], Tensor]:
-    """Return the columns to learn, the ignored columns, and labels ``[rows, tasks]``."""
+def _choose_tasks(
+    table: Table, smiles: str, tasks: Sequence[str] | None, task: Task, thresholds: Mapping[str, float]
+) -> tuple[list[str], list[str]]:
+    """Return the columns to learn and the ignored columns."""
     others = [name for name in table.header if name != smiles]
     for name in thresholds:
         check_word(f"threshold: column of {table.path}", name, others)
-    if tasks is None:
-        chosen = _find_tasks(table, smiles, others, thresholds)
+    said = [] if task is None or isinstance(task, str) else list(kinds_of(task, others))
+    if tasks is None and said:
+        chosen = [name for name in others if name in said or name in thresholds]
+    elif tasks is None:
+        chosen = _find_tasks(table, smiles, others, task, thresholds)
     else:
         twice = sorted({name for name in tasks if list(tasks).count(name) > 1})
         if twice:
             raise ValueError(f"`tasks` (--tasks) must name each column once, got {twice[0]} twice; leave one out")
-        chosen = [*tasks, *(name for name in thresholds if name not in tasks)]
-    values = [_values(table, task, thresholds.get(task)) for task in chosen]
-    labels = torch.tensor(values, dtype=torch.long).view(len(chosen), len(table.rows)).t()
-    return chosen, [name for name in others if name not in chosen], labels
+        chosen = list(dict.fromkeys([*tasks, *thresholds, *said]))
+    return chosen, [name for name in others if name not in chosen]
+
+
+def _read_columns(
+    table: Table, chosen: Sequence[str], task: Task, censored: bool, thresholds: Mapping[str, float]
+) -> TargetTable:
+    """Return the targets of the chosen columns; numbers with a threshold become 0 and 1."""
+    origins = [f"{table.path}, line {line}" for line in table.lines]
+    columns = {name: table.column(name) for name in chosen}
+    for name, threshold in thresholds.items():
+        columns[name] = _cut(table, name, threshold)
+    if not table.rows:
+        raise ValueError(f"{table.path}: must have rows below the column names, got none")
+    return read_targets(columns, origins, str(table.path), task, censored)
 
 
 def _random_molecules(names: Sequence[str], seed: int, shares: tuple[float, float]) -> Parts:
@@ -175,55 +206,71 @@ def _random_molecules(names: Sequence[str], seed: int, shares: tuple[float, floa
     return parts[0], parts[1], parts[2]
 
 
-def _find_tasks(table: Table, smiles: str, others: Sequence[str], thresholds: Mapping[str, float]) -> list[str]:
-    """Return the columns that hold labels or have a threshold; columns of text are ignored."""
-    chosen = []
-    for name in filter(None, others):  # a column without a name is the index of an exported table
-        values = [value.strip() for value in table.column(name)]
-        if name in thresholds or all(value in _VALUES for value in values):
-            chosen.append(name)
-        elif any(values) and all(value.lower() in ("true", "false", "yes", "no", "") for value in values):
+def _find_tasks(
+    table: Table, smiles: str, others: Sequence[str], task: Task, thresholds: Mapping[str, float]
+) -> list[str]:
+    """Return the columns to learn: those of 0 and 1 or with a threshold; of a kind that is said; or one of numbers."""
+    names = [name for name in others if name]  # a column without a name is the index of an exported table
+    cells = {name: [value.strip() for value in table.column(name)] for name in names}
+    numeric = [name for name in names if name not in thresholds and _holds_numbers(cells[name])]
+    if isinstance(task, str) and task != "binary":
+        wanted = [name for name in names if (name in numeric) == (task == "regression") and any(cells[name])]
+        if task == "regression" and not wanted:
+            raise ValueError(f"{table.path}: some column beside {smiles} must hold numbers, got {', '.join(others)}")
+        if len(wanted) != 1 and task != "regression":
             raise ValueError(
-                f"{table.path}: column {name} holds words such as {next(filter(None, values))}; write 1 and 0 instead, "
-                "or name the columns to learn with `tasks` (--tasks)"
+                f'{table.path}: the column to learn must be named for a "{task}" task: `tasks` (--tasks), got '
+                f"{', '.join(others) or 'no other column'}"
             )
-        elif all(_is_number(value) or value in _VALUES for value in values):
+        return wanted
+    chosen = [name for name in names if name in thresholds or all(value in _VALUES for value in cells[name])]
+    for name in names:
+        if name not in chosen and all(value.lower() in ("true", "false", "yes", "no", "") for value in cells[name]):
             raise ValueError(
-                f"{table.path}: column {name} holds numbers other than 0 and 1; cut them with `thresholds` "
-                f"(--threshold {name}=VALUE) or name the columns to learn with `tasks` (--tasks)"
+                f"{table.path}: column {name} holds words such as {next(filter(None, cells[name]))}; write 1 and 0 "
+                "instead, or name the columns to learn with `tasks` (--tasks)"
             )
+    numeric = [name for name in numeric if name not in chosen]
+    if not chosen and len(numeric) == 1 and task is None and not _is_index(cells[numeric[0]]):
+        return numeric
+    if numeric:
+        raise ValueError(
+            f"{table.path}: column {numeric[0]} holds numbers other than 0 and 1; cut them with `thresholds` "
+            f"(--threshold {numeric[0]}=VALUE), learn them (--task {numeric[0]}=regression), or name the columns to "
+            "learn with `tasks` (--tasks)"
+        )
     if not chosen:
         raise ValueError(
-            f"{table.path}: some column beside {smiles} must hold 0, 1 or nothing, got "
-            f"{', '.join(others) or 'no other column'}"
+            f"{table.path}: some column beside {smiles} must hold 0, 1 or nothing, or numbers, got "
+            f"{', '.join(others) or 'no other column'}; name columns of classes with `tasks` (--tasks)"
         )
     return chosen
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+def _holds_numbers(cells: Sequence[str]) -> bool:
+    """Return whether most cells are like numbers, some of them neither 0 nor 1."""
+    known = [cell for cell in cells if _VALUES.get(cell) != MISSING]
+    return 2 * sum(map(is_like_number, known)) > len(known) and any(cell not in _VALUES for cell in known)
 
 
-def _values(table: Table, task: str, threshold: float | None) -> list[int]:
-    values = []
+def _is_index(cells: Sequence[str]) -> bool:
+    """Return whether cells number the rows."""
+    start = int(cells[0]) if cells[0].isdecimal() else 0
+    return list(cells) == [str(start + row) for row in range(len(cells))]
+
+
+def _cut(table: Table, task: str, threshold: float) -> list[str]:
+    """Return 1 for the numbers of a column from the threshold on, 0 for others, nothing for missing ones."""
+    cells = []
     for line, text in zip(table.lines, map(str.strip, table.column(task)), strict=True):
-        if threshold is not None and _is_number(text):
-            number = float(text)
-            values.append(MISSING if number != number else int(number >= threshold))
-        elif text in _VALUES and (threshold is None or _VALUES[text] == MISSING):
-            values.append(_VALUES[text])
-        elif threshold is not None:
+        try:
+            number = math.nan if _VALUES.get(text) == MISSING else float(text)
+        except ValueError:
             raise ValueError(
                 f'{table.path}, line {line}: {task}, which has a threshold, must hold numbers, got "{text}"'
-            )
-        else:
-            hint = f"; cut numbers with `thresholds` (--threshold {task}=VALUE)" if _is_number(text) else ""
-            raise ValueError(f'{table.path}, line {line}: task {task} must be 0, 1 or empty, got "{text}"{hint}')
-    return values
+            ) from None
+        cells.append("" if math.isnan(number) else str(int(number >= threshold)))
+    return cells
 
 
 def distinct(names: Sequence[str], labels: Tensor) -> tuple[Tensor, Tensor]:
