@@ -32,6 +32,7 @@ CHAIN = [
     "predictor",
     "sklearn",
     "report",
+    "serve",
     "cli",
     "__init__",
     "__main__",
@@ -230,6 +231,7 @@ def test_import_needs_only_torch_and_numpy():
     code = (
         "import sys\n"
         "blocked = 'typer rich numba pyoxigraph rdkit optuna scipy sklearn matplotlib pandas ray'.split()\n"
+        "blocked += ['fastapi', 'uvicorn']\n"
         "class Block:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
         "        if name.split('.')[0] in blocked: raise ImportError(name)\n"
