@@ -24,7 +24,9 @@ import numpy as np
 import torch
 
 import rgat
-from rgat.data import GraphData, NodeData
+from rgat.data import GraphData, NodeData, Target
+from rgat.data.molecules.smiles import parse_smiles
+from rgat.data.targets import TargetTable, standardise
 from rgat.predictor.conformal import Question, hold_out, measure_coverage, regions
 
 QUICK = {"model": "RGCN", "comparison": False}
@@ -87,6 +89,45 @@ def tested(model: Any, names: list[str], labels: Any) -> Row:
     }
 
 
+def log_p(train: int, valid: int, test: int, **options: Any) -> Callable[[int], Row]:
+    """Return a function that fits and tests the computed logP of molecules of Tox21, on random splits."""
+    from rdkit.Chem.Crippen import MolLogP
+
+    data = rgat.data.load("tox21")
+    assert isinstance(data, GraphData)
+    values = torch.tensor([[MolLogP(parse_smiles(text, relaxed=True))] for text in data.graph_names]).double()
+    fields: dict[str, Any] = {"tasks": ("logP",), "values": values, "labels": torch.zeros_like(values).long()}
+
+    def run(seed: int) -> Row:
+        order = shuffled(torch.arange(len(values)), seed, train, valid)
+        parts = {"train": order[0], "valid": order[1], "test": order[2][:test]}
+        targets = standardise(TargetTable((Target("logP", "regression"),), values), parts["train"])
+        model = rgat.fit(dataclasses.replace(data, **fields, **parts, targets=targets), seed=seed, **QUICK | options)
+        return model.report["intervals"]["logP"] | {"held out": valid, "far": model.report["far"]}
+
+    return run
+
+
+def number_of_class(train: float, valid: float, **options: Any) -> Callable[[int], Row]:
+    """Return a function that fits and tests noisy numbers of the nodes of a made-up graph, on random splits."""
+    data = rgat.data.load("planted-consensus")
+    assert isinstance(data, NodeData)
+    labelled = torch.cat([data.train, data.valid, data.test])
+    noise = torch.randn(len(data.labels), generator=torch.Generator().manual_seed(0)).exp()
+    values = torch.where(data.labels < 0, torch.nan, data.labels + noise).double()[:, None]
+    fields: dict[str, Any] = {"classes": ("y",), "values": values, "labels": torch.where(data.labels < 0, -1, 0)}
+
+    def run(seed: int) -> Row:
+        sizes = int(train * len(labelled)), int(valid * len(labelled))
+        parts = dict(zip(("train", "valid", "test"), shuffled(labelled, seed, *sizes), strict=True))
+        targets = standardise(TargetTable((Target("y", "regression"),), values), parts["train"])
+        model = rgat.fit(dataclasses.replace(data, **fields, **parts, targets=targets), seed=seed, **NODES | options)
+        held_out = len(model.calibration.held_out.scores)
+        return model.report["intervals"]["y"] | {"held out": held_out, "far": model.report["far"]}
+
+    return run
+
+
 def numbers() -> Callable[[int], Row]:
     """Return a function that fits a ridge regression to made-up numbers with skewed noise, and tests its intervals."""
     rng = np.random.default_rng(0)
@@ -128,6 +169,9 @@ SETS: dict[str, Callable[[], Callable[[int], Row]]] = {
     "mutag": lambda: nodes("mutag", 0.3, 0.3, hidden_channels=4, max_epochs=20),
     "tox21": lambda: molecules("tox21", 1000, 400, 1000, hidden_channels=16, dense_channels=16, max_epochs=3),
     "molecules": lambda: molecules("molecules", 120, 80, 120, hidden_channels=16, dense_channels=16, max_epochs=6),
+    "logP of tox21": lambda: log_p(1000, 400, 1000, hidden_channels=16, dense_channels=16, max_epochs=3),
+    "noisy numbers of consensus": lambda: number_of_class(0.3, 0.2),
+    "noisy numbers of consensus, folds": lambda: number_of_class(0.3, 0.0),
     "20 classes (arrays)": many_classes,
     "numbers (arrays)": numbers,
 }
