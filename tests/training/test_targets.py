@@ -43,7 +43,11 @@ def with_targets(data, targets=MIXED, bounded=False):
         bounds = torch.zeros(values.shape, dtype=torch.int8)
         bounds[::5, 0], bounds[1::5, 0] = 1, -1
     names = output_names(targets)
-    fields = {"values": values, "bounds": bounds, "targets": standardise(TargetTable(targets, values, bounds), data.train)}
+    fields = {
+        "values": values,
+        "bounds": bounds,
+        "targets": standardise(TargetTable(targets, values, bounds), data.train),
+    }
     if hasattr(data, "tasks"):
         labels = torch.where(values.isnan(), -1, (values == 1).long())
         return dataclasses.replace(data, labels=labels, tasks=names, **fields)
@@ -69,7 +73,9 @@ def test_each_kind_has_its_own_loss():
     losses = target_losses(outputs, goals, None, MIXED)
     assert torch.allclose(losses[:, 0], (outputs[:, 0] - 0.5) ** 2)
     assert torch.allclose(losses[:, 1:4].sum(1), cross_entropy(outputs[:, 1:4], torch.ones(5).long(), reduction="none"))
-    assert torch.allclose(losses[:, 4:], binary_cross_entropy_with_logits(outputs[:, 4:], goals[:, 4:], reduction="none"))
+    assert torch.allclose(
+        losses[:, 4:], binary_cross_entropy_with_logits(outputs[:, 4:], goals[:, 4:], reduction="none")
+    )
     smooth = target_losses(outputs, goals, None, MIXED, smoothing=0.2)
     expected = cross_entropy(outputs[:, 1:4], torch.ones(5).long(), reduction="none", label_smoothing=0.2)
     assert torch.allclose(smooth[:, 1:4].sum(1), expected)
@@ -151,11 +157,20 @@ def test_a_training_on_targets_resumes_and_notices_other_values(graphs, tmp_path
 
 
 def test_sampling_and_processes_are_refused(nodes, monkeypatch):
-    with pytest.raises(ValueError, match="sampled batches .* must be left out for numbers, several labels and mixed"):
+    with pytest.raises(ValueError, match=r"sampled batches .* must be left out for numbers, several labels and mixed"):
         make_task([nodes], Settings(fanouts=(2, 2)), CPU)
     monkeypatch.setattr("rgat.training.targets.processes", lambda: type("P", (), {"number": 2}))
     with pytest.raises(ValueError, match="several processes must be left out"):
         make_task([nodes], Settings(), CPU)
+
+
+def test_validation_graphs_must_have_values(graphs):
+    values = graphs.values.clone()
+    values[graphs.valid] = torch.nan
+    empty = dataclasses.replace(graphs, values=values)
+    with pytest.raises(ValueError, match="must have known values among its validation graphs, got none"):
+        make_task([empty], Settings(), CPU)
+    make_task([empty], Settings(patience=None), CPU)
 
 
 def test_outputs_are_given_back_in_their_unit():

@@ -129,6 +129,16 @@ def _predictions(predictor: Predictor, data: NodeData | GraphData, ids: Tensor) 
     return found, hidden.rows
 
 
+def score_graphs(predictor: Predictor, data: GraphData, ids: Tensor) -> float:
+    """Return the score of some graphs, the higher the better."""
+    if data.values is not None:
+        bounds = None if data.bounds is None else data.bounds[ids]
+        return score_targets(_predictions(predictor, data, ids)[0], data.values[ids], data.targets, bounds)
+    batches = (data.graphs.batch(batch) for batch in data.graphs.split(ids))
+    logits = torch.cat([predictor.member_logits(*batch).mean(0) for batch in batches])
+    return mean_roc_auc(logits, data.labels[ids])
+
+
 def _evaluate_targets(predictor: Predictor, data: NodeData | GraphData) -> dict[str, Any]:
     """Return the scores of the parts and, of the test part, those of each target and label."""
     assert data.values is not None
@@ -300,13 +310,13 @@ def where_validated(data: NodeData | GraphData) -> str:
     return "of the validation part" if len(data.valid) else "in cross-validation inside the training part"
 
 
-def summarise(result: Result) -> dict[str, Any]:
+def nan_to_none(scores: Mapping[str, float]) -> dict[str, float | None]:
+    """Return scores with None in place of NaN, which JSON does not have."""
+    return {name: None if math.isnan(value) else value for name, value in scores.items()}
+
+
+def training_summary(result: Result) -> dict[str, Any]:
     """Return the training result of one member as plain values."""
     scores, constant_scores = nan_to_none(result.scores), nan_to_none(result.constant_scores)
     epochs = {"best_epoch": result.best_epoch, "epochs": len(result.curve)}
     return {**epochs, "scores": scores, "constant_scores": constant_scores, "how": result.how}
-
-
-def nan_to_none(scores: Mapping[str, float]) -> dict[str, float | None]:
-    """Return scores with None in place of NaN, which JSON does not have."""
-    return {name: None if math.isnan(value) else value for name, value in scores.items()}

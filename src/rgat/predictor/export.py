@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import logging
@@ -33,11 +34,8 @@ class _Program(nn.Module):
     def __init__(self, ensemble: Ensemble, graph: RelationalGraph | None, num_nodes: int | None, one_hot: bool) -> None:
         super().__init__()
         self.members = nn.ModuleList([as_plain(member, graph, not one_hot) for member in ensemble.members])
-        self.calibrate, self.num_nodes, self.num_layers = (
-            ensemble.calibration.probabilities,
-            num_nodes,
-            ensemble.num_layers,
-        )
+        self.calibrate, self.has_targets = ensemble.calibration.probabilities, bool(ensemble.targets)
+        self.num_nodes, self.num_layers = num_nodes, ensemble.num_layers
 
     def _finish(self, logits: list[Tensor]) -> tuple[Tensor, Tensor]:
         stacked = torch.stack(logits)
@@ -63,23 +61,26 @@ class _GraphProgram(_Program):
         num_graphs: Any = batch.max().item() + 1  # `int()` would make a tracer fix it
         torch._check(num_graphs >= 1)  # type: ignore[no-untyped-call]
         graph = PlainGraph(edge_index, edge_type, x.shape[0], batch, num_graphs)
-        return self._finish([member(x, graph) for member in self.members])
+        logits = [member(x, graph) for member in self.members]
+        return self._finish([each.squeeze(-1) for each in logits] if self.has_targets else logits)
 
 
 def export(ensemble: Ensemble, data: NodeData | MoleculeVocabulary, path: str | PathLike[str]) -> float:
-    """Write an ensemble to a file that ends in .onnx or .pt2; return how far its probabilities are from ours at most.
+    """Write an ensemble to a file that ends in .onnx or .pt2; return how far its outputs are from ours at most.
 
     Inputs of the program are ``x`` (not of a model without node features), ``edge_index``, ``edge_type`` and, for
-    molecules, ``batch``. Nothing is written if a probability differs by more than 1e-5.
+    molecules, ``batch``. Nothing is written if a probability differs by more than 1e-5, or a number by that share
+    of the largest one.
     """
     path = Path(path)
     if path.suffix not in (".onnx", ".pt2"):
         raise ValueError(f"{path}: a model must be exported to a file that ends in .onnx or .pt2")
     if path.suffix == ".onnx":
         _check_libraries()
-    ensemble.to("cpu")
+    members = [copy.deepcopy(member).cpu() for member in ensemble.members]
+    ensemble = Ensemble(members, ensemble.config, ensemble.calibration, ensemble.report)
     names, inputs, graph = _example(data)
-    program = _program(ensemble, data)
+    program = make_program(ensemble, data)
     with _quiet(), torch.no_grad():
         traced = torch.export.export(program, inputs, dynamic_shapes=_dynamic(names, inputs))
         if path.suffix == ".pt2":
@@ -92,7 +93,10 @@ def export(ensemble: Ensemble, data: NodeData | MoleculeVocabulary, path: str | 
     x = inputs[0] if names[0] == "x" else None
     logits = ensemble.member_logits(x, graph)
     expected = (ensemble.probabilities(logits), ensemble.spread(logits))
-    difference = max(float((torch.from_numpy(g) - e).abs().max()) for g, e in zip(given, expected, strict=True))
+    unit = expected[0].abs().amax(0).clamp(min=1)  # of numbers: relative to the largest one
+    difference = max(
+        float(((torch.from_numpy(g) - e) / unit).abs().max()) for g, e in zip(given, expected, strict=True)
+    )
     if not difference <= LARGEST_DIFFERENCE:
         raise ValueError(
             f"{path}: exported probabilities must be within {LARGEST_DIFFERENCE:g} of this model's, got a difference "
@@ -114,7 +118,8 @@ def _check_libraries() -> None:
         ) from error
 
 
-def _program(ensemble: Ensemble, data: NodeData | MoleculeVocabulary) -> nn.Module:
+def make_program(ensemble: Ensemble, data: NodeData | MoleculeVocabulary) -> nn.Module:
+    """Return the ensemble as a module of bare tensors, to be traced."""
     if not isinstance(data, NodeData):
         return _GraphProgram(ensemble, None, None, False)
     if data.x is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,13 +18,14 @@ from rgat.checks import check_seed, check_word
 from rgat.data import GraphData, NodeData, from_rdf, from_smiles
 from rgat.data import load as load_data
 from rgat.data.benchmarks.download import sha256
-from rgat.data.files import open_lines, read_whole
+from rgat.data.files import open_lines
 from rgat.data.rdf.endpoint import Endpoint
 from rgat.data.rdf.features import AUTO, FEATURES
 from rgat.data.store.manifest import NAME as MANIFEST
 from rgat.data.store.stored_graph import find_store
 from rgat.data.targets import KINDS
 from rgat.locks import locked
+from rgat.predictor.cross_validation import cross_validate
 from rgat.predictor.explain_molecule import MoleculeExplanation
 from rgat.predictor.explain_node import ORDERS, NodeExplanation, RelationImportance
 from rgat.predictor.explorer import write_explorer
@@ -50,10 +50,13 @@ LABELS = (
     "skip_unknown",
 )
 OPTIONS = {
-    "smiles": ("smiles_column", "tasks", "task", "censored", "thresholds", "split", "skip_invalid", "relaxed"),
-    "rdf": (*LABELS, "task", "censored", "drop_predicates", "features", "skip_invalid", "format"),
+    "smiles": (
+        *("smiles_column", "tasks", "task", "censored", "thresholds", "split", "split_column"),
+        *("skip_invalid", "relaxed", "fragments"),
+    ),
+    "rdf": (*LABELS, "split", "task", "censored", "drop_predicates", "features", "skip_invalid", "format"),
 }
-LARGEST_FIT = 1 << 20  # bytes of `fit.json`
+FOLDS_STAGE = "folds"
 TEST_SHARE = 0.2  # of the labelled nodes, if no test labels are given
 
 
@@ -222,7 +225,7 @@ def _refuse_foreign(kind: str, given: Mapping[str, Any]) -> None:
     """Raise if an option is given that does not apply to this kind of data."""
     for other, words in OPTIONS.items():
         own = OPTIONS.get(kind, ())
-        foreign = [word for word in words if word not in own and given.get(word) and given[word] != "random"]
+        foreign = [word for word in words if word not in own and given.get(word) and given[word] != "keep"]
         if other != kind and foreign:
             option = {"thresholds": "threshold", "drop_predicates": "drop"}.get(foreign[0], foreign[0])
             raise ValueError(
@@ -248,15 +251,6 @@ def read_device(name: str) -> torch.device:
     return device
 
 
-def resumed_sampling(folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how an interrupted fit sampled, which may have followed from the memory that was free then."""
-    try:
-        asked = json.loads(read_whole(folder / FIT, LARGEST_FIT))
-        return {name: asked[name] for name in ("fanouts", "embedding_channels") if name in asked.keys() - options}
-    except (OSError, ValueError, TypeError):
-        return {}  # there is none, or the fit itself says what is wrong with it
-
-
 def read_fanouts(text: str) -> list[int]:
     """Read fan-outs, one per layer, separated by commas."""
     try:
@@ -265,13 +259,19 @@ def read_fanouts(text: str) -> list[int]:
         raise ValueError(f'--fanouts must be numbers separated by commas, such as 20,10, got "{text}"') from error
 
 
-def train(data: NodeData | GraphData, out: Path, stages: Stages | None = None, **asked: Any) -> Predictor:
+def train(
+    data: NodeData | GraphData, out: Path, stages: Stages | None = None, folds: int = 0, **asked: Any
+) -> Predictor:
     """Fit a predictor and save it in a folder, before and after the comparison; ``asked`` are arguments of `rgat.fit`.
 
-    A training that was interrupted in this folder continues. The last of ``stages`` is the one that saves.
+    A training that was interrupted in this folder continues. The last of ``stages`` is the one that saves. With
+    ``folds``, the fit is also cross-validated, for the report.
     """
     keep = methodcaller("save", out)  # the first process writes
     predictor = fit(data, checkpoint=out, keep=keep, progress=stages or False, **asked)
+    if folds:
+        show = None if stages is None else lambda fold: stages(FOLDS_STAGE, fold / folds, f"fold {fold + 1} of {folds}")
+        predictor.report["cross_validation"] = cross_validate(data, folds, on_fold=show, **asked)
     if stages is not None:
         stages(stages.names[-1])
     keep(predictor)
@@ -332,7 +332,7 @@ def predict(
             summary = predict_file(predictor, smiles, out, **options, progress=progress)
             return None, [summary.sentence(out)]
         refuse(of_molecules, "a file of molecules")
-        if Path(smiles).suffix in (".csv", ".tsv", ".smi", ".txt", ".gz"):
+        if Path(smiles).suffix in (".csv", ".tsv", ".smi", ".txt", ".sdf", ".gz"):
             raise ValueError(f"{smiles} must be an existing file or a SMILES")
         predictions = predictor.predict([smiles], coverage=coverage)
         if np.isnan(predictions.probabilities).any():

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
+import math
+import statistics
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -113,3 +115,23 @@ class FoldResults:
         """Remove the file of a fit that is complete."""
         if self.folder is not None and processes().rank == 0:
             remove_checkpoint(self.folder, FOLDS)
+
+
+def mean_of(points: Sequence[Epoch], name: str) -> float:
+    """Return the mean of a score over the folds."""
+    return mean_known([getattr(point, name) for point in points])
+
+
+def mean_known(scores: Sequence[float]) -> float:
+    """Return the mean of the scores that are defined; a fold may have one label only."""
+    known = [score for score in scores if not math.isnan(score)]
+    return float(statistics.mean(known)) if known else math.nan
+
+
+def resumed_sampling(folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how an interrupted fit sampled, which may have followed from the memory that was free then."""
+    try:
+        asked = json.loads(read_whole(folder / FIT, _LARGEST))
+        return {name: asked[name] for name in ("fanouts", "embedding_channels") if name in asked.keys() - options}
+    except (OSError, ValueError, TypeError):
+        return {}  # there is none, or the fit itself says what is wrong with it

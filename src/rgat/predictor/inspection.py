@@ -9,6 +9,7 @@ import torch
 
 from rgat.data import MISSING, GraphData, NodeData
 from rgat.data.dataset import PARTS
+from rgat.data.molecules.smiles import NUM_ATOM_FEATURES
 from rgat.data.rdf import leaks
 from rgat.data.rdf.features import learn_vocabulary, read_vocabulary
 from rgat.data.rdf.featurised import is_open, triples_of
@@ -69,19 +70,17 @@ def _check_targets(data: NodeData | GraphData) -> None:
 
 
 def _check_classes(name: str, target: Target, counts: list[float], total: int) -> None:
-    """Raise if a class has no examples, or a label only positive or only negative ones."""
-    classes = target.classes if target.kind in ("multi-class", "multi-label") else (target.name,)
-    for word, count in zip(classes, counts, strict=True) if target.kind != "regression" else ():
-        if count == 0 or (target.kind != "multi-class" and count == total):
-            got = "none" if count == 0 else "nothing else"
-            need = "some rows" if target.kind == "multi-class" else "a row with and one without it"
-            raise ValueError(
-                f'{name}: "{word}" of {target.name} must have {need} to learn from in the training part, got {got}; '
-                "give more rows, or leave it out"
-            )
-    if target.kind == "multi-class" and len(classes) < 2:
+    """Raise unless two classes, or a label and its absence, have examples; others may be too rare to be learned."""
+    if target.kind == "regression":
+        return
+    if target.kind == "multi-class":
+        is_enough, need = sum(count > 0 for count in counts) > 1, "two classes or more"
+    else:
+        is_enough, need = any(0 < count < total for count in counts), "rows with a label and rows without it"
+    if not is_enough:
         raise ValueError(
-            f'{name}: {target.name} must have two classes or more, got one only, "{classes[0]}"; leave the column out'
+            f"{name}: {target.name} must have {need} to learn from among the {total} known values of the training "
+            "part, got the same in all; give more rows, or leave the column out"
         )
 
 
@@ -142,14 +141,44 @@ def describe(data: NodeData | GraphData) -> list[str]:
         ones, zeros, missing = ((column == value).sum().item() for value in (1, 0, MISSING))
         lines.append(f"task {task}: {ones:,} positive, {zeros:,} negative, {missing:,} missing")
     if provenance.get("repeated_molecules"):
+        contradictory = f"{provenance['contradictory_molecules']:,} of them with contradictory labels"
         lines.append(
-            f"repeated: {counted(provenance['repeated_molecules'], 'molecule')} with several rows, "
-            f"{provenance['contradictory_molecules']:,} of them with contradictory labels; "
+            f"repeated: {counted(provenance['repeated_molecules'], 'molecule')} with several rows"
+            f"{f', {contradictory}' if data.values is None else ''}; "
             "all rows of a molecule are in the same part, and each counts"
         )
+    if "mixtures" in provenance:
+        done = (
+            "only the largest fragment of each was kept"
+            if provenance["fragments"] == "largest"
+            else "all fragments were kept (--fragments largest keeps the largest)"
+        )
+        lines.append(f"salts and mixtures: {counted(provenance['mixtures'], 'molecule')} of several fragments; {done}")
+    if provenance.get("stereo_molecules"):
+        is_used = data.graphs.edge_attr is not None or data.in_channels > NUM_ATOM_FEATURES
+        lines.append(
+            f"stereo: {counted(provenance['stereo_molecules'], 'molecule')} with stereo marks, which the model "
+            f"{'reads' if is_used else 'ignores'}; "
+            f"{counted(provenance['stereoisomers'], 'structure')} in several stereoisomers, "
+            f"{provenance['contradictory_isomers']:,} of them with contradictory labels"
+        )
+    lines += [f"warning: {each}" for each in _missing_classes(data)]
     if provenance.get("ignored_columns"):
         lines.append(f"ignored columns: {', '.join(provenance['ignored_columns'])}")
-    return [*lines, f"split ({provenance.get('split', 'given')}): {parts}"]
+    by = f" by {provenance['split_column']}" if "split_column" in provenance else ""
+    return [*lines, f"split ({provenance.get('split', 'given')}{by}): {parts}"]
+
+
+def _missing_classes(data: GraphData) -> list[str]:
+    """Return a sentence for each task that has both classes, but in some part only one."""
+    sentences = []
+    for task, column in zip(data.tasks, data.labels.t(), strict=True) if data.values is None else ():
+        for part in PARTS:
+            labels = column[getattr(data, part)]
+            for value, word in ((1, "positive"), (0, "negative")):
+                if len(labels) and (column == value).any() and not (labels == value).any():
+                    sentences.append(f"the {part} part has no {word} of {task}; --split stratified may help")
+    return sentences
 
 
 def _describe_targets(data: NodeData | GraphData) -> list[str]:

@@ -242,7 +242,13 @@ Answers = NodeAnswers | MoleculeAnswers
 
 
 def make_answers(predictor: NodePredictor | MoleculePredictor, limits: Limits) -> Answers:
-    """Return the answers of a predictor."""
+    """Return the answers of a predictor; raise for targets other than one class per node and 0/1 tasks."""
+    if predictor.targets:
+        kinds = ", ".join(dict.fromkeys(target.kind for target in predictor.targets))
+        raise ValueError(
+            f"a model behind HTTP must predict one class per node, or 0/1 tasks of molecules, got {kinds}; use `rgat "
+            "predict` and `rgat explain`"
+        )
     return (
         NodeAnswers(predictor, limits) if isinstance(predictor, NodePredictor) else MoleculeAnswers(predictor, limits)
     )

@@ -69,7 +69,7 @@ CLASS_WEIGHTS = ("balanced", "none")
 SEEDS_PER_STEP = 1024  # of sampled training, unless a batch size is given
 _FROM_DATA = (
     *("self", "in_channels", "out_channels", "num_classes", "num_tasks", "num_relations", "num_nodes"),
-    *("graph", "options", "make_embedding"),
+    *("graph", "options", "make_embedding", "descriptor_channels"),
 )
 _FROM_VARIANT = ("layer", "scope", "score", "head_merge")
 _FLAGS = (
@@ -206,8 +206,8 @@ class Settings:
     fanouts: tuple[int, ...] | None = None  # edges of each (target, relation) to sample, per layer; None: all nodes
     validate_every: int = 1  # epochs from one validation to the next
     shard_embeddings: bool = False  # divide node embeddings among the processes of `torchrun`
-    # "balanced": all classes count equally in losses; "none": all examples do; None: "none" for nodes, and "balanced" for
-    # 0/1 tasks and labels of graphs.
+    # "balanced": all classes count equally in losses; "none": all examples do. None is "none" for nodes, and "balanced"
+    # for 0/1 tasks and labels of graphs.
     class_weights: str | None = None
     label_smoothing: float = 0.0  # share of each label that is spread evenly over all classes, in losses to learn from
     weight_averaging: bool = False  # validate and keep the mean of the parameters over epochs (`averaging.py`)
@@ -249,6 +249,8 @@ def build_model(data: NodeData | GraphData, seed: int = 0, shard_embeddings: boo
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if isinstance(data, GraphData):
+            if (described := data.graphs.graph_attr) is not None:
+                options = options | {"descriptor_channels": described.shape[1]}
             sizes = (data.in_channels, len(data.tasks), data.graphs.num_relations, 2 if data.values is None else 1)
             return GraphClassifier(*sizes, **options)
         if data.x is None:  # then identity is the input itself

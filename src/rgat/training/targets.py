@@ -134,6 +134,10 @@ class GraphTargetTask(GraphTask):
         self.metric = metric_name(data.targets)
         kinds = {"balanced": CLASSES, "none": ()}
         self.goals = make_goals(data, kinds.get(weights or "", ("binary", "multi-label")))
+        if selects and not bool(self.goals.weights[data.valid].any()):
+            raise ValueError(
+                f"{data.name} must have known values among its validation graphs, got none; give more rows"
+            )
 
     def _sums(self, logits: Tensor, goals: Goals, smoothing: float = 0.0) -> Tensor:
         """Return the sum of the losses of each member, ``[S]``, from outputs ``[S, G, outputs, 1]``."""
@@ -156,13 +160,8 @@ class GraphTargetTask(GraphTask):
 
     def padded_losses(self, model: nn.Module) -> Tensor:
         """Return the losses of the batch in the padded buffer; every batch takes the same kernel launches."""
-        batch, (features, edge_attr, _) = self._padded, self._tables
-        assert batch is not None
-        batch.widen()
-        if edge_attr is not None:
-            batch.graph.edge_attr = edge_attr.index_select(0, batch.edges)
+        logits, batch = self.padded_logits(model)
         goals = Goals(*(None if t is None else t.index_select(0, batch.ids) for t in self._table))  # type: ignore[arg-type]
-        logits = _members(model, model(features.index_select(0, batch.nodes), batch.graph))[:, : batch.num_graphs]
         return self._sums(logits, goals, self.label_smoothing) / batch.number
 
     def scores(self, logits: Tensor, part: str) -> list[Score]:

@@ -80,7 +80,8 @@ def _from_tables(source: LabelSource, node_names: Sequence[str]) -> NodeCells | 
             )
         for name in columns:
             found.columns.setdefault(name, []).extend(table.column(name))
-        for node, own_part, origin in table_rows(table, node_column, source.split_column if part is None else None):
+        split_column = source.split_column if part is None else None
+        for node, own_part, origin in table_rows(table, node_column, split_column, source):
             found.nodes.append(node)
             found.parts.append(own_part if part is None else part)
             found.origins.append(origin)
