@@ -102,8 +102,10 @@ class TrainingRows:
     def __init__(self, model: Model, data: NodeData | GraphData, seed: int) -> None:
         """Compute the rows; there are none for a model without a hidden layer, or whose embeddings are divided."""
         generator = torch.Generator().manual_seed(seed)
-        sample = data.train[torch.randperm(len(data.train), generator=generator)[:MOST_ROWS]]
-        ids = torch.cat([sample, data.valid[:MOST_ROWS]])
+        sample, valid = (
+            part[torch.randperm(len(part), generator=generator)[:MOST_ROWS]] for part in (data.train, data.valid)
+        )
+        ids = torch.cat([sample, valid])
         self.train = self.valid = torch.empty(0, 0)
         if isinstance(getattr(model, "embedding", None), ShardedEmbedding):
             return
@@ -113,8 +115,8 @@ class TrainingRows:
             else:
                 graph_logits(model, data.graphs, ids)
         if hidden.rows is not None:
-            train, valid = hidden.rows[: len(sample)], hidden.rows[len(sample) :]
-            self.train, self.valid = (rows[~rows.isnan().any(1)] for rows in (train, valid))
+            parts = hidden.rows[: len(sample)], hidden.rows[len(sample) :]
+            self.train, self.valid = (rows[~rows.isnan().any(1)] for rows in parts)
 
     @property
     def unit(self) -> float:
