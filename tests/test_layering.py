@@ -30,6 +30,7 @@ CHAIN = [
     "baselines",
     "experiments",
     "predictor",
+    "sklearn",
     "report",
     "serve",
     "cli",

@@ -190,6 +190,7 @@ def train(
     from rgat.predictor import files as own_data
     from rgat.predictor import load
     from rgat.predictor.dumps import read_within_memory
+    from rgat.predictor.fold_results import resumed_sampling
     from rgat.predictor.stages import stage_names
     from rgat.training.configuration import check_options
     from rgat.training.distributed import connection, joined_processes, processes
@@ -208,7 +209,7 @@ def train(
         if processes().number > 1:
             print_line(connection(device))
         if resume:
-            configuration |= own_data.resumed_sampling(out, configuration)
+            configuration |= resumed_sampling(out, configuration)
         of_nodes, is_searched = molecules.smiles is None, bool(fitting.search or fitting.minutes)
         is_open = "model" not in configuration or given["features"] == "auto"
         has_choice = is_open if of_nodes else fitting.descriptors == "auto"
