@@ -31,6 +31,7 @@ CHAIN = [
     "experiments",
     "predictor",
     "report",
+    "serve",
     "cli",
     "__init__",
     "__main__",
@@ -229,6 +230,7 @@ def test_import_needs_only_torch_and_numpy():
     code = (
         "import sys\n"
         "blocked = 'typer rich numba pyoxigraph rdkit optuna scipy sklearn matplotlib pandas ray'.split()\n"
+        "blocked += ['fastapi', 'uvicorn']\n"
         "class Block:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
         "        if name.split('.')[0] in blocked: raise ImportError(name)\n"

@@ -38,9 +38,9 @@ class IncomingEdges(NamedTuple):
     def into(self, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return source, target and relation of all edges into some nodes, int64 each."""
         first = self.node_ptr[nodes]
-        groups, target = _ranges(first, self.node_ptr[nodes + 1] - first)
+        groups, target = ranges(first, self.node_ptr[nodes + 1] - first)
         begin = self.group_ptr[groups]
-        edges, group = _ranges(begin, self.group_ptr[groups + 1] - begin)
+        edges, group = ranges(begin, self.group_ptr[groups + 1] - begin)
         return self.source[edges].long(), nodes[target][group], self.group_relation[groups][group].long()
 
     def of_relation(self, relation: int) -> tuple[Tensor, Tensor]:
@@ -48,7 +48,7 @@ class IncomingEdges(NamedTuple):
         groups = (self.group_relation == relation).nonzero().squeeze(1)
         target = torch.searchsorted(self.node_ptr, groups, right=True) - 1
         begin = self.group_ptr[groups]
-        edges, group = _ranges(begin, self.group_ptr[groups + 1] - begin)
+        edges, group = ranges(begin, self.group_ptr[groups + 1] - begin)
         return self.source[edges].long(), target[group]
 
 
@@ -77,7 +77,7 @@ def incoming_edges(graph: RelationalGraph) -> IncomingEdges:
     )
 
 
-def _ranges(begin: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+def ranges(begin: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
     """Return the numbers of all ranges, one range after the other, and the range that each belongs to."""
     number = torch.arange(len(begin), device=begin.device).repeat_interleave(sizes)
     offset = begin - (sizes.cumsum(0) - sizes)

@@ -73,6 +73,7 @@ PANELS = {
     "GraphFiles": "Your graph",
     "GraphOptions": "Your graph",
     "StoreOptions": "Your graph",
+    "FetchOptions": "Your graph",
     "MoleculeFile": "Your molecules",
     "TaskOptions": "What to learn",
     "ModelOptions": "Model",

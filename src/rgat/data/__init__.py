@@ -16,7 +16,9 @@ from rgat.checks import check_word
 from rgat.data.benchmarks.registry import BENCHMARKS, fetch, load_benchmark
 from rgat.data.dataset import MISSING, GraphData, GraphStore, NodeData
 from rgat.data.molecules.table import from_smiles
+from rgat.data.pyg_sets import from_pyg_data
 from rgat.data.rdf.knowledge_graph import from_rdf, prune
+from rgat.data.rdf.sparql import fetch_neighbourhood, from_sparql
 from rgat.data.statistics import statistics
 from rgat.data.store.conversion import convert
 from rgat.data.store.stored_graph import StoredGraph, open_store
@@ -76,8 +78,11 @@ __all__ = [
     "Target",
     "convert",
     "fetch",
+    "fetch_neighbourhood",
+    "from_pyg_data",
     "from_rdf",
     "from_smiles",
+    "from_sparql",
     "load",
     "open_store",
     "prune",

@@ -48,7 +48,7 @@ def write_explorer(
     labelled = (predictor.data.labels != MISSING).nonzero().squeeze(1).tolist()
     start = predictor.find(node) if node is not None else next(iter(labelled), 0)
     explanation = explanation or explain_node(predictor, predictor.data, start, task=task)
-    content = _content(predictor, start, explanation) | _effects(predictor, explanation) | _quality(predictor)
+    content = _content(predictor, start, explanation) | effects(predictor, explanation) | _quality(predictor)
     text = json.dumps(content, ensure_ascii=False).replace("<", "\\u003c")
     template = Path(__file__).with_name("explorer.html").read_text(encoding="utf-8")
     write_atomically(path, template.replace('"<!--content-->"', text, 1).encode())
@@ -123,7 +123,7 @@ def _of_target(
     return found | {"classes": [titled(name, predictor.titles) for name in names]}, predicted, probability, label
 
 
-def _effects(predictor: NodePredictor, explanation: NodeExplanation) -> dict[str, Any]:
+def effects(predictor: NodePredictor, explanation: NodeExplanation) -> dict[str, Any]:
     """Return the triples that the prediction of the start node rests on, literals among them, by their effects.
 
     A triple and its inverse are removed together, so that they are one row here, with the attention of both.

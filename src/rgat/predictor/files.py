@@ -20,6 +20,7 @@ from rgat.data import GraphData, NodeData, from_rdf, from_smiles
 from rgat.data import load as load_data
 from rgat.data.benchmarks.download import sha256
 from rgat.data.files import open_lines, read_whole
+from rgat.data.rdf.endpoint import Endpoint
 from rgat.data.rdf.features import AUTO, FEATURES
 from rgat.data.store.manifest import NAME as MANIFEST
 from rgat.data.store.stored_graph import find_store
@@ -34,6 +35,7 @@ from rgat.predictor.fold_results import FIT, FOLDS
 from rgat.predictor.folder import NAME as PREDICTOR
 from rgat.predictor.predictions import PREDICTED, Predictions
 from rgat.predictor.predictor import MoleculePredictor, NodePredictor, Predictor
+from rgat.predictor.provenance import ModelRecord
 from rgat.predictor.streaming import predict_file
 from rgat.predictor.words import counted
 from rgat.progress import Progress, Stages
@@ -296,6 +298,8 @@ def predict(
     rdf: Sequence[Path_] | None = None,
     format: str | None = None,  # noqa: A002
     predicate: str | None = None,
+    provenance: bool = False,
+    update: str | None = None,
     smiles: str | None = None,
     smiles_column: str | None = None,
     workers: int | None = None,
@@ -304,7 +308,14 @@ def predict(
 ) -> tuple[Predictions | None, list[str]]:
     """Predict nodes or molecules; return the predictions (None if written to a file in parts), and lines to print."""
     names = read_nodes(node or (), nodes)
-    of_nodes = {"--node": names, "--type": kind, "--rdf": rdf, "--format": format, "--predicate": predicate}
+    of_nodes: dict[str, Any] = {
+        "--node": names,
+        "--type": kind,
+        "--rdf": rdf,
+        "--format": format,
+        "--predicate": predicate,
+    }
+    of_nodes |= {"--provenance": provenance, "--update": update}
     of_molecules = {"--smiles-column": smiles_column, "--workers": workers, "--resume": resume}
     if isinstance(predictor, NodePredictor):
         if smiles is not None:
@@ -312,8 +323,8 @@ def predict(
         refuse(of_molecules, "a file of molecules")
         if names is not None:
             refuse({"--type": kind}, "all nodes, not for those that are named")
-        if out is None or Path(out).suffix != ".nt":
-            refuse({"--predicate": predicate}, "an --out that ends in .nt")
+        if (out is None or Path(out).suffix != ".nt") and update is None:
+            refuse({"--predicate": predicate, "--provenance": provenance}, "an --out that ends in .nt, or --update")
         if not rdf:
             refuse({"--format": format}, "files of --rdf")
         predictions = predictor.predict(names, type=kind, rdf=list(rdf) if rdf else None, format=format)
@@ -336,10 +347,21 @@ def predict(
         if np.isnan(predictions.probabilities).any():
             raise ValueError(f'"{smiles}" must be a SMILES or an existing file, and is neither')
     notes = list(predictions.notes)
+    model = predictor.record if provenance and isinstance(predictor, NodePredictor) else None
+    if update is not None:
+        notes.append(_insert(predictions, update, predicate or PREDICTED, model))
     if out is not None:
-        predictions.save(out, predicate or PREDICTED)
+        predictions.save(out, predicate or PREDICTED, model)
         notes.append(f"{counted(len(predictions), 'prediction')} written to {out}")
     return predictions, notes
+
+
+def _insert(predictions: Predictions, url: str, predicate: str, model: ModelRecord | None) -> str:
+    """Insert predictions into the default graph behind an endpoint, all in one update; return a line to print."""
+    if any(name.startswith("_:") for name in predictions.names):
+        raise ValueError("nodes must have IRIs to be updated at an endpoint, got blank nodes; write a file (--out)")
+    Endpoint(url).update(f"INSERT DATA {{\n{predictions.triples(predicate, model)}}}")
+    return f"{counted(len(predictions), 'prediction')} inserted at {url}"
 
 
 def _is_file(text: str) -> bool:

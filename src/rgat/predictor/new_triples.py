@@ -25,23 +25,28 @@ _UNUSED = (
 
 
 def extend(data: NodeData, files: Any, rdf_format: str | None = None) -> tuple[NodeData, set[str], list[str]]:
-    """Add the triples of some files to the data.
+    """Add the triples of some files to the data, as `extend_by` does."""
+    return extend_by(data, load_triples(files, rdf_format))
+
+
+def extend_by(data: NodeData, triples: Triples) -> tuple[NodeData, set[str], list[str]]:
+    """Add triples to the data.
 
     Returns:
         the extended data, the names of the new nodes, and notes on what was left out. Data with one-hot input cannot be
-        extended: then the same data, and the names of all nodes in the files.
+        extended: then the same data, and the names of all nodes in the triples.
     """
     vocabulary = read_vocabulary(data.provenance)
-    triples = load_triples(files, rdf_format)
     known = set(data.node_names)
     if data.x is None or vocabulary is None:
-        return data, *_select_known(triples, known)
-    literals = _unknown_literals(triples, vocabulary)
+        return data, *select_known(triples, known)
+    literals = unknown_literals(triples, vocabulary)
     triples, x = encode(triples, vocabulary)
     added = [node for node, name in enumerate(triples.node_names) if name not in known]
     added_names = [triples.node_names[node] for node in added]
     names = [*data.node_names, *added_names]
-    edges, notes = _translate(triples, names, data.relation_names)
+    node_ids = {name: node for node, name in enumerate(names)}
+    edges, notes = translate(triples, [node_ids[name] for name in triples.node_names], data.relation_names)
     num_given = data.provenance.get("relations", data.graph.num_relations)  # without inverses and self-loops
     union = Triples(
         names, list(data.relation_names[:num_given]), np.unique(np.concatenate([original_triples(data), edges]), axis=0)
@@ -65,7 +70,7 @@ def extend(data: NodeData, files: Any, rdf_format: str | None = None) -> tuple[N
     return dataclasses.replace(extended, **fields), set(added_names), notes + literals
 
 
-def _select_known(triples: Triples, known: set[str]) -> tuple[set[str], list[str]]:
+def select_known(triples: Triples, known: set[str]) -> tuple[set[str], list[str]]:
     """Return the nodes of the triples, without literals, and notes; raise if none is known."""
     names = [name for name in triples.node_names if name[0] != '"']
     unknown = [name for name in names if name not in known]
@@ -80,7 +85,7 @@ def _select_known(triples: Triples, known: set[str]) -> tuple[set[str], list[str
     return set(names), [note, _UNUSED]
 
 
-def _unknown_literals(triples: Triples, vocabulary: Vocabulary) -> list[str]:
+def unknown_literals(triples: Triples, vocabulary: Vocabulary) -> list[str]:
     """Return a note on the literals of predicates for which there are no columns."""
     if vocabulary.literals is None:
         return []
@@ -92,10 +97,13 @@ def _unknown_literals(triples: Triples, vocabulary: Vocabulary) -> list[str]:
     return [f"literals of {counted(len(unknown), 'predicate')} unknown to the model are left out: {unknown[0]}"]
 
 
-def _translate(triples: Triples, node_names: list[str], relation_names: Sequence[str]) -> tuple[Any, list[str]]:
-    """Return the triples in the ids of the names, without those of unknown relations, and a note on these."""
-    node_ids, relation_ids = ({name: i for i, name in enumerate(names)} for names in (node_names, relation_names))
-    nodes = np.array([node_ids[name] for name in triples.node_names], dtype=np.int64)
+def translate(triples: Triples, node_ids: Sequence[int], relation_names: Sequence[str]) -> tuple[Any, list[str]]:
+    """Return the triples in the ids of a graph, without those of unknown relations, and a note on these.
+
+    ``node_ids`` are the ids of the nodes of the triples.
+    """
+    relation_ids = {name: i for i, name in enumerate(relation_names)}
+    nodes = np.array(node_ids, dtype=np.int64)
     relations = np.array([relation_ids.get(name, -1) for name in triples.relation_names], dtype=np.int64)
     subject, relation, object_ = triples.edges.T
     edges = np.stack([nodes[subject], relations[relation], nodes[object_]], axis=1)

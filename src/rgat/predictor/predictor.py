@@ -20,9 +20,11 @@ from rgat.graph import RelationalGraph
 from rgat.predictor.ensemble import Columns, Ensemble, MoleculeVocabulary
 from rgat.predictor.explain_molecule import MoleculeExplanation, explain_molecule
 from rgat.predictor.explain_node import NodeExplanation, RelationImportance, explain_node, explain_relations
+from rgat.predictor.export import export
 from rgat.predictor.folder import read_folder, write_folder
 from rgat.predictor.new_triples import extend
 from rgat.predictor.predictions import Array, Predictions
+from rgat.predictor.provenance import ModelRecord, model_record
 from rgat.predictor.selection import select, shared_type
 from rgat.predictor.words import titles_among, titles_of
 from rgat.sampling import NeighborSampler
@@ -60,6 +62,11 @@ class NodePredictor(Ensemble):
             return self.logits[:, nodes]
         ids, place = torch.unique(torch.tensor(nodes, dtype=torch.long), return_inverse=True)
         return torch.stack([node_logits(member, self.data, nodes=ids) for member in self.members])[:, place]
+
+    @cached_property
+    def record(self) -> ModelRecord:
+        """What triples of predictions say about this model."""
+        return model_record(self, self.data.provenance)
 
     @cached_property
     def titles(self) -> dict[str, str]:
@@ -174,6 +181,15 @@ class NodePredictor(Ensemble):
         """Write the predictor into a folder, which `load` reads."""
         write_folder(folder, self, self.data)
 
+    def export(self, path: str | PathLike[str]) -> float:
+        """Write a program that runs without this package, .onnx or .pt2 (`torch.export`).
+
+        Returns:
+            The largest difference of its probabilities from those of this predictor, at most 1e-5.
+        """
+        self.refuse_stored("export a model", "train on the dump itself")
+        return export(self, self.data, path)
+
 
 def receptive_data(data: NodeData, node: int, num_layers: int) -> NodeData:
     """Return the receptive field of a node of a graph in a store, as a data set in memory whose node 0 it is."""
@@ -279,6 +295,14 @@ class MoleculePredictor(Ensemble):
     def save(self, folder: str | PathLike[str]) -> None:
         """Write the predictor into a folder, which `load` reads."""
         write_folder(folder, self, self.vocabulary)
+
+    def export(self, path: str | PathLike[str]) -> float:
+        """Write a program that runs without this package, .onnx or .pt2 (`torch.export`).
+
+        Returns:
+            The largest difference of its probabilities from those of this predictor, at most 1e-5.
+        """
+        return export(self, self.vocabulary, path)
 
 
 Predictor = NodePredictor | MoleculePredictor

@@ -28,7 +28,7 @@ _VALUES = {"0": 0, "0.0": 0, "1": 1, "1.0": 1, "": MISSING, "nan": MISSING, "NaN
 
 
 def from_smiles(
-    path: str | PathLike[str],
+    path: str | PathLike[str] | Any,
     smiles_column: str | None = None,
     tasks: Sequence[str] | None = None,
     *,
@@ -50,7 +50,8 @@ def from_smiles(
     r"""Read a table of molecules and their labels.
 
     Args:
-        path: a CSV or TSV file, or an SDF file, whose properties are its columns; plain or compressed.
+        path: a CSV or TSV file, or an SDF file, whose properties are its columns, plain or compressed; or a data frame
+            of pandas or Polars.
         smiles_column: the column of SMILES; by default the one called smiles.
         tasks: the columns to learn; by default those that hold only 0, 1 or nothing or, if none does, the one column
             of numbers.

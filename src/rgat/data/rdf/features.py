@@ -145,8 +145,12 @@ def count_degrees(x: Tensor, triples: Triples, vocabulary: Vocabulary) -> None:
         return
     first = 0 if vocabulary.types is None else len(vocabulary.types) + 1
     subject, relation, value = triples.edges.T
+    relation_ids = {name: number for number, name in enumerate(triples.relation_names)}
     for number, name in enumerate(vocabulary.degrees):
-        chosen = relation == (triples.relation_names.index(name) if name in triples.relation_names else -1)
+        if name not in relation_ids:
+            x[:, first + 2 * number : first + 2 * number + 2] = 0.0
+            continue
+        chosen = relation == relation_ids[name]
         for side, ends in enumerate((subject, value)):
             degree = np.bincount(ends[chosen], minlength=len(x))
             x[:, first + 2 * number + side] = torch.from_numpy(np.log1p(degree))

@@ -18,6 +18,7 @@ from rgat.data.rdf.labels import (
     FilePath,
     Label,
     LabelSource,
+    LabelTable,
     NodeLabels,
     find_labels,
     match_labels,
@@ -32,7 +33,7 @@ from rgat.progress import Progress, shown
 
 def from_rdf(
     files: FilePath | Sequence[FilePath],
-    labels: FilePath | None = None,
+    labels: LabelTable | None = None,
     *,
     skip_invalid: bool = False,
     format: str | None = None,  # noqa: A002
@@ -52,7 +53,8 @@ def from_rdf(
 
     Args:
         files: one or several RDF files, or a store with its relations, features and, unless others are given, labels.
-        labels: a TSV or CSV file of nodes and classes, split by ``split_column`` or else at random, stratified.
+        labels: a TSV or CSV file, or a data frame of pandas or Polars, of nodes and classes, split by ``split_column``
+            or else at random, stratified.
         skip_invalid: leave out invalid lines of N-Triples and N-Quads files.
         format: format of the RDF files, if their suffixes do not tell it.
         inverses: add an inverse of every relation.

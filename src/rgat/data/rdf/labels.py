@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from os import PathLike
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from rgat.data.tables import Table, read_table, separator_hint
 from rgat.data.targets import Task, kinds_of
 
 FilePath = str | PathLike[str]
+LabelTable = FilePath | Any  # a file, or a data frame
 SPLITS = ("stratified", "random", "time", "group", "column")
 RDFS_LABEL = "<http://www.w3.org/2000/01/rdf-schema#label>"
 
@@ -37,7 +39,7 @@ class LabelSource:
     """Where labels come from and how they are split; the fields are arguments of `rgat.data.from_rdf`.
 
     Attributes:
-        labels: a TSV or CSV file of nodes and classes, split by ``split``.
+        labels: a TSV or CSV file, or a data frame, of nodes and classes, split by ``split``.
         label_predicate: the IRI whose triples name the class of their subject; they and their inverses are removed.
         train: a label file of the training part, instead of ``labels``.
         valid: a label file of the validation part.
@@ -55,11 +57,11 @@ class LabelSource:
         censored: read cells such as ``>10`` as bounds of a number.
     """
 
-    labels: FilePath | None = None
+    labels: LabelTable | None = None
     label_predicate: str | None = None
-    train: FilePath | None = None
-    valid: FilePath | None = None
-    test: FilePath | None = None
+    train: LabelTable | None = None
+    valid: LabelTable | None = None
+    test: LabelTable | None = None
     node_column: str | None = None
     label_column: str | Sequence[str] | None = None
     split: str | None = None
@@ -162,7 +164,7 @@ def _check_header(table: Table, node_names: Sequence[str]) -> None:
 
 
 def read_labels(
-    path: FilePath,
+    path: LabelTable,
     node_column: str | None = None,
     label_column: str | None = None,
     split_column: str | None = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import zlib
 from array import array
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rgat.checks import check_word
-from rgat.data.files import LineLimit, UnreadableError, kind_of, open_bytes
+from rgat.data.files import Check, LineLimit, UnreadableError, kind_of, open_bytes
 from rgat.data.rdf.blank_nodes import name_blank_nodes
 from rgat.data.rdf.limits import RdfLimits
 from rgat.progress import Progress, shown
@@ -115,7 +116,7 @@ class TripleStream:
         """Yield the triples as three columns of ids; errors name the file and, where known, the line."""
         for number, path in enumerate(self.paths):
             yield from self._read(path)
-            self._done += path.stat().st_size
+            self._done += self._size(path)
             if len(self.paths) > 1:
                 nodes = self._nodes
                 for label in [name for name in nodes if name.startswith(b"_:") and b" " not in name]:
@@ -133,8 +134,14 @@ class TripleStream:
         """Return the share of the files' bytes that is read, from 0 to 1; 0 for a pipe, whose size is unknown."""
         raw = None if self._file is None or self._file.closed else self._file.raw.file
         here = raw.tell() if raw is not None and raw.seekable() else 0
-        total = sum(path.stat().st_size for path in self.paths)
+        total = sum(map(self._size, self.paths))
         return min((self._done + here) / total, 1.0) if total else 0.0
+
+    def _size(self, path: Path) -> int:
+        return path.stat().st_size
+
+    def _open(self, path: Path, limits: RdfLimits, *checks: Check) -> IO[bytes]:
+        return open_bytes(path, *checks, limits)
 
     def _read(self, path: Path) -> Iterator[Batch]:
         ox = oxigraph()
@@ -147,12 +154,12 @@ class TripleStream:
                 "have no end; leave out `skip_invalid` (--skip-invalid)"
             )
         limits = RdfLimits(path, format)
-        checks = [LineLimit(path), limits] if by_line else [limits]
+        checks = [LineLimit(path)] if by_line else []
         base = None if by_line else "http://base.invalid/"
         nodes, predicates = self._nodes, self._predicates
         node_id, predicate_id = nodes.setdefault, predicates.setdefault
         try:
-            with open_bytes(path, *checks) as file:
+            with self._open(path, limits, *checks) as file:
                 if self.skipped is None:
                     quads = iter(ox.parse(input=file, format=parser_format, base_iri=base))
                 else:
@@ -184,6 +191,32 @@ class TripleStream:
             raise ValueError(f"{path}: holds more than triples: {error}") from error
 
 
+class TextStream(TripleStream):
+    """Read RDF from memory: no file is opened, whatever the text says."""
+
+    def __init__(self, text: bytes, format: str) -> None:  # noqa: A002
+        super().__init__("triples", format)  # the name in errors
+        self.text = text
+
+    def _size(self, path: Path) -> int:
+        return len(self.text)
+
+    def _open(self, path: Path, limits: RdfLimits, *checks: Check) -> IO[bytes]:
+        limits.checks_all = True
+        limits(self.text)
+        for check in checks:
+            check(self.text)
+        return io.BytesIO(self.text)
+
+    def share_read(self) -> float:
+        return 1.0
+
+
+def parse_triples(text: bytes, format: str) -> Triples:  # noqa: A002
+    """Return the triples of a text in memory, as `read_triples` does those of a file."""
+    return _collect(TextStream(text, format))
+
+
 def read_triples(
     files: str | PathLike[str] | Sequence[str | PathLike[str]],
     format: str | None = None,  # noqa: A002  (the option's name on the command line)
@@ -207,6 +240,17 @@ def read_triples(
     check_word("literals", literals, ("nodes", "dropped"))
     check_word("blank_nodes", blank_nodes, ("kept", "dropped"))
     stream = TripleStream(files, format, skip_invalid)
+    return _collect(stream, literals, blank_nodes, drop_predicates, progress)
+
+
+def _collect(
+    stream: TripleStream,
+    literals: str = "nodes",
+    blank_nodes: str = "kept",
+    drop_predicates: Sequence[str] = (),
+    progress: Progress = False,
+) -> Triples:
+    """Return the distinct triples of a stream over sorted names."""
     columns = (array("i"), array("i"), array("i"))
     with shown(progress, ["reading"]) as stages:
         stages("reading")

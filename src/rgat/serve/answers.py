@@ -1,0 +1,296 @@
+"""What a service answers: requests as plain values in, predictions and explanations as plain values out.
+
+Nothing here reads a file or an address that a request names: nodes are looked up in the graph, triples and SMILES are
+parsed from memory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from rgat.data import MISSING
+from rgat.data.molecules.smiles import parse_smiles
+from rgat.data.rdf.reader import Triples, parse_triples
+from rgat.predictor import MoleculePredictor, NodePredictor, Predictions
+from rgat.predictor.added_nodes import AddedNodes
+from rgat.predictor.explain_node import NodeExplanation
+from rgat.predictor.explorer import effects
+from rgat.predictor.new_triples import extend_by
+from rgat.predictor.text import node_sentences
+from rgat.predictor.words import titled
+from rgat.serve.batching import Job
+from rgat.serve.limits import Limits, RefusedError, quoted
+from rgat.serve.names import NameIndex
+
+MOST_TOGETHER = 64  # requests of triples or molecules in one pass: more would delay the first of them
+MOST_CHARACTERS = 50_000  # of SMILES in one pass, which bounds its memory
+MOST_ATOMS = 250  # of a molecule to explain, which takes one copy of it for each atom and bond
+KEPT_EXPLANATIONS = 256
+FORMATS = ("turtle", "ntriples")
+
+
+def refused(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what a function returns; what it says about a wrong value becomes the answer to the request."""
+    try:
+        return function(*arguments)
+    except RefusedError as error:
+        return error
+    except ValueError as error:
+        return RefusedError(422, str(error))
+
+
+def number(value: float) -> float | None:
+    """Return a number that JSON can have; None for NaN."""
+    return None if math.isnan(value) else float(value)
+
+
+class NodeAnswers:
+    """Answers about the nodes of one graph and about nodes added to it."""
+
+    kind = "nodes"
+
+    def __init__(self, predictor: NodePredictor, limits: Limits) -> None:
+        self.predictor, self.limits, self.data = predictor, limits, predictor.data
+        self.added: AddedNodes | str = "the graph must be in memory to predict new nodes, but it is in a store"
+        self.names = NameIndex((), {})
+        if not self.data.is_stored:
+            _ = predictor.logits, predictor.node_ids  # once, before the first request
+            self.names = NameIndex(self.data.node_names, predictor.titles)
+            try:
+                self.added = AddedNodes(predictor)
+            except ValueError as error:
+                self.added = str(error)
+        self._explained = lru_cache(KEPT_EXPLANATIONS)(self._explain)
+
+    @property
+    def jobs(self) -> dict[str, tuple[Job, int]]:
+        """The work that the model does for requests, the most urgent first."""
+        return {
+            "nodes": (self._predict_stored, MOST_TOGETHER),
+            "new nodes": (self._predict_new, MOST_TOGETHER),
+            "explain": (lambda items: [refused(self._explained, *item) for item in items], 1),
+            "explain new": (lambda items: [refused(self._explain_new, *item) for item in items], 1),
+        }
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the model is and how good it was on held-out nodes."""
+        return _described(self.predictor, self.kind) | {
+            "name": self.data.name,
+            "nodes": len(self.data.node_names),
+            "relations": len(set(self.data.base_relation)),
+            "classes": [{"name": name, "title": self._title(name)} for name in self.data.classes],
+            "new_nodes": not isinstance(self.added, str),
+        }
+
+    def search(self, text: str, most: int) -> list[dict[str, str]]:
+        """Return name and title of nodes; of a graph in a store, only the node with exactly this name."""
+        if self.data.is_stored:
+            names: Any = self.data.node_names
+            found = [name for name in (text, f"<{text}>") if names.find(name) is not None]
+            return [{"name": name, "title": ""} for name in found[:1]]
+        return [{"name": name, "title": title} for name, title in self.names.search(text, most)]
+
+    def check_nodes(self, nodes: Sequence[str]) -> None:
+        """Raise unless all nodes are in the graph."""
+        for node in nodes:
+            try:
+                self.predictor.find(node)
+            except ValueError as error:
+                raise RefusedError(
+                    422, f"nodes must be in the graph, got {quoted(node)}; GET /search?q=TEXT finds names"
+                ) from error
+
+    def predict(self, nodes: Sequence[str]) -> dict[str, Any]:
+        """Return the predictions of nodes of a graph in memory, whose logits are known."""
+        return self._answer(self.predictor.predict(nodes))
+
+    def _predict_stored(self, items: list[Sequence[str]]) -> list[Any]:
+        """Return the predictions of nodes of a graph in a store, for several requests in one pass."""
+        predictions = self.predictor.predict([node for nodes in items for node in nodes])
+        return [self._answer(part) for part in split(predictions, [len(nodes) for nodes in items])]
+
+    def read_new(self, text: str, rdf_format: str) -> Triples:
+        """Return the triples of a text."""
+        if isinstance(self.added, str):
+            raise RefusedError(422, self.added)
+        triples = parse_triples(text.encode(), rdf_format)
+        if not len(triples):
+            raise RefusedError(422, "`triples` must have at least one triple, got none")
+        return triples
+
+    def _predict_new(self, items: list[tuple[str, str, Sequence[str] | None]]) -> list[Any]:
+        """Return the predictions of new nodes for several requests (triples, format, nodes), in one pass."""
+        answers = [refused(self._read_request, *item) for item in items]
+        valid = [place for place, answer in enumerate(answers) if not isinstance(answer, Exception)]
+        if valid and isinstance(self.added, AddedNodes):
+            predicted = self.added.predict([answers[place] for place in valid])
+            for place, predictions in zip(valid, predicted, strict=True):
+                answers[place] = self._answer(predictions)
+        return answers
+
+    def _read_request(self, text: str, rdf_format: str, nodes: Sequence[str] | None) -> Any:
+        triples = self.read_new(text, rdf_format)
+        assert isinstance(self.added, AddedNodes)
+        request = self.added.read(triples, nodes)
+        check_items(len(request.nodes), "new nodes", self.limits)
+        return request
+
+    def _explain(self, node: str, top: int, by: str) -> dict[str, Any]:
+        self.check_nodes([node])
+        explanation = self.predictor.explain(node, top=top, by=by)
+        assert isinstance(explanation, NodeExplanation)
+        return explained(self.predictor, explanation)
+
+    def _explain_new(self, text: str, rdf_format: str, node: str, top: int, by: str) -> dict[str, Any]:
+        data, _, notes = extend_by(self.data, self.read_new(text, rdf_format))
+        extended = dataclasses.replace(self.predictor, data=data)
+        explanation = extended.explain(node, top=top, by=by)
+        assert isinstance(explanation, NodeExplanation)
+        return explained(extended, explanation) | {"notes": notes}
+
+    def _title(self, name: str) -> str:
+        return titled(name, self.predictor.titles)
+
+    def _answer(self, predictions: Predictions) -> dict[str, Any]:
+        rows = []
+        known: Mapping[str, int] = {} if self.data.is_stored else self.predictor.node_ids
+        for name, probability, spread in zip(
+            predictions.names, predictions.probabilities, predictions.spread, strict=True
+        ):
+            best, node = int(probability.argmax()), known.get(name)
+            label = MISSING if node is None else int(self.data.labels[node])
+            rows.append(
+                {
+                    "node": name,
+                    "title": self._title(name),
+                    "class": predictions.columns[best],
+                    "probability": number(probability[best]),
+                    "spread": number(spread[best]),
+                    "probabilities": probability.tolist(),
+                    "spreads": spread.tolist(),
+                    "label": None if label == MISSING else self.data.classes[label],
+                }
+            )
+        return {"classes": list(predictions.columns), "predictions": rows, "notes": list(predictions.notes)}
+
+
+class MoleculeAnswers:
+    """Answers about molecules."""
+
+    kind = "molecules"
+
+    def __init__(self, predictor: MoleculePredictor, limits: Limits) -> None:
+        self.predictor, self.limits = predictor, limits
+        self._explained = lru_cache(KEPT_EXPLANATIONS)(self._explain)
+
+    @property
+    def jobs(self) -> dict[str, tuple[Job, int]]:
+        """The work that the model does for requests, the most urgent first."""
+        return {
+            "molecules": (self._predict, MOST_TOGETHER),
+            "explain": (lambda items: [refused(self._explained, *item) for item in items], 1),
+        }
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the model is and how good it was on held-out molecules."""
+        return _described(self.predictor, self.kind) | {"name": "molecules", "tasks": list(self.predictor.tasks)}
+
+    def _predict(self, items: list[Sequence[str]]) -> list[Any]:
+        """Return the predictions of molecules, for several requests in few passes."""
+        smiles = [text for texts in items for text in texts]
+        rows: list[dict[str, Any]] = []
+        start = 0
+        while start < len(smiles):
+            end, size = start, 0
+            while end < len(smiles) and (end == start or size + len(smiles[end]) <= MOST_CHARACTERS):
+                size += len(smiles[end])
+                end += 1
+            rows += self._rows(self.predictor.predict(smiles[start:end]))
+            start = end
+        answers = []
+        for texts in items:
+            answers.append({"tasks": list(self.predictor.tasks), "predictions": rows[: len(texts)]})
+            rows = rows[len(texts) :]
+        return answers
+
+    def _rows(self, predictions: Predictions) -> list[dict[str, Any]]:
+        rows = []
+        for smiles, probability, spread in zip(
+            predictions.names, predictions.probabilities.tolist(), predictions.spread.tolist(), strict=True
+        ):
+            problem = "cannot be read as SMILES" if any(map(math.isnan, probability)) else None
+            values = {"probabilities": [number(p) for p in probability], "spreads": [number(s) for s in spread]}
+            rows.append({"smiles": smiles, "problem": problem, **values})
+        return rows
+
+    def _explain(self, smiles: str, task: str | None) -> dict[str, Any]:
+        molecule = parse_smiles(smiles, relaxed=True) if smiles.strip() else None
+        if molecule is None:
+            raise RefusedError(422, f"`smiles` must be a SMILES, got {quoted(smiles)}")
+        if (size := molecule.GetNumAtoms()) > MOST_ATOMS:
+            raise RefusedError(422, f"a molecule to explain must have at most {MOST_ATOMS} atoms, got {size:,}")
+        explanation = self.predictor.explain(smiles, task)
+        shades = {shade: explanation.svg(shade) for shade in ("effect", "attention")}
+        return {"explanation": explanation.as_json(), "svg": shades, "rows": explanation.named()}
+
+
+Answers = NodeAnswers | MoleculeAnswers
+
+
+def make_answers(predictor: NodePredictor | MoleculePredictor, limits: Limits) -> Answers:
+    """Return the answers of a predictor; raise for targets other than one class per node and 0/1 tasks."""
+    if predictor.targets:
+        kinds = ", ".join(dict.fromkeys(target.kind for target in predictor.targets))
+        raise ValueError(
+            f"a model behind HTTP must predict one class per node, or 0/1 tasks of molecules, got {kinds}; use `rgat "
+            "predict` and `rgat explain`"
+        )
+    return (
+        NodeAnswers(predictor, limits) if isinstance(predictor, NodePredictor) else MoleculeAnswers(predictor, limits)
+    )
+
+
+def check_items(count: int, what: str, limits: Limits) -> None:
+    """Raise if a request asks for too many items."""
+    if count > limits.num_items:
+        raise RefusedError(413, f"a request must have at most {limits.num_items:,} {what}, got {count:,}; send less")
+
+
+def explained(predictor: NodePredictor, explanation: NodeExplanation) -> dict[str, Any]:
+    """Return an explanation with its sentences, the effects of triples, and the titles of all that it names."""
+    titles = {name: titled(name, predictor.titles) for name in explanation.names()}
+    return {"explanation": explanation.as_json(), "sentences": node_sentences(explanation), "shown": titles} | effects(
+        predictor, explanation
+    )
+
+
+def split(predictions: Predictions, sizes: Sequence[int]) -> list[Predictions]:
+    """Return the predictions of several requests, which were made together."""
+    parts, start = [], 0
+    for size in sizes:
+        rows = slice(start, start + size)
+        fields = {name: getattr(predictions, name)[rows] for name in ("names", "probabilities", "spread")}
+        parts.append(dataclasses.replace(predictions, **fields))
+        start += size
+    return parts
+
+
+def _described(predictor: NodePredictor | MoleculePredictor, kind: str) -> dict[str, Any]:
+    """Return what both kinds of models have: members, and scores and intervals on the test part."""
+    words = ("metric", "right", "tested", "interval", "macro_f1", "balanced_accuracy", "pr_auc")
+    report = {word: predictor.report[word] for word in words if word in predictor.report}
+    score = predictor.report.get("scores", {}).get("test")
+    slope = predictor.calibration.slope.double()
+    calibration = {"slope": slope.tolist(), "held_out": bool((slope != 1).any())}
+    members = len(predictor.members)
+    return {
+        "kind": kind,
+        "model": predictor.config["model"],
+        "members": members,
+        "test": report | {"score": score},
+        "calibration": calibration,
+    }

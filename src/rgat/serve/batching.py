@@ -1,0 +1,75 @@
+"""Run the model in one thread; requests that arrive while it runs are answered together in its next pass."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+
+Job = Callable[[list[Any]], list[Any]]  # returns an answer or an exception for each item
+
+
+class Batcher:
+    """Queues of items by job, in the order of their priority; a job takes all items that wait, up to its limit.
+
+    Args:
+        jobs: name, function and largest batch of each job; those named first come first.
+        observe: is called with the name of a job and the size of each batch.
+    """
+
+    def __init__(self, jobs: Mapping[str, tuple[Job, int]], observe: Callable[[str, int], None]) -> None:
+        self.jobs, self.observe = jobs, observe
+        self.queues: dict[str, deque[tuple[Any, asyncio.Future[Any]]]] = {name: deque() for name in jobs}
+        self.worker: asyncio.Task[None] | None = None
+        # One thread: parallel loops inside a pass would take the processor from the thread that answers.
+        self.thread = ThreadPoolExecutor(1, "model", torch.set_num_threads, (1,))
+
+    def waiting(self) -> int:
+        """Return the number of items that wait."""
+        return sum(map(len, self.queues.values()))
+
+    async def ask(self, job: str, item: Any) -> Any:
+        """Return the answer to an item, or raise its exception; an item whose caller has gone is skipped."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.queues[job].append((item, future))
+        if self.worker is None:
+            self.worker = asyncio.create_task(self._work())
+        return await future
+
+    def close(self) -> None:
+        """Wait for the pass that runs, and end the thread."""
+        self.thread.shutdown(cancel_futures=True)
+
+    async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while name := next((name for name, queue in self.queues.items() if queue), None):
+                entries = self._take(name)
+                items = [item for item, _ in entries]
+                try:
+                    answers = await loop.run_in_executor(self.thread, self._run, name, items) if items else []
+                except Exception as error:  # of the job as a whole: each caller gets it
+                    answers = [error] * len(entries)
+                for (_, future), answer in zip(entries, answers, strict=True):
+                    if not future.done():
+                        future.set_exception(answer) if isinstance(answer, Exception) else future.set_result(answer)
+        finally:
+            self.worker = None
+
+    def _take(self, name: str) -> list[tuple[Any, asyncio.Future[Any]]]:
+        """Take the items of the next batch, without those whose callers have gone."""
+        queue = self.queues[name]
+        entries: list[tuple[Any, asyncio.Future[Any]]] = []
+        while queue and len(entries) < self.jobs[name][1]:
+            entry = queue.popleft()
+            if not entry[1].done():
+                entries.append(entry)
+        return entries
+
+    def _run(self, name: str, items: list[Any]) -> list[Any]:
+        self.observe(name, len(items))
+        return self.jobs[name][0](items)

@@ -1,0 +1,395 @@
+"use strict";
+const byId = (id) => document.getElementById(id);
+const percent = (value, digits = 1) => `${(100 * value).toFixed(digits)} %`;
+const share = (value) => `${100 * value}%`;
+const cut = (text, size) => (text.length > size ? `${text.slice(0, Math.max(1, size - 1))}\u2026` : text);
+let model = null;
+
+// All text of the model and of requests is set as text, never as HTML.
+function make(name, className, parent, text) {
+  const created = document.createElement(name);
+  if (className) created.className = className;
+  if (text !== undefined) created.textContent = text;
+  if (parent) parent.append(created);
+  return created;
+}
+function draw(name, attributes, parent, text) {
+  const created = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const key in attributes) created.setAttribute(key, attributes[key]);
+  if (text !== undefined) created.textContent = text;
+  if (parent) parent.append(created);
+  return created;
+}
+
+async function request(path, body) {
+  let answer;
+  try {
+    answer = await fetch(path, body && { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) });
+  } catch {
+    throw new Error("The service does not answer; is it still running?");
+  }
+  const content = await answer.json();
+  if (!answer.ok) throw new Error(content.error);
+  return content;
+}
+function complain(text) {
+  byId("problem").textContent = text || "";
+  byId("problem").hidden = !text;
+}
+
+// The model in one sentence.
+function introduce() {
+  const { test, members } = model;
+  document.title = byId("title").textContent = model.name;
+  const size = members > 1 ? `${members} models` : "one model";
+  const what = model.kind === "nodes" ? `${model.classes.length} classes for ${model.nodes.toLocaleString("en")} nodes` : `${model.tasks.length} tasks for any molecule`;
+  let quality = "";
+  if (test.right !== undefined) quality = ` On held-out nodes ${test.right} of ${test.tested} were right (95 % interval ${percent(test.interval[0], 0)} to ${percent(test.interval[1], 0)}).`;
+  else if (test.score !== null && test.score !== undefined) {
+    const range = test.interval ? ` (95 % interval ${test.interval.map((value) => value.toFixed(2)).join(" to ")})` : "";
+    quality = ` ${test.metric} on held-out data: ${test.score.toFixed(3)}${range}.`;
+  }
+  byId("lead").textContent = `${what}, predicted by ${size} (${model.model}).${quality}`;
+  byId(model.kind === "nodes" ? "of-nodes" : "of-molecules").hidden = false;
+  if (model.kind !== "nodes") byId("smiles").focus();
+  else {
+    byId("search").focus();
+    if (!model.new_nodes) {
+      byId("no-new").textContent = "This model knows only the nodes of its graph. Train with node features (--features types,literals) to predict new ones.";
+      byId("no-new").hidden = false;
+      byId("triples").disabled = byId("go-new").disabled = true;
+    }
+  }
+}
+
+// Probabilities as bars, with the standard deviation over the ensemble.
+function bars(parent, names, probabilities, spreads, best, tasks) {
+  const list = make("dl", "bars", parent);
+  names.map((_, i) => i).sort((a, b) => probabilities[b] - probabilities[a]).slice(0, 30).forEach((i) => {
+    make("dt", "", list, cut(names[i], 80));
+    const track = make("div", "track", make("dd", "", list));
+    make("div", i === best || (tasks && probabilities[i] >= 0.5) ? "fill best" : "fill", track).style.width = share(probabilities[i]);
+    if (tasks) make("div", "half", track);
+    if (spreads[i] > 0.0005) {
+      const whisker = make("div", "spread", track), from = Math.max(0, probabilities[i] - spreads[i]);
+      whisker.style.left = share(from);
+      whisker.style.width = share(Math.min(1, probabilities[i] + spreads[i]) - from);
+    }
+    const value = make("dd", "value", list, percent(probabilities[i]));
+    if (model.members > 1) make("small", "", value, ` \u00b1 ${(100 * spreads[i]).toFixed(1)}`);
+  });
+  if (names.length > 30) make("p", "fine", parent, `The ${names.length - 30} least probable are left out.`);
+}
+function explainBars(parent) {
+  const calibrated = "Probabilities are calibrated on held-out data.";
+  make("p", "fine", parent, model.members > 1 ? `${calibrated} Whiskers: one standard deviation over the ${model.members} models.` : `${calibrated} With one model there is no spread; train with --ensemble 5 to see one.`);
+}
+const titleOf = (name) => model.classes.find((each) => each.name === name)?.title ?? name;
+const setOf = (prediction) => prediction.set ?? prediction.prediction_set;
+
+function showPrediction(answer, prediction) {
+  const card = make("section", "card");
+  make("h2", "", card, prediction.title);
+  make("p", "iri", card, prediction.node.replace(/^<|>$/g, ""));
+  const verdict = make("p", "verdict", card);
+  make("b", "", verdict, titleOf(prediction.class));
+  verdict.append(`with probability ${percent(prediction.probability)} `);
+  if (prediction.label !== null) {
+    const right = prediction.label === prediction.class;
+    make("span", right ? "tag good" : "tag bad", verdict, right ? "as labelled" : `labelled ${titleOf(prediction.label)}`);
+  }
+  if (setOf(prediction)) make("p", "", card, `Prediction set: ${setOf(prediction).map(titleOf).join(", ")}`);
+  bars(card, answer.classes.map(titleOf), prediction.probabilities, prediction.spreads, answer.classes.indexOf(prediction.class), false);
+  for (const note of answer.notes) make("p", "fine", card, note);
+  explainBars(card);
+  return card;
+}
+
+// The picture of a node's reasons: edges as a tree around the node, green for and red against the prediction.
+const INVERSE = "inverse of ";
+function tree(explanation, most) {
+  const edges = new Map(), size = (reason) => Math.abs(reason.log_odds);
+  for (const reason of [...explanation.reasons].sort((a, b) => size(b) - size(a))) {
+    const ends = [reason.source, reason.target].sort(), relation = reason.relation.replace(INVERSE, "");
+    const key = JSON.stringify([...ends, relation]);
+    if (edges.has(key)) edges.get(key).attention += reason.attention;
+    else if (edges.size < most) edges.set(key, { ...reason, relation });
+  }
+  const root = { name: explanation.node, children: [] }, placed = new Map([[explanation.node, root]]);
+  const hang = (name, parent, edge) => {
+    const child = { name, edge, children: [] };
+    parent.children.push(child);
+    if (!placed.has(name)) placed.set(name, child);
+    return child;
+  };
+  for (const edge of edges.values()) {
+    const other = edge.source === root.name ? edge.target : edge.source;
+    if (edge.source === root.name || edge.target === root.name) hang(other, root, edge);
+  }
+  for (const edge of edges.values()) {
+    if (edge.source === root.name || edge.target === root.name) continue;
+    const parent = placed.get(edge.target) ?? hang(edge.target, root, null);
+    if (parent !== root && !parent.far) hang(edge.source, parent, edge).far = true;
+  }
+  return root;
+}
+function leaves(node) { return node.children.length ? node.children.reduce((sum, child) => sum + leaves(child), 0) : 1; }
+function picture(svg, answer) {
+  const { explanation, shown } = answer, box = svg.getBoundingClientRect();
+  const width = Math.max(280, box.width), height = Math.max(340, box.height), root = tree(explanation, width < 480 ? 9 : 16);
+  svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+  svg.replaceChildren();
+  const cx = width / 2, cy = height / 2, rx = Math.max(80, width / 2 - Math.min(130, width * 0.22)), ry = height / 2 - 40;
+  const total = leaves(root), deep = root.children.some((child) => child.children.length), marks = [];
+  const most = Math.max(1e-9, ...explanation.reasons.map((reason) => Math.abs(reason.log_odds)));
+  const lines = draw("g", {}, svg), short = (name) => shown[name] ?? name;
+  let slot = 0;
+  const place = (node, depth, parent) => {
+    const first = slot;
+    if (!node.children.length) slot += 1;
+    const before = node.children.map((child) => [child, () => place(child, depth + 1, node)]);
+    const middle = first + (node.children.length ? leaves(node) : 1) / 2;
+    const angle = (2 * Math.PI * middle) / total - Math.PI / 2, far = depth === 0 ? 0 : depth === 1 && deep && node.children.length ? 0.5 : depth === 1 && deep ? 0.72 : 1;
+    Object.assign(node, { x: cx + far * rx * Math.cos(angle), y: cy + far * ry * Math.sin(angle), side: Math.cos(angle) });
+    if (parent) {
+      const edge = node.edge, kind = !edge ? "plain" : edge.log_odds <= 0 ? "for" : "against";
+      const line = draw("line", { x1: parent.x, y1: parent.y, x2: node.x, y2: node.y, class: kind, "stroke-width": edge ? 1.2 + 7 * Math.abs(edge.log_odds) / most : 1.2, "stroke-opacity": 0.75 }, lines);
+      if (edge) line.dataset.tip = `${short(edge.source)} \u2192 ${short(edge.target)}\n${short(edge.relation)}\nwithout it, log-odds ${edge.log_odds > 0 ? "+" : ""}${edge.log_odds.toFixed(2)}; attention ${percent(edge.attention)}`;
+    }
+    marks.push([node, depth]);
+    for (const [, go] of before) go();
+  };
+  place(root, 0, null);
+  for (const [node, depth] of marks) {
+    const group = draw("g", { tabindex: 0, role: "button", "aria-label": short(node.name), transform: `translate(${node.x} ${node.y})` }, svg);
+    group.dataset.tip = node.name;
+    draw("circle", { r: depth === 0 ? 11 : depth === 1 ? 7 : 5, class: depth === 0 ? "root" : "" }, group);
+    const flat = depth === 0 || Math.abs(node.side) < 0.3 || node.children.length, up = node.y < cy;
+    const room = flat ? 24 : Math.max(5, Math.floor((node.side > 0 ? width - node.x - 14 : node.x - 14) / 6.4));
+    const dy = depth === 0 ? 27 : flat ? (up ? -15 : 19) : 4;
+    draw("text", { x: flat ? 0 : node.side > 0 ? 12 : -12, y: dy, "text-anchor": flat ? "middle" : node.side > 0 ? "start" : "end", class: depth === 0 ? "centre" : "" }, group, cut(short(node.name), Math.min(room, 30)));
+    const visit = () => { if (model.kind === "nodes" && !answer.isNew) choose(node.name); };
+    group.addEventListener("click", visit);
+    group.addEventListener("keydown", (event) => { if (event.key === "Enter") visit(); });
+  }
+}
+
+function effectTable(parent, answer) {
+  const { reasons, saturated, explanation } = answer;
+  const size = (reason) => (saturated ? reason.log_odds : reason.points), unit = saturated ? "log-odds" : "points";
+  const card = make("section", "card", parent);
+  make("h3", "", card, "What the prediction rests on");
+  const words = make("div", "sentences", card), predicted = answer.shown[explanation.predicted] ?? explanation.predicted;
+  make("p", "note", words, `Each triple is removed in turn, and the ${saturated ? "log-odds" : "probability"} of ${predicted} changes. Green: the triple supports the prediction; red: it counts against it.`);
+  answer.sentences.slice(1).forEach((sentence) => make("p", "note", words, sentence));
+  const table = make("table", "", make("div", "scroll", card)), head = make("tr", "", make("thead", "", table));
+  for (const text of ["triple", "attention", `change without it, ${unit}`]) make("th", "", head, text);
+  const body = make("tbody", "", table), most = Math.max(1e-9, ...reasons.map((reason) => Math.abs(size(reason))));
+  for (const reason of reasons.slice(0, 20)) {
+    const row = make("tr", "", body), [subject, relation, object] = reason.triple, cell = make("td", "", row, `${subject} `);
+    make("span", "relation", cell, relation);
+    cell.append(` ${object}`);
+    make("td", "", row, reason.attention === null ? "literal" : percent(reason.attention));
+    const both = make("div", "both", make("td", "effect", row)), axis = make("div", "axis", both);
+    make("i", size(reason) <= 0 ? "for" : "against", axis).style.width = `${(50 * Math.abs(size(reason))) / most}%`;
+    make("span", "", both, `${size(reason) > 0 ? "+" : ""}${size(reason).toFixed(saturated ? 2 : 1)}`);
+  }
+  if (!reasons.length) make("p", "note", card, "No triple near this node changes its prediction.");
+}
+
+function showExplanation(figure, answer) {
+  figure.replaceChildren();
+  const svg = draw("svg", { role: "group", "aria-label": "Triples around the node, by their effect" }, figure);
+  const caption = make("figcaption", "", figure);
+  make("span", "key for", caption);
+  caption.append("supports the prediction");
+  make("span", "key against", caption);
+  caption.append("counts against it; the wider, the larger the effect. Click a node to see its own prediction.");
+  const redraw = () => picture(svg, answer);
+  redraw();
+  onresize = redraw;
+  effectTable(byId("result"), answer);
+}
+
+// One question at a time: an answer that comes late is dropped.
+let turn = 0;
+async function askNode(paths, body, explainBody) {
+  const mine = ++turn, result = byId("result");
+  complain();
+  try {
+    const answer = await request(paths.predict, body);
+    if (mine !== turn) return;
+    const grid = make("div", "grid"), prediction = answer.predictions[0];
+    grid.append(showPrediction(answer, prediction));
+    const figure = make("figure", "card picture", grid);
+    make("p", "wait", figure, "Removing triples one by one to see which matter \u2026");
+    result.replaceChildren(grid);
+    if (answer.predictions.length > 1) make("p", "note", result, `${answer.predictions.length} new nodes; the first is shown. POST /predict/new returns all.`);
+    const explanation = await request(paths.explain, explainBody(prediction.node));
+    if (mine === turn) showExplanation(figure, Object.assign(explanation, { isNew: paths.predict !== "/predict" }));
+  } catch (error) {
+    if (mine !== turn) return;
+    result.querySelector(".wait")?.replaceChildren("No explanation.");
+    complain(error.message);
+  }
+}
+function askKnown(node) { return askNode({ predict: "/predict", explain: "/explain" }, { nodes: [node] }, () => ({ node })); }
+function askNew() {
+  const triples = byId("triples").value;
+  return askNode({ predict: "/predict/new", explain: "/explain/new" }, { triples }, (node) => ({ triples, node }));
+}
+
+async function askMolecule(smiles, task) {
+  const mine = ++turn, result = byId("result");
+  complain();
+  try {
+    const answer = await request("/predict", { smiles: [smiles] }), prediction = answer.predictions[0];
+    if (mine !== turn) return;
+    if (prediction.problem) throw new Error(`This ${prediction.problem}.`);
+    const card = make("section", "card");
+    make("h2", "", card, smiles);
+    make("p", "iri", card, "Probability of a positive result in each task; the dashed line is one half.");
+    bars(card, answer.tasks, prediction.probabilities, prediction.spreads, -1, true);
+    explainBars(card);
+    const explanation = await request("/explain", task ? { smiles, task } : { smiles });
+    if (mine !== turn) return;
+    result.replaceChildren();
+    const grid = make("div", "grid", result), pair = make("div", "pair");
+    grid.append(card);
+    drawMolecule(grid, explanation, "effect", [["raises", "evidence for a positive result"], ["lowers", "evidence against"]], answer.tasks, smiles);
+    result.append(pair);
+    drawMolecule(pair, explanation, "attention", [["shares", "share of the attention that starts here"]]);
+    atomTable(pair, explanation);
+  } catch (error) {
+    if (mine !== turn) return;
+    result.replaceChildren();
+    complain(error.message);
+  }
+}
+function drawMolecule(parent, answer, shade, keys, tasks, smiles) {
+  const figure = make("figure", "card", parent), { task } = answer.explanation;
+  const head = make("h3", "", figure, shade === "effect" ? "Effect of each atom and bond on " : `Attention for ${task}`);
+  if (tasks) {
+    const choice = make("select", "", head);
+    choice.setAttribute("aria-label", "Task");
+    for (const name of tasks) make("option", "", choice, name).selected = name === task;
+    choice.addEventListener("change", () => askMolecule(smiles, choice.value));
+  }
+  const image = make("img", "molecule", figure); // an image runs no scripts
+  image.alt = `The molecule, shaded by ${shade}`;
+  image.src = `data:image/svg+xml;base64,${btoa(String.fromCharCode(...new TextEncoder().encode(answer.svg[shade])))}`;
+  const caption = make("figcaption", "", figure);
+  for (const [name, text] of keys) { make("span", `key ${name}`, caption); caption.append(text); }
+}
+function atomTable(parent, answer) {
+  const card = make("section", "card", parent);
+  make("h3", "", card, "Change of the probability without an atom or a bond");
+  const table = make("table", "", make("div", "scroll", card)), head = make("tr", "", make("thead", "", table));
+  for (const text of ["atom or bond", "attention", "points"]) make("th", "", head, text);
+  const body = make("tbody", "", table);
+  for (const [name, attention, effect] of answer.rows.slice(0, 12)) {
+    const row = make("tr", "", body);
+    for (const text of [name, percent(attention), `${effect > 0 ? "+" : ""}${(100 * effect).toFixed(1)}`]) make("td", "", row, text);
+  }
+}
+
+// Completion of names.
+const search = byId("search"), hits = byId("hits");
+let active = -1, typed = 0;
+function close() { hits.hidden = true; active = -1; search.setAttribute("aria-expanded", "false"); search.removeAttribute("aria-activedescendant"); }
+function mark(number) {
+  const items = [...hits.querySelectorAll("[role=option]")];
+  active = items.length ? (number + items.length) % items.length : -1;
+  items.forEach((item, i) => item.setAttribute("aria-selected", String(i === active)));
+  if (active >= 0) { items[active].scrollIntoView({ block: "nearest" }); search.setAttribute("aria-activedescendant", items[active].id); }
+}
+function choose(name) {
+  close();
+  search.value = name.replace(/^<|>$/g, "");
+  const hash = `#${encodeURIComponent(name)}`;
+  if (location.hash === hash) askKnown(name); else location.hash = hash;
+  byId("tab-known").click();
+}
+async function complete() {
+  const mine = ++typed, wanted = search.value.trim().slice(0, 200);
+  if (!wanted) return close();
+  try {
+    const found = (await request(`/search?q=${encodeURIComponent(wanted)}`)).nodes;
+    if (mine !== typed) return;
+    hits.replaceChildren();
+    found.forEach(({ name, title }, i) => {
+      const item = make("li", "", hits, title || name.replace(/^<|>$/g, ""));
+      item.id = `hit-${i}`;
+      item.setAttribute("role", "option");
+      item.dataset.name = name;
+      if (title) make("small", "", item, name.replace(/^<|>$/g, ""));
+      item.addEventListener("pointerdown", (event) => { event.preventDefault(); choose(name); });
+    });
+    if (!found.length) make("li", "none", hits, "No node has this in its name or title.");
+    hits.hidden = false;
+    search.setAttribute("aria-expanded", "true");
+    mark(0);
+  } catch (error) { complain(error.message); }
+}
+search.addEventListener("input", complete);
+search.addEventListener("blur", close);
+search.addEventListener("keydown", (event) => {
+  if (event.key === "ArrowDown" || event.key === "ArrowUp") { event.preventDefault(); mark(active + (event.key === "ArrowDown" ? 1 : -1)); }
+  if (event.key === "Escape") close();
+});
+byId("ask").addEventListener("submit", (event) => {
+  event.preventDefault();
+  if (model.kind === "molecules") return void (location.hash = `#${encodeURIComponent(byId("smiles").value.trim())}`);
+  if (!byId("new").hidden) return void askNew();
+  const chosen = hits.querySelector("[aria-selected=true]");
+  if (!hits.hidden && chosen) choose(chosen.dataset.name);
+  else if (search.value.trim()) choose(search.value.trim());
+});
+for (const name of ["known", "new"])
+  byId(`tab-${name}`).addEventListener("click", () => {
+    for (const other of ["known", "new"]) {
+      byId(other).hidden = other !== name;
+      byId(`tab-${other}`).setAttribute("aria-selected", String(other === name));
+    }
+    complain();
+  });
+
+// The address keeps what is shown, so that it can be sent to others.
+function arrive() {
+  let wanted = "";
+  try { wanted = decodeURIComponent(location.hash.slice(1)); } catch { /* not an address of this page */ }
+  if (!wanted) return;
+  if (model.kind === "nodes") { search.value = wanted.replace(/^<|>$/g, ""); askKnown(wanted); }
+  else { byId("smiles").value = wanted; askMolecule(wanted); }
+}
+addEventListener("hashchange", arrive);
+
+const tip = byId("tip");
+document.addEventListener("pointermove", (event) => {
+  const text = event.target.closest?.("[data-tip]")?.dataset.tip ?? "";
+  tip.hidden = !text;
+  if (!text) return;
+  tip.textContent = text;
+  const box = tip.getBoundingClientRect();
+  tip.style.left = `${Math.max(4, Math.min(event.clientX + 14, innerWidth - box.width - 4))}px`;
+  tip.style.top = `${Math.max(4, Math.min(event.clientY + 16, innerHeight - box.height - 4))}px`;
+});
+
+// Colour theme: as in the system, light or dark; remembered if the browser allows it.
+const theme = document.querySelector(".theme"), themes = ["system", "light", "dark"];
+function paint(name) {
+  if (name === "system") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = name;
+  theme.textContent = `Colours: ${name}`;
+  theme.setAttribute("aria-label", theme.textContent);
+  theme.value = name;
+}
+let stored = null;
+try { stored = localStorage.getItem("rgat-theme"); } catch { /* private windows have no storage */ }
+paint(themes.includes(stored) ? stored : "system");
+theme.addEventListener("click", () => {
+  paint(themes[(themes.indexOf(theme.value) + 1) % themes.length]);
+  try { localStorage.setItem("rgat-theme", theme.value); } catch { /* see above */ }
+});
+
+request("/model").then((answer) => { model = answer; introduce(); arrive(); }, (error) => complain(error.message));

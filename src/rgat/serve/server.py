@@ -1,0 +1,91 @@
+"""Run the service until a signal ends it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from ipaddress import ip_address
+from types import FrameType
+
+import uvicorn
+
+from rgat.predictor import MoleculePredictor, NodePredictor
+from rgat.serve.app import make_app
+from rgat.serve.guard import LOOPBACK
+from rgat.serve.limits import Limits
+
+GRACE = 10  # seconds for requests that are not answered when the service is stopped
+
+
+class _Server(uvicorn.Server):
+    """A server that ends at a signal as if it had nothing more to do."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        self._captured_signals.clear()  # uvicorn would raise the signal again after its end
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether an address can be reached from this machine only."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def run(
+    predictor: NodePredictor | MoleculePredictor,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    limits: Limits | None = None,
+    started: Callable[[str], None] | None = None,
+) -> None:
+    """Serve a model over HTTP until the process gets SIGINT (Ctrl-C) or SIGTERM; requests at work are still answered.
+
+    Args:
+        predictor: the model, from `rgat.fit` or `rgat.load`.
+        host: address to listen at; others than loopback addresses can be reached from elsewhere, without a password.
+        port: number of the port; 0 takes a free one.
+        limits: limits of a request; by default ``Limits()``.
+        started: is called with the address of the service before the first request.
+
+    Examples:
+        >>> import rgat
+        >>> from rgat.serve import run
+        >>> run(rgat.load("model"))  # doctest: +SKIP
+        >>> try:
+        ...     run(rgat.fit("institute", comparison=False, max_epochs=2), host="256.0.0.1")
+        ... except ValueError as error:
+        ...     print(str(error)[:45])
+        256.0.0.1, port 8000: cannot be listened at:
+    """
+    limits = limits or Limits()
+    listening = listen(host, port)
+    app = make_app(predictor, limits, LOOPBACK if is_loopback(host) else None)
+    config = uvicorn.Config(
+        app,
+        http="h11",  # it limits the size of headers
+        ws="none",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=GRACE,
+        limit_concurrency=4 * limits.num_requests,  # connections, many of them idle
+    )
+    if started is not None:
+        shown = f"[{host}]" if ":" in host else host
+        started(f"http://{shown}:{listening.getsockname()[1]}")
+    with listening:
+        _Server(config).run(sockets=[listening])
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens; raise a sentence if that is impossible."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address[:2], family=family, backlog=1024)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ValueError(
+            f"{host}, port {port}: cannot be listened at: {reason}; choose another --host or --port"
+        ) from error
