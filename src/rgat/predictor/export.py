@@ -60,16 +60,27 @@ class _GraphProgram(_Program):
     def forward(self, x: Tensor, edge_index: Tensor, edge_type: Tensor, batch: Tensor) -> tuple[Tensor, Tensor]:
         num_graphs: Any = batch.max().item() + 1  # `int()` would make a tracer fix it
         torch._check(num_graphs >= 1)  # type: ignore[no-untyped-call]
-        graph = PlainGraph(edge_index, edge_type, x.shape[0], batch, num_graphs)
+        return self._predict(x, PlainGraph(edge_index, edge_type, x.shape[0], batch, num_graphs))
+
+    def _predict(self, x: Tensor, graph: PlainGraph) -> tuple[Tensor, Tensor]:
         logits = [member(x, graph) for member in self.members]
         return self._finish([each.squeeze(-1) for each in logits] if self.has_targets else logits)
+
+
+class _DescribedProgram(_GraphProgram):
+    def forward(  # type: ignore[override]
+        self, x: Tensor, edge_index: Tensor, edge_type: Tensor, batch: Tensor, descriptors: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        sizes = (x.shape[0], batch, descriptors.shape[0])
+        return self._predict(x, PlainGraph(edge_index, edge_type, *sizes, graph_attr=descriptors))
 
 
 def export(ensemble: Ensemble, data: NodeData | MoleculeVocabulary, path: str | PathLike[str]) -> float:
     """Write an ensemble to a file that ends in .onnx or .pt2; return how far its outputs are from ours at most.
 
     Inputs of the program are ``x`` (not of a model without node features), ``edge_index``, ``edge_type`` and, for
-    molecules, ``batch``. Nothing is written if a probability differs by more than 1e-5, or a number by that share
+    molecules, ``batch`` and, where the model reads them, ``descriptors``, standardised by the mean and scale in the
+    model folder. Nothing is written if a probability differs by more than 1e-5, or a number by that share
     of the largest one.
     """
     path = Path(path)
@@ -121,7 +132,7 @@ def _check_libraries() -> None:
 def make_program(ensemble: Ensemble, data: NodeData | MoleculeVocabulary) -> nn.Module:
     """Return the ensemble as a module of bare tensors, to be traced."""
     if not isinstance(data, NodeData):
-        return _GraphProgram(ensemble, None, None, False)
+        return (_GraphProgram if data.descriptors is None else _DescribedProgram)(ensemble, None, None, False)
     if data.x is not None:
         return _NodeProgram(ensemble, data.graph, None, False)
     one_hot = not hasattr(ensemble.members[0], "embedding")
@@ -141,7 +152,11 @@ def _example(data: NodeData | MoleculeVocabulary) -> tuple[list[str], tuple[Tens
     inside = torch.randint(6, (2, 96), generator=generator) + 6 * torch.randint(4, (96,), generator=generator)
     types = torch.randint(relations, (96,), generator=generator)
     graph = RelationalGraph(inside, types, num_nodes=len(batch), num_relations=relations, batch=batch)
-    return ["x", "edge_index", "edge_type", "batch"], (x, graph.edge_index, graph.edge_type, batch), graph
+    names, given = ["x", "edge_index", "edge_type", "batch"], (x, graph.edge_index, graph.edge_type, batch)
+    if data.descriptors is None:
+        return names, given, graph
+    graph.graph_attr = torch.randn(4, data.descriptors.channels, generator=generator)
+    return [*names, "descriptors"], (*given, graph.graph_attr), graph
 
 
 def _dynamic(names: list[str], inputs: tuple[Tensor, ...]) -> tuple[dict[int, Any], ...]:
