@@ -18,8 +18,9 @@ from rgat.checks import check_count
 from rgat.graph import RelationalGraph
 from rgat.nn import FeatureRows, GraphGather, RGATConv, RGCNConv
 from rgat.nn.families import make_layer, units_per_head
+from rgat.nn.gather import join_descriptors
 from rgat.nn.normalisation import normalise
-from rgat.nn.stacked import SHARED, Stack, StackedLinear, dropout_rates
+from rgat.nn.stacked import SHARED, Stack, dropout_rates
 
 __all__ = ["GraphClassifier", "NodeClassifier", "Stack", "stack"]
 
@@ -343,19 +344,9 @@ class GraphClassifier(nn.Module):
         h = torch.relu(normalise(self.norm2, h, graph.counted))
         z = torch.tanh(self.gather(h, graph))
         if self.descriptor_channels:
-            z = torch.cat([z, self._descriptors(graph).to(z.dtype).expand(*z.shape[:-1], -1)], dim=-1)
+            z = join_descriptors(z, graph, self.descriptor_channels)
         logits: Tensor = self.dense2(torch.relu(self.dense1(z)))
         return logits.reshape(*logits.shape[:-1], self.num_tasks, self.num_classes)
-
-    def _descriptors(self, graph: RelationalGraph) -> Tensor:
-        """Return the descriptors of each graph, ``[G, D]``, or of a stack ``[G, 1, D]``."""
-        given = graph.graph_attr
-        if given is None or given.shape[-1] != self.descriptor_channels:
-            raise ValueError(
-                f"a model with `descriptor_channels` needs a batch with {self.descriptor_channels} descriptors of each "
-                f"graph in `graph_attr`, got {'none' if given is None else given.shape[-1]}"
-            )
-        return given.unsqueeze(1) if isinstance(self.dense1, StackedLinear) else given
 
 
 Model = NodeClassifier | GraphClassifier

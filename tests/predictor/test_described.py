@@ -17,6 +17,8 @@ from rgat.data.molecules.smiles import parse_smiles
 from rgat.models import GraphClassifier, stack
 from rgat.predictor import streaming
 from rgat.predictor.described import TRIED, describe_data
+from rgat.predictor.export import make_program
+from rgat.predictor.predictor import parse_molecules
 from rgat.predictor.text import choice_table, explanation_table, performance
 from rgat.training import build_model, graph_logits
 from rgat.training.task import GraphTask
@@ -190,3 +192,14 @@ def test_a_graph_keeps_its_descriptors(described):
     state = batch.__getstate__() | {"graph_attr": expected[:2]}
     with pytest.raises(ValueError, match="`graph_attr` of a stored graph must have shape"):
         batch.__setstate__(state)
+
+
+def test_an_exported_program_takes_descriptors_as_one_more_input(both):
+    vocabulary = both.vocabulary
+    parsed = parse_molecules(SMILES, *vocabulary.reading)
+    edges, sizes = torch.from_numpy(parsed.edges).long(), torch.from_numpy(parsed.sizes).long()
+    columns = vocabulary.descriptors.standardise(torch.from_numpy(parsed.columns)).float()
+    program = make_program(both, vocabulary)
+    batch = torch.arange(len(sizes)).repeat_interleave(sizes)
+    given, _ = program(torch.from_numpy(parsed.x).float(), edges[:2], edges[2], batch, columns)
+    np.testing.assert_allclose(given.detach().numpy(), both.predict(SMILES).probabilities, atol=1e-5)

@@ -62,3 +62,15 @@ def _first_maximum(x: Tensor, graph_id: Tensor, num_graphs: int) -> Tensor:
 @_first_maximum.register_fake
 def _(x: Tensor, graph_id: Tensor, num_graphs: int) -> Tensor:
     return graph_id.new_empty(num_graphs, x.shape[1])
+
+
+def join_descriptors(z: Tensor, graph: RelationalGraph, channels: int) -> Tensor:
+    """Return gathered vectors ``[G, F]``, of a stack ``[G, S, F]``, with the descriptors of each graph behind them."""
+    given = graph.graph_attr
+    if given is None or given.shape[-1] != channels:
+        raise ValueError(
+            f"a model with `descriptor_channels` needs a batch with {channels} descriptors of each graph in "
+            f"`graph_attr`, got {'none' if given is None else given.shape[-1]}"
+        )
+    given = given.unsqueeze(1) if z.dim() == 3 else given
+    return torch.cat([z, given.to(z.dtype).expand(*z.shape[:-1], -1)], dim=-1)

@@ -333,9 +333,11 @@ class GraphTask:
         same = self._padded is not None and self._padded.holds(ids)
         if self._padded is None:
             self._padded = PaddedBatch(store, size, self.device, Capacity.usual(store, self.data.train, size))
+            x = store.x if store.x.is_floating_point() else store.x.float()
+            described = None if store.graph_attr is None else store.graph_attr.float()
             self._tables = [
                 None if table is None else nn.functional.pad(table, (0, 0, 0, 1), value=value).to(self.device)
-                for table, value in ((store.x, 0), (store.edge_attr, 0), (store.graph_attr, 0), (labels, MISSING))
+                for table, value in ((x, 0), (store.edge_attr, 0), (described, 0), (labels, MISSING))
             ]
         if not same and not self._padded.holds(ids):
             self._padded = PaddedBatch(store, size, self.device, Capacity.usual(store, ids, size))
@@ -350,11 +352,10 @@ class GraphTask:
         if edge_attr is not None:
             batch.graph.edge_attr = edge_attr.index_select(0, batch.edges)
         if graph_attr is not None:
-            described = graph_attr.index_select(0, batch.ids).float()
-            batch.graph.graph_attr = nn.functional.pad(described, (0, 0, 0, 1))  # the last graph is padding
-        x = features.index_select(0, batch.nodes)
-        x = x if x.is_floating_point() else x.float()
-        return _members(model, model(x, batch.graph))[:, : batch.num_graphs], batch
+            # The last graph is padding.
+            batch.graph.graph_attr = nn.functional.pad(graph_attr.index_select(0, batch.ids), (0, 0, 0, 1))
+        logits = _members(model, model(features.index_select(0, batch.nodes), batch.graph))
+        return logits[:, : batch.num_graphs], batch
 
     def padded_losses(self, model: nn.Module) -> Tensor:
         logits, batch = self.padded_logits(model)
