@@ -1,5 +1,6 @@
 """Export fitted models and run the programs: with onnxruntime, and with torch alone."""
 
+import dataclasses
 import sys
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 import rgat
+from rgat.predictor.export import make_program
 from rgat.predictor.predictor import parse_molecules
 
 SMILES = ["CCO", "c1ccccc1C(=O)N", "C", "CC(=O)NC"]
@@ -53,24 +55,47 @@ def test_onnx_gives_the_predictions_of_nodes_with_other_edges(tmp_path):
         np.testing.assert_allclose(session.run(["probabilities"], given)[0], expected, atol=1e-5)
 
 
-def test_a_program_of_torch_export_needs_torch_alone(molecules, tmp_path):
-    molecules.export(tmp_path / "model.pt2")
+@pytest.fixture(scope="module")
+def one_member(molecules):
+    return dataclasses.replace(molecules, members=molecules.members[:1])
+
+
+def test_a_program_of_torch_export_needs_torch_alone(one_member, tmp_path):
+    one_member.export(tmp_path / "model.pt2")
     program = torch.export.load(tmp_path / "model.pt2")
     operators = {str(node.target) for node in program.graph.nodes if node.op == "call_function"}
     assert len(operators) > 10
     assert not [name for name in operators if "rgat" in name]
     given = [torch.from_numpy(array) for array in molecule_inputs(SMILES).values()]
-    expected = molecules.predict(SMILES).probabilities
+    expected = one_member.predict(SMILES).probabilities
     np.testing.assert_allclose(program.module()(*given)[0].detach().numpy(), expected, atol=1e-5)
 
 
-def test_what_cannot_be_exported_leaves_no_file(molecules, tmp_path, monkeypatch):
+def test_numbers_classes_and_labels_are_exported(tmp_path):
+    """The program is run as it is traced, which takes less time than tracing it."""
+    pytest.importorskip("rdkit", reason="molecules need rdkit")
+    rows = "".join(f"{'C' * n}O,{100.5 * n},{'abc'[n % 3]},{n % 2}\n" for n in range(1, 25))
+    (tmp_path / "table.csv").write_text("smiles,solubility,phase,toxic\n" + rows)
+    kinds = {"solubility": "regression", "phase": "multi-class", "toxic": "binary"}
+    data = rgat.data.from_smiles(tmp_path / "table.csv", tasks=list(kinds), task=kinds)
+    model = rgat.fit(data, ensemble=2, hidden_channels=4, max_epochs=1, comparison=False)
+    assert model.targets
+    program = make_program(model, model.vocabulary)
+    smiles = ["CCO", "CCCCCO"]
+    with torch.no_grad():
+        found = program(*(torch.from_numpy(array) for array in molecule_inputs(smiles).values()))
+    expected = model.predict(smiles)
+    np.testing.assert_allclose(found[0], expected.probabilities, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(found[1], expected.spread, rtol=1e-4, atol=1e-4)
+
+
+def test_what_cannot_be_exported_leaves_no_file(one_member, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"must be exported to a file that ends in \.onnx or \.pt2"):
-        molecules.export(tmp_path / "model.bin")
+        one_member.export(tmp_path / "model.bin")
     monkeypatch.setattr("rgat.predictor.export.LARGEST_DIFFERENCE", -1.0)
     with pytest.raises(ValueError, match=r"got a difference of .*; nothing was written"):
-        molecules.export(tmp_path / "model.pt2")
+        one_member.export(tmp_path / "model.pt2")
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(ImportError, match=r"pip install 'rgat\[onnx\]'"):
-        molecules.export(tmp_path / "model.onnx")
+        one_member.export(tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())

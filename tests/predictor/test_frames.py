@@ -66,10 +66,14 @@ def test_predictions_become_data_frames():
     assert nodes.rows()[1][2] == "0.666667"
 
 
-@LIBRARIES
-def test_a_column_of_a_data_frame_is_predicted(library):
+@pytest.fixture(scope="module")
+def model():
     pytest.importorskip("rdkit", reason="molecules need rdkit")
-    model = rgat.fit("molecules", hidden_channels=4, max_epochs=1, comparison=False)
+    return rgat.fit("molecules", hidden_channels=4, max_epochs=1, comparison=False)
+
+
+@LIBRARIES
+def test_a_column_of_a_data_frame_is_predicted(library, model):
     smiles = library.DataFrame({"smiles": ["CCO", "no molecule", "CC"]})["smiles"]
     predictions = model.predict(smiles)
     frame = getattr(predictions, f"to_{library.__name__}")()

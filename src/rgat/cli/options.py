@@ -40,9 +40,9 @@ class GraphOptions:
     label_column: Annotated[
         list[str] | None, Option(metavar="NAME", help="Column to learn; repeat for several.  [default: last]")
     ] = None
-    split_column: Annotated[str | None, Option(metavar="NAME", help="Column with the words train, valid and test.")] = (
-        None
-    )
+    split_column: Annotated[
+        str | None, Option(metavar="NAME", help="Column with train, valid and test, or for --split.")
+    ] = None
     label_predicate: Annotated[
         str | None,
         Option(metavar="IRI", help="Predicate of the classes, instead of --labels; its triples are removed."),

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from rgat.data.graph_store import GraphStore as GraphStore  # re-exported: it is part of GraphData
+from rgat.data.molecules.descriptors import Descriptors
 from rgat.data.targets import Target
 from rgat.graph import RelationalGraph
 
@@ -121,6 +122,7 @@ class GraphData:
         values: where not all tasks are columns of 0 and 1: the values of the targets, as in `TargetTable`.
         bounds: which of the values are bounds, as in `TargetTable`.
         targets: what is to be learned.
+        descriptors: which descriptors of molecules `graphs.graph_attr` holds.
 
     Examples:
         >>> import rgat
@@ -145,6 +147,7 @@ class GraphData:
     values: Tensor | None = field(default=None, repr=False)
     bounds: Tensor | None = field(default=None, repr=False)
     targets: tuple[Target, ...] = field(default=(), repr=False)
+    descriptors: Descriptors | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.values is None:

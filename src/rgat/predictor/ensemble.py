@@ -15,6 +15,7 @@ from torch import Tensor
 
 from rgat.checks import check_word
 from rgat.data import MISSING, GraphData, NodeData, Target
+from rgat.data.molecules.descriptors import Descriptors
 from rgat.data.targets import places
 from rgat.graph import RelationalGraph
 from rgat.models import GraphClassifier, Model
@@ -22,6 +23,7 @@ from rgat.training.configuration import Config
 from rgat.training.loss import target_losses
 from rgat.training.targets import units
 
+Columns = tuple[str, tuple[str, ...]]  # kind of descriptors and names of properties, for `describe`
 # Standard deviations of the normal priors: log slopes around 0, intercepts around the shift that undoes class weights.
 SLOPE_DEVIATION, INTERCEPT_DEVIATION = 1.0, 3.0
 
@@ -256,7 +258,23 @@ class MoleculeVocabulary:
     in_channels: int  # number of atom features
     provenance: dict[str, Any]  # origin of the training data
     targets: tuple[Target, ...] = ()  # of the tasks, if they are not all columns of 0 and 1
+    descriptors: Descriptors | None = None  # beside the graph
 
     @property
     def self_loops(self) -> bool:
         return "self" in self.relation_names
+
+    @property
+    def keeps_largest(self) -> bool:
+        """Whether only the largest fragment of a salt or mixture is read."""
+        return bool(self.provenance.get("fragments") == "largest")
+
+    @property
+    def columns(self) -> Columns | None:
+        """The descriptors to compute; None for the graph alone."""
+        return None if self.descriptors is None else (self.descriptors.kind, self.descriptors.properties)
+
+    @property
+    def reading(self) -> tuple[bool, Columns | None, bool]:
+        """How molecules are read: with self-loops, which descriptors, and only the largest fragment."""
+        return self.self_loops, self.columns, self.keeps_largest

@@ -30,6 +30,7 @@ from rgat.training.metric import (
     score_classes,
     score_targets,
 )
+from rgat.training.run import Result
 from rgat.training.targets import in_units
 
 REPLICATES = 200  # of the bootstrap
@@ -96,6 +97,16 @@ def _predictions(predictor: Predictor, data: NodeData | GraphData, ids: Tensor) 
         return predictor.probabilities(predictor.logits_of(ids.tolist()))
     batches = (data.graphs.batch(batch) for batch in data.graphs.split(ids))
     return torch.cat([predictor.probabilities(predictor.member_logits(*batch)) for batch in batches])
+
+
+def score_graphs(predictor: Predictor, data: GraphData, ids: Tensor) -> float:
+    """Return the score of some graphs, the higher the better."""
+    if data.values is not None:
+        bounds = None if data.bounds is None else data.bounds[ids]
+        return score_targets(_predictions(predictor, data, ids), data.values[ids], data.targets, bounds)
+    batches = (data.graphs.batch(batch) for batch in data.graphs.split(ids))
+    logits = torch.cat([predictor.member_logits(*batch).mean(0) for batch in batches])
+    return mean_roc_auc(logits, data.labels[ids])
 
 
 def _evaluate_targets(predictor: Predictor, data: NodeData | GraphData) -> dict[str, Any]:
@@ -271,3 +282,10 @@ def where_validated(data: NodeData | GraphData) -> str:
 def nan_to_none(scores: Mapping[str, float]) -> dict[str, float | None]:
     """Return scores with None in place of NaN, which JSON does not have."""
     return {name: None if math.isnan(value) else value for name, value in scores.items()}
+
+
+def training_summary(result: Result) -> dict[str, Any]:
+    """Return the training result of one member as plain values."""
+    scores, constant_scores = nan_to_none(result.scores), nan_to_none(result.constant_scores)
+    epochs = {"best_epoch": result.best_epoch, "epochs": len(result.curve)}
+    return {**epochs, "scores": scores, "constant_scores": constant_scores, "how": result.how}

@@ -14,6 +14,7 @@ from torch import Tensor
 from rgat.checks import check_word
 from rgat.data import Target
 from rgat.data.files import write_atomically
+from rgat.data.molecules.descriptors import describe
 from rgat.data.molecules.smiles import parse_smiles, rdkit, store_molecules
 from rgat.graph import RelationalGraph
 from rgat.predictor.ensemble import Ensemble, MoleculeVocabulary
@@ -39,6 +40,7 @@ class MoleculeExplanation(Explanation):
     bond_effect: list[float]  # change of the probability when the bond is removed
     kind: str = "binary"  # of the target
     unit: str = ""  # of a number
+    descriptor_effect: float | None = None  # change when all descriptors are replaced by their training means
 
     def amount(self, value: float, change: bool = False) -> str:
         """Return a prediction, or a change of it, as text: in percent, or as a number."""
@@ -97,6 +99,9 @@ class MoleculeExplanation(Explanation):
             f"<tr><td>{html.escape(name)}</td><td>{attention:.1%}</td><td>{self.amount(effect, change=True)}</td></tr>"
             for name, attention, effect in self.named()
         )
+        if self.descriptor_effect is not None:
+            name = "all descriptors, if they were the means of the training molecules"
+            cells += f"<tr><td>{name}</td><td>-</td><td>{self.amount(self.descriptor_effect, change=True)}</td></tr>"
         values = {key: html.escape(getattr(self, key)) for key in ("smiles", "task")}
         is_number = self.kind == "regression"
         scale = html.escape(f"in {self.unit}" if self.unit else "in its unit") if is_number else "points"
@@ -133,12 +138,18 @@ def explain_molecule(
     """
     if task is not None and not ensemble.targets:
         check_word("task", task, vocabulary.tasks)
-    molecule = parse_smiles(smiles, relaxed=True) if smiles.strip() else None
+    molecule = parse_smiles(smiles, relaxed=True, largest=vocabulary.keeps_largest) if smiles.strip() else None
     if molecule is None:
         raise ValueError(f'"{smiles}" cannot be read as SMILES')
+    if vocabulary.keeps_largest and "." in smiles:  # drawings show what the model reads
+        smiles = rdkit().MolToSmiles(molecule)
+        molecule = parse_smiles(smiles, relaxed=True)
     store = store_molecules([molecule], vocabulary.self_loops)
     num_atoms, num_relations = len(store.x), store.num_relations
     graph = RelationalGraph(store.edge_index, store.edge_type, num_nodes=num_atoms, num_relations=num_relations)
+    described = vocabulary.descriptors
+    if described is not None:
+        graph.graph_attr = described.standardise(describe([molecule], described.kind, described.properties)).float()
     source, target = graph.edge_index
     bonds = [
         (bond.GetBeginAtomIdx(), bond.GetEndAtomIdx(), str(bond.GetBondType()).lower()) for bond in molecule.GetBonds()
@@ -149,6 +160,12 @@ def explain_molecule(
     number = ensemble.output_of(probabilities[0], vocabulary.tasks, task)
     target = ensemble.target_of(number) or Target(vocabulary.tasks[number], "binary")
     effects = (probabilities[1:, number] - probabilities[0, number]).tolist()
+    of_descriptors = None
+    if graph.graph_attr is not None:
+        plain = graph.with_edges(torch.arange(graph.num_edges))
+        plain.graph_attr = torch.zeros_like(graph.graph_attr)  # the means, as they are standardised
+        without = ensemble.probabilities(ensemble.member_logits(store.x, plain))[0, number]
+        of_descriptors = float(without - probabilities[0, number])
     attention = flow(layer_attention(ensemble, store.x, graph), graph, torch.arange(num_atoms))
     return MoleculeExplanation(
         smiles=smiles,
@@ -162,6 +179,7 @@ def explain_molecule(
         bond_effect=effects[num_atoms:],
         kind=target.kind,
         unit=target.unit,
+        descriptor_effect=of_descriptors,
     )
 
 

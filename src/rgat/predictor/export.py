@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import logging
@@ -18,10 +19,8 @@ from torch import Tensor, nn
 from rgat.data import NodeData
 from rgat.data.files import write_atomically
 from rgat.graph import RelationalGraph
-from rgat.models import GraphClassifier
 from rgat.nn.plain import PlainGraph, as_plain
 from rgat.predictor.ensemble import Ensemble, MoleculeVocabulary
-from rgat.training.targets import units
 from rgat.version import __version__
 
 LARGEST_DIFFERENCE = 1e-5  # of a probability that onnxruntime computes
@@ -34,18 +33,12 @@ class _Program(nn.Module):
 
     def __init__(self, ensemble: Ensemble, graph: RelationalGraph | None, num_nodes: int | None, one_hot: bool) -> None:
         super().__init__()
-        self.is_flat = bool(ensemble.targets) and isinstance(ensemble.members[0], GraphClassifier)
         self.members = nn.ModuleList([as_plain(member, graph, not one_hot) for member in ensemble.members])
-        self.calibrate, self.num_nodes, self.num_layers = (
-            ensemble.calibration.probabilities,
-            num_nodes,
-            ensemble.num_layers,
-        )
+        self.calibrate, self.has_targets = ensemble.calibration.probabilities, bool(ensemble.targets)
+        self.num_nodes, self.num_layers = num_nodes, ensemble.num_layers
 
     def _finish(self, logits: list[Tensor]) -> tuple[Tensor, Tensor]:
         stacked = torch.stack(logits)
-        if self.is_flat:
-            stacked = stacked.squeeze(-1)
         each = self.calibrate(stacked)
         return self.calibrate(stacked.mean(0)), (each - each.mean(0)).square().mean(0).sqrt()
 
@@ -68,24 +61,26 @@ class _GraphProgram(_Program):
         num_graphs: Any = batch.max().item() + 1  # `int()` would make a tracer fix it
         torch._check(num_graphs >= 1)  # type: ignore[no-untyped-call]
         graph = PlainGraph(edge_index, edge_type, x.shape[0], batch, num_graphs)
-        return self._finish([member(x, graph) for member in self.members])
+        logits = [member(x, graph) for member in self.members]
+        return self._finish([each.squeeze(-1) for each in logits] if self.has_targets else logits)
 
 
 def export(ensemble: Ensemble, data: NodeData | MoleculeVocabulary, path: str | PathLike[str]) -> float:
-    """Write an ensemble to a file that ends in .onnx or .pt2; return how far its probabilities are from ours at most.
+    """Write an ensemble to a file that ends in .onnx or .pt2; return how far its outputs are from ours at most.
 
     Inputs of the program are ``x`` (not of a model without node features), ``edge_index``, ``edge_type`` and, for
-    molecules, ``batch``. Nothing is written if a probability differs by more than 1e-5. Of targets other than one class
-    per node and 0/1 tasks, the outputs are probabilities, and numbers in their unit.
+    molecules, ``batch``. Nothing is written if a probability differs by more than 1e-5, or a number by that share
+    of the largest one.
     """
     path = Path(path)
     if path.suffix not in (".onnx", ".pt2"):
         raise ValueError(f"{path}: a model must be exported to a file that ends in .onnx or .pt2")
     if path.suffix == ".onnx":
         _check_libraries()
-    ensemble.to("cpu")
+    members = [copy.deepcopy(member).cpu() for member in ensemble.members]
+    ensemble = Ensemble(members, ensemble.config, ensemble.calibration, ensemble.report)
     names, inputs, graph = _example(data)
-    program = _program(ensemble, data)
+    program = make_program(ensemble, data)
     with _quiet(), torch.no_grad():
         traced = torch.export.export(program, inputs, dynamic_shapes=_dynamic(names, inputs))
         if path.suffix == ".pt2":
@@ -98,10 +93,10 @@ def export(ensemble: Ensemble, data: NodeData | MoleculeVocabulary, path: str | 
     x = inputs[0] if names[0] == "x" else None
     logits = ensemble.member_logits(x, graph)
     expected = (ensemble.probabilities(logits), ensemble.spread(logits))
-    # Numbers are compared in deviations of their training part.
-    scales = units(ensemble.targets)[1] if ensemble.targets else torch.ones(())
-    pairs = zip(given, expected, strict=True)
-    difference = max(float(((torch.from_numpy(g) - e).abs() / scales).max()) for g, e in pairs)
+    unit = expected[0].abs().amax(0).clamp(min=1)  # of numbers: relative to the largest one
+    difference = max(
+        float(((torch.from_numpy(g) - e) / unit).abs().max()) for g, e in zip(given, expected, strict=True)
+    )
     if not difference <= LARGEST_DIFFERENCE:
         raise ValueError(
             f"{path}: exported probabilities must be within {LARGEST_DIFFERENCE:g} of this model's, got a difference "
@@ -123,7 +118,8 @@ def _check_libraries() -> None:
         ) from error
 
 
-def _program(ensemble: Ensemble, data: NodeData | MoleculeVocabulary) -> nn.Module:
+def make_program(ensemble: Ensemble, data: NodeData | MoleculeVocabulary) -> nn.Module:
+    """Return the ensemble as a module of bare tensors, to be traced."""
     if not isinstance(data, NodeData):
         return _GraphProgram(ensemble, None, None, False)
     if data.x is not None:

@@ -26,6 +26,7 @@ from rgat.data.store.manifest import NAME as MANIFEST
 from rgat.data.store.stored_graph import find_store
 from rgat.data.targets import KINDS
 from rgat.locks import locked
+from rgat.predictor.cross_validation import cross_validate
 from rgat.predictor.explain_molecule import MoleculeExplanation
 from rgat.predictor.explain_node import ORDERS, NodeExplanation, RelationImportance
 from rgat.predictor.explorer import write_explorer
@@ -49,9 +50,13 @@ LABELS = (
     "skip_unknown",
 )
 OPTIONS = {
-    "smiles": ("smiles_column", "tasks", "task", "censored", "thresholds", "split", "skip_invalid", "relaxed"),
-    "rdf": (*LABELS, "task", "censored", "drop_predicates", "features", "skip_invalid", "format"),
+    "smiles": (
+        *("smiles_column", "tasks", "task", "censored", "thresholds", "split", "split_column"),
+        *("skip_invalid", "relaxed", "fragments"),
+    ),
+    "rdf": (*LABELS, "split", "task", "censored", "drop_predicates", "features", "skip_invalid", "format"),
 }
+FOLDS_STAGE = "folds"
 LARGEST_FIT = 1 << 20  # bytes of `fit.json`
 TEST_SHARE = 0.2  # of the labelled nodes, if no test labels are given
 
@@ -221,7 +226,7 @@ def _refuse_foreign(kind: str, given: Mapping[str, Any]) -> None:
     """Raise if an option is given that does not apply to this kind of data."""
     for other, words in OPTIONS.items():
         own = OPTIONS.get(kind, ())
-        foreign = [word for word in words if word not in own and given.get(word) and given[word] != "random"]
+        foreign = [word for word in words if word not in own and given.get(word) and given[word] != "keep"]
         if other != kind and foreign:
             option = {"thresholds": "threshold", "drop_predicates": "drop"}.get(foreign[0], foreign[0])
             raise ValueError(
@@ -264,13 +269,19 @@ def read_fanouts(text: str) -> list[int]:
         raise ValueError(f'--fanouts must be numbers separated by commas, such as 20,10, got "{text}"') from error
 
 
-def train(data: NodeData | GraphData, out: Path, stages: Stages | None = None, **asked: Any) -> Predictor:
+def train(
+    data: NodeData | GraphData, out: Path, stages: Stages | None = None, folds: int = 0, **asked: Any
+) -> Predictor:
     """Fit a predictor and save it in a folder, before and after the comparison; ``asked`` are arguments of `rgat.fit`.
 
-    A training that was interrupted in this folder continues. The last of ``stages`` is the one that saves.
+    A training that was interrupted in this folder continues. The last of ``stages`` is the one that saves. With
+    ``folds``, the fit is also cross-validated, for the report.
     """
     keep = methodcaller("save", out)  # the first process writes
     predictor = fit(data, checkpoint=out, keep=keep, progress=stages or False, **asked)
+    if folds:
+        show = None if stages is None else lambda fold: stages(FOLDS_STAGE, fold / folds, f"fold {fold + 1} of {folds}")
+        predictor.report["cross_validation"] = cross_validate(data, folds, on_fold=show, **asked)
     if stages is not None:
         stages(stages.names[-1])
     keep(predictor)
@@ -330,7 +341,7 @@ def predict(
             bad = f"; invalid SMILES, marked so: {summary.invalid:,}" if summary.invalid else ""
             return None, [f"{counted(summary.molecules, 'molecule')} written to {out}{resumed}{bad}"]
         refuse(of_molecules, "a file of molecules")
-        if Path(smiles).suffix in (".csv", ".tsv", ".smi", ".txt", ".gz"):
+        if Path(smiles).suffix in (".csv", ".tsv", ".smi", ".txt", ".sdf", ".gz"):
             raise ValueError(f"{smiles} must be an existing file or a SMILES")
         predictions = predictor.predict([smiles])
         if np.isnan(predictions.probabilities).any():

@@ -29,14 +29,17 @@ from rgat.data import load as load_data
 from rgat.memory import free_memory
 from rgat.models import Model
 from rgat.nn import RGCNConv
-from rgat.predictor.choice import FIRST, candidates, choose, config_of, configure_for, number_of, with_input
+from rgat.predictor.choice import FIRST, candidates, choose, config_of, configure_for, number_of, with_inputs
 from rgat.predictor.contributions import contributions
+from rgat.predictor.described import AUTO, descriptor_contribution
 from rgat.predictor.ensemble import Calibration, Ensemble, calibrate
-from rgat.predictor.evaluation import Rival, compare, evaluate, keep_best, nan_to_none, where_validated
+from rgat.predictor.evaluation import Rival, compare, evaluate, keep_best, training_summary, where_validated
 from rgat.predictor.fold_results import FoldResults
 from rgat.predictor.inspection import check
 from rgat.predictor.predictor import NodePredictor, Predictor, make_predictor
 from rgat.predictor.searching import OutOfTimeError, TimedSearch, check_minutes, search_trials
+from rgat.predictor.stages import CHOICE, COMPARISON, CROSS_VALIDATION, EVALUATION, SEARCH, TRAINING, stage_names
+from rgat.predictor.transfer import Start, start_of, with_architecture
 from rgat.predictor.validation import make_folds, with_validation
 from rgat.predictor.weighting import choose_weights, take_auto
 from rgat.progress import Progress, Show, Stages, Step, shown
@@ -49,9 +52,6 @@ from rgat.training.metric import metric_name
 from rgat.training.run import Epoch, Result
 from rgat.training.task import graph_logits, graph_weights, node_logits
 
-CHOICE, SEARCH, CROSS_VALIDATION = "choice", "search", "cross-validation"  # stages
-TRAINING, EVALUATION, COMPARISON = "training", "evaluation", "comparison"
-
 
 def fit(
     data: Data | str,
@@ -61,6 +61,9 @@ def fit(
     minutes: float | None = None,
     seed: int = 0,
     comparison: bool = True,
+    descriptors: str = AUTO,
+    start_from: Predictor | None = None,
+    freeze: bool = False,
     device: torch.device | str = "cpu",
     progress: Progress = False,
     checkpoint: str | Path | None = None,
@@ -69,8 +72,8 @@ def fit(
 ) -> Predictor:
     """Fit a predictor to labelled nodes or graphs; the defaults are meant to work.
 
-    For nodes, validation inside the training part chooses what is not given: the input of a graph that
-    `rgat.data.from_rdf` read with features "auto" (`rgat.predictor.choice`), and the model.
+    Validation chooses what is not given (`rgat.predictor.choice`): the input of a graph that `rgat.data.from_rdf` read
+    with features "auto", and the model; for molecules, the descriptors beside the graph.
 
     Args:
         data: what `rgat.data.from_rdf` or `rgat.data.from_smiles` returns, or the name of a data set.
@@ -82,6 +85,12 @@ def fit(
         comparison: compare inputs and models, and train simpler systems on the same split, for the predictor's
             ``report``; several processes leave this out. For graphs: if one of these, an RGCN, has a higher validation
             score, it becomes the predictor, unless ``model`` is given or ``ensemble`` is above 1.
+        descriptors: what a model of molecules reads beside the graph: "none", "rdkit" (descriptors of RDKit), "morgan"
+            (bits of the Morgan fingerprint), "both", or "auto": whatever has the highest validation score; without a
+            comparison, and for more than 50,000 training molecules, none.
+        start_from: a model of other molecules, whose relational layers are the first values of this one's; its
+            dense layers are new.
+        freeze: leave these relational layers as they are, and learn the dense layers alone.
         device: where to train.
         progress: show the progress, or a function to call with each `rgat.progress.Step`.
         checkpoint: a folder where an interrupted fit resumes. It keeps what the fit was asked for, the results of
@@ -104,22 +113,24 @@ def fit(
     check_count("search", search, least=0)
     started = check_minutes(minutes, search)
     check(data)
-    is_auto, options = take_auto(data, options)
+    start = start_of(data, start_from, freeze)
+    is_auto, options = take_auto(data, with_architecture(options, start))
     config = configure_for(data, options)
     data = with_validation(data, config, seed)
     folder = None if checkpoint is None else Path(checkpoint)
     folds = make_folds(data, seed)
     given = options if minutes is None else {"model": FIRST} | options  # a search in minutes tries all models
-    has_choice = number_of(*candidates(data, given, len(folds), comparison)) > 0
+    has_choice = number_of(*candidates(data, given, len(folds), comparison, descriptors)) > 0
     names = stage_names(bool(search or minutes), bool(folds), comparison, has_choice)
     with shown(progress if processes().rank == 0 else False, names) as stages:
-        trainer = _Trainer(data, folds, torch.device(device), seed, stages, folder)
-        asked: dict[str, Any] = {"seed": seed, "ensemble": ensemble, "search": search} | (
-            {"minutes": minutes} if minutes else {}
-        )
+        trainer = _Trainer(data, folds, torch.device(device), seed, stages, folder, start)
+        asked: dict[str, Any] = {"seed": seed, "ensemble": ensemble, "search": search}
+        asked |= {"minutes": minutes} if minutes else {}
         asked |= {"class_weights": "auto"} if is_auto else {}
+        asked |= {"descriptors": descriptors} if descriptors != AUTO else {}
+        asked |= {} if start is None else {"start_from": start.identity}
         trainer.fold_results.check_same_fit(config | asked)
-        trainer, config, found = _choose(trainer, config, given, comparison)
+        trainer, config, found = _choose(trainer, given, comparison, descriptors)
         data = trainer.data
         if is_auto:
             config, found["class_weights"] = choose_weights(data, config, trainer.held_out, stages.part(TRAINING, 0, 0))
@@ -131,40 +142,32 @@ def fit(
             config, found["searched"] = trainer.search(config, options, minutes, started, models)
         predictor, valid = trainer.fit(config, ensemble)
         predictor.report.update(seed=seed, ensemble=ensemble, search=search, **found)
+        predictor.report.update({} if start is None else start.report)
         if keep is not None:
             keep(predictor)
         if isinstance(data, NodeData) and isinstance(predictor, NodePredictor) and processes().number == 1:
             predictor.report.update(contributions(predictor, data, seed, stages.part(EVALUATION, 0.0, 1.0)))
+        if isinstance(data, GraphData):
+            predictor.report.update(descriptor_contribution(predictor, data, seed))
         if comparison and processes().number == 1:
             tell = partial(stages, COMPARISON, 0.0)
             predictor.report["comparison"], rival = compare(data, config, seed, trainer.train_rival, tell)
-            if rival is not None and "choice" not in found:
+            if rival is not None and ("choice" not in found or isinstance(data, GraphData)):
                 predictor = keep_best(predictor, rival, data, valid, ensemble == 1 and "model" not in options)
         trainer.fold_results.remove()
         return predictor
 
 
-def stage_names(is_searched: bool, has_folds: bool, comparison: bool, has_choice: bool) -> list[str]:
-    """Return the stages of a fit."""
-    is_compared = comparison and processes().number == 1
-    due = {CHOICE: has_choice and is_compared, SEARCH: is_searched, CROSS_VALIDATION: has_folds, TRAINING: True}
-    due |= {EVALUATION: True, COMPARISON: is_compared}
-    return [name for name, is_due in due.items() if is_due]
-
-
 def _choose(
-    trainer: _Trainer, config: Config, options: Mapping[str, Any], comparison: bool
+    trainer: _Trainer, options: Mapping[str, Any], comparison: bool, descriptors: str
 ) -> tuple[_Trainer, Config, dict[str, Any]]:
     """Return the trainer of the chosen input, the chosen configuration, and what the report says of the choice."""
     data, stages = trainer.data, trainer.stages
-    inputs, models = candidates(data, options, len(trainer.folds), comparison)
+    inputs, models = candidates(data, options, len(trainer.folds), comparison, descriptors)
     total = number_of(inputs, models)
     if not total and CHOICE in stages.names:
         stages(CHOICE, 1.0, "not needed: input and model are given")
-    if isinstance(data, GraphData):
-        return trainer, config, {}
-    described = with_input(data, inputs[-1])
-    datas = {kind: data if kind == "identity" else described for kind in inputs}
+    datas = with_inputs(data, inputs)
     trainers = {kind: trainer.with_data(datas[kind], kind) for kind in inputs}
     if not total:
         return trainers[inputs[0]], config_of(inputs[0], models[0], datas[inputs[0]], options), {}
@@ -191,25 +194,26 @@ def mean_known(scores: Sequence[float]) -> float:
     return float(statistics.mean(known)) if known else math.nan
 
 
-def _summary(result: Result) -> dict[str, Any]:
-    """Return the training result of one member as plain values."""
-    scores, constant_scores = nan_to_none(result.scores), nan_to_none(result.constant_scores)
-    epochs = {"best_epoch": result.best_epoch, "epochs": len(result.curve)}
-    return {**epochs, "scores": scores, "constant_scores": constant_scores, "how": result.how}
-
-
 class _Trainer:
-    """Trains models on one data set; ``folder`` is where an interrupted fit resumes."""
+    """Trains models on one data set; ``folder`` is where an interrupted fit resumes, ``start`` what it starts from."""
 
     def __init__(
-        self, data: Data, folds: list[NodeData], device: torch.device, seed: int, stages: Stages, folder: Path | None
+        self,
+        data: Data,
+        folds: list[NodeData],
+        device: torch.device,
+        seed: int,
+        stages: Stages,
+        folder: Path | None,
+        start: Start | None = None,
     ) -> None:
+        self.start = start
         self.data, self.folds, self.device, self.seed, self.stages = data, folds, device, seed, stages
         self.folder, self.fold_results = folder, FoldResults(folder, data, seed)
         self.trained: dict[str, tuple[Model, Result]] = {}  # by configuration, on the validation part
 
-    def with_data(self, data: NodeData, kind: str) -> _Trainer:
-        """Return a trainer of the same graph with another kind of input, whose results are kept with the others."""
+    def with_data(self, data: Data, kind: str) -> _Trainer:
+        """Return a trainer of the same graphs with another kind of input, whose results are kept with the others."""
         if data is self.data:
             return self
         other = copy.copy(self)
@@ -225,7 +229,7 @@ class _Trainer:
         self.stages(EVALUATION)
         predictor = make_predictor(trained, self.data)
         predictor.report.update(**evaluate(predictor, self.data))
-        predictor.report["training"] = [_summary(result) for result in results]
+        predictor.report["training"] = [training_summary(result) for result in results]
         return predictor, self.valid_score(config, results)
 
     def run(
@@ -243,6 +247,8 @@ class _Trainer:
             build_model(data, seed, settings.shard_embeddings, **options).to(self.device)
             for data, seed in zip(datas, seeds, strict=True)
         ]
+        if self.start is not None:
+            self.start.take_over(models, config)
         # The seed decides the order of the batches, which members of a stack share.
         order = [self.seed] * len(models) if isinstance(self.data, GraphData) else list(seeds)
         results = fit_many(models, list(datas), settings, order, progress=show, checkpoint=checkpoint)
@@ -364,7 +370,7 @@ class _Trainer:
         ensemble, results = self.train(
             config, 1, Stages(self.stages.part(COMPARISON, 0.0, 1.0, config["model"]), names)
         )
-        return Rival(ensemble, [_summary(result) for result in results], self.valid_score(config, results))
+        return Rival(ensemble, [training_summary(result) for result in results], self.valid_score(config, results))
 
     def valid_score(self, config: Config, results: Sequence[Result]) -> float:
         """Return the mean metric over the folds of cross-validation, or of the members on the validation part."""

@@ -11,9 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rgat.checks import check_ids
+from rgat.checks import check_ids, check_word
 from rgat.data import NodeData, Target
 from rgat.data.dataset import PARTS
+from rgat.data.molecules.descriptors import KINDS as DESCRIPTORS
+from rgat.data.molecules.descriptors import Descriptors, number_of_columns
 from rgat.data.store import StoredGraph, open_store
 from rgat.data.targets import KINDS, output_names
 from rgat.graph import RelationalGraph
@@ -60,6 +62,9 @@ def write_folder(folder: str | PathLike[str], ensemble: Ensemble, data: NodeData
     else:
         record |= {"task": "graph", "provenance": data.provenance, "in_channels": data.in_channels}
         record |= {"tasks": list(data.tasks), "relation_names": list(data.relation_names)}
+        if (described := data.descriptors) is not None:
+            tensors |= {"descriptor_mean": described.mean, "descriptor_scale": described.scale}
+            record["descriptors"] = {"kind": described.kind, "properties": list(described.properties)}
     save_checkpoint(Path(folder), tensors, record, NAME)
 
 
@@ -140,8 +145,11 @@ def _read_nodes(tensors: dict[str, Tensor], record: dict[str, Any], folder: Path
 def _read_molecules(tensors: dict[str, Tensor], record: dict[str, Any]) -> tuple[Ensemble, MoleculeVocabulary]:
     tasks, relation_names = _names(record, "tasks"), _names(record, "relation_names")
     targets = _targets(record, tasks)
-    vocabulary = MoleculeVocabulary(tasks, relation_names, record["in_channels"], record["provenance"], targets)
+    described = _read_descriptors(tensors, record["descriptors"]) if "descriptors" in record else None
+    fields = (tasks, relation_names, record["in_channels"], record["provenance"], targets, described)
+    vocabulary = MoleculeVocabulary(*fields)
     options, _ = split_config(record["config"])
+    options |= {} if described is None else {"descriptor_channels": described.channels}
     sizes = (vocabulary.in_channels, len(tasks), len(relation_names), 1 if targets else 2)
     shape, build = (len(tasks),), lambda: GraphClassifier(*sizes, **options)
     return _read_ensemble(tensors, record, build, shape, shape, targets), vocabulary
@@ -158,6 +166,15 @@ def _targets(record: dict[str, Any], outputs: tuple[str, ...]) -> tuple[Target, 
     if targets and output_names(targets) != outputs:
         raise ValueError(f"`targets` must have the outputs {', '.join(outputs)}, got {output_names(targets)}")
     return tuple(targets)
+
+
+def _read_descriptors(tensors: dict[str, Tensor], record: dict[str, Any]) -> Descriptors:
+    properties = _names(record, "properties")
+    check_word("descriptors", record["kind"], DESCRIPTORS[1:])
+    width = number_of_columns(record["kind"], properties)
+    for name in ("descriptor_mean", "descriptor_scale"):
+        _check_tensor(tensors, name, (width,), floating=True)
+    return Descriptors(record["kind"], properties, tensors["descriptor_mean"], tensors["descriptor_scale"])
 
 
 def _read_ensemble(

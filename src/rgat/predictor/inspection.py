@@ -9,6 +9,7 @@ import torch
 
 from rgat.data import MISSING, GraphData, NodeData
 from rgat.data.dataset import PARTS
+from rgat.data.molecules.smiles import NUM_ATOM_FEATURES
 from rgat.data.rdf import leaks
 from rgat.data.rdf.features import learn_vocabulary, read_vocabulary
 from rgat.data.rdf.featurised import is_open, triples_of
@@ -146,9 +147,38 @@ def describe(data: NodeData | GraphData) -> list[str]:
             f"{f', {contradictory}' if data.values is None else ''}; "
             "all rows of a molecule are in the same part, and each counts"
         )
+    if "mixtures" in provenance:
+        done = (
+            "only the largest fragment of each was kept"
+            if provenance["fragments"] == "largest"
+            else "all fragments were kept (--fragments largest keeps the largest)"
+        )
+        lines.append(f"salts and mixtures: {counted(provenance['mixtures'], 'molecule')} of several fragments; {done}")
+    if provenance.get("stereo_molecules"):
+        is_used = data.graphs.edge_attr is not None or data.in_channels > NUM_ATOM_FEATURES
+        lines.append(
+            f"stereo: {counted(provenance['stereo_molecules'], 'molecule')} with stereo marks, which the model "
+            f"{'reads' if is_used else 'ignores'}; "
+            f"{counted(provenance['stereoisomers'], 'structure')} in several stereoisomers, "
+            f"{provenance['contradictory_isomers']:,} of them with contradictory labels"
+        )
+    lines += [f"warning: {each}" for each in _missing_classes(data)]
     if provenance.get("ignored_columns"):
         lines.append(f"ignored columns: {', '.join(provenance['ignored_columns'])}")
-    return [*lines, f"split ({provenance.get('split', 'given')}): {parts}"]
+    by = f" by {provenance['split_column']}" if "split_column" in provenance else ""
+    return [*lines, f"split ({provenance.get('split', 'given')}{by}): {parts}"]
+
+
+def _missing_classes(data: GraphData) -> list[str]:
+    """Return a sentence for each task that has both classes, but in some part only one."""
+    sentences = []
+    for task, column in zip(data.tasks, data.labels.t(), strict=True) if data.values is None else ():
+        for part in PARTS:
+            labels = column[getattr(data, part)]
+            for value, word in ((1, "positive"), (0, "negative")):
+                if len(labels) and (column == value).any() and not (labels == value).any():
+                    sentences.append(f"the {part} part has no {word} of {task}; --split stratified may help")
+    return sentences
 
 
 def _describe_targets(data: NodeData | GraphData) -> list[str]:

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from rgat.data import GraphData, NodeData
+from rgat.data.molecules.descriptors import describe
 from rgat.data.molecules.smiles import parse_smiles, store_molecules
 from rgat.data.rdf.labels import similar_node
 from rgat.graph import RelationalGraph
-from rgat.predictor.ensemble import Ensemble, MoleculeVocabulary
+from rgat.predictor.ensemble import Columns, Ensemble, MoleculeVocabulary
 from rgat.predictor.explain_molecule import MoleculeExplanation, explain_molecule
 from rgat.predictor.explain_node import NodeExplanation, RelationImportance, explain_node, explain_relations
 from rgat.predictor.export import export
@@ -212,15 +213,21 @@ class MoleculeBatch(NamedTuple):
     x: Any  # int8 [atoms, F]; atom features are small integers
     edges: Any  # int32 [3, edges]: source, target, relation
     sizes: Any  # int32, atoms of each molecule
+    columns: Any = None  # float32 [molecules, D], descriptors
 
 
-def parse_molecules(smiles: Sequence[str], self_loops: bool) -> MoleculeBatch:
-    """Parse SMILES into one batch, without the invalid ones."""
-    molecules = [parse_smiles(text, relaxed=True) if text.strip() else None for text in smiles]
+def parse_molecules(
+    smiles: Sequence[str], self_loops: bool, columns: Columns | None = None, largest: bool = False
+) -> MoleculeBatch:
+    """Parse SMILES into one batch, without the invalid ones, and compute descriptors if asked."""
+    molecules = [parse_smiles(text, relaxed=True, largest=largest) if text.strip() else None for text in smiles]
     valid = [i for i, molecule in enumerate(molecules) if molecule is not None]
-    store = store_molecules([molecules[i] for i in valid], self_loops)
+    kept = [molecules[i] for i in valid]
+    store = store_molecules(kept, self_loops)
+    described = None if columns is None else describe(kept, *columns).numpy()
     edges = torch.cat([store.edge_index, store.edge_type.unsqueeze(0)]).int()
-    return MoleculeBatch(valid, store.x.to(torch.int8).numpy(), edges.numpy(), store.node_ptr.diff().int().numpy())
+    sizes = store.node_ptr.diff().int().numpy()
+    return MoleculeBatch(valid, store.x.to(torch.int8).numpy(), edges.numpy(), sizes, described)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -251,7 +258,7 @@ class MoleculePredictor(Ensemble):
         probabilities, spread = np.full((2, len(texts), len(self.tasks)), np.nan)
         for start in range(0, len(texts), BATCH_SIZE):
             batch = slice(start, start + BATCH_SIZE)
-            parsed = parse_molecules(texts[batch], self.vocabulary.self_loops)
+            parsed = parse_molecules(texts[batch], *self.vocabulary.reading)
             part = self.predict_parsed(texts[batch], parsed)
             probabilities[batch], spread[batch] = part.probabilities, part.spread
         return Predictions(tuple(texts), self.tasks, probabilities, spread, exclusive=False, targets=self.targets)
@@ -270,6 +277,9 @@ class MoleculePredictor(Ensemble):
                 num_graphs=len(sizes),
                 validate=False,
             )
+            if self.vocabulary.descriptors is not None:
+                columns = torch.from_numpy(batch.columns)
+                graph.graph_attr = self.vocabulary.descriptors.standardise(columns).float()
             logits = self.member_logits(torch.from_numpy(batch.x).float(), graph)
             probabilities[batch.valid], spread[batch.valid] = self.probabilities(logits), self.spread(logits)
         return Predictions(tuple(smiles), self.tasks, probabilities, spread, exclusive=False, targets=self.targets)
@@ -304,7 +314,8 @@ def make_predictor(ensemble: Ensemble, data: NodeData | GraphData | MoleculeVoca
         return NodePredictor(**vars(ensemble), data=data)
     if isinstance(data, GraphData):
         targets = () if data.values is None else data.targets
-        data = MoleculeVocabulary(data.tasks, data.relation_names, data.in_channels, data.provenance, targets)
+        fields = (data.tasks, data.relation_names, data.in_channels, data.provenance, targets, data.descriptors)
+        data = MoleculeVocabulary(*fields)
     return MoleculePredictor(**vars(ensemble), vocabulary=data)
 
 

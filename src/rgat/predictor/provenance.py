@@ -59,6 +59,7 @@ def model_record(ensemble: Ensemble, provenance: Mapping[str, Any]) -> ModelReco
     """Return the record of an ensemble that was trained on data of this provenance."""
     digest = hashlib.sha256(json.dumps(ensemble.config, sort_keys=True, default=str).encode())
     calibration = {"slope": ensemble.calibration.slope, "intercept": ensemble.calibration.intercept}
+    digest.update(repr(ensemble.targets).encode() if ensemble.targets else b"")
     for tensors in (*(member.state_dict() for member in ensemble.members), calibration):
         for name, tensor in sorted(tensors.items()):
             digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from rgat.predictor.described import WORDS
 from rgat.predictor.explain_literals import LiteralReason
 from rgat.predictor.explain_molecule import MoleculeExplanation
 from rgat.predictor.explain_node import NO_CHOICE, NodeExplanation, RelationImportance
@@ -44,6 +45,23 @@ def performance(predictor: Predictor) -> list[str]:
         unknown = [task for task, value in report["tasks"].items() if value is None]
         if unknown:
             lines.append(f"no score for {', '.join(unknown)}: the test part has one class only")
+    if (found := report.get("cross_validation")) and found["mean"] is not None:
+        spread = "" if found["deviation"] is None else f" ± {found['deviation']:.3f}"
+        scores = ", ".join("-" if score is None else f"{score:.3f}" for score in found["scores"])
+        lines.append(
+            f"cross-validation: {found['metric']} {found['mean']:.3f}{spread} (mean and standard deviation over "
+            f"{found['folds']} folds: {scores})"
+        )
+    if begun := report.get("started_from"):
+        how = "frozen" if begun["frozen"] else "trained on"
+        lines.append(f"started from a model of {', '.join(begun['tasks'])}: its relational layers, {how}")
+    found = report.get("descriptor_contribution")
+    if found and None not in (found["score"], found["exchanged"]):
+        part = {"test": "test", "valid": "validation"}[found["part"]]
+        lines.append(
+            f"descriptors beside the graph: exchanged among {part} molecules, they would change the {report['metric']} "
+            f"from {found['score']:.3f} to {found['exchanged']:.3f}"
+        )
     return lines
 
 
@@ -91,7 +109,8 @@ def choice_table(predictor: Predictor) -> list[Table]:
     for row in choice["candidates"]:
         is_chosen = (row["input"], row["model"]) == (choice["input"], choice["model"])
         score = "diverged" if row["score"] is None else f"{100 * row['score']:.1f}"
-        rows.append((row["input"], row["model"], "chosen" if is_chosen else "", score))
+        words = row["input"] if isinstance(predictor, NodePredictor) else WORDS[row["input"]]
+        rows.append((words, row["model"], "chosen" if is_chosen else "", score))
     title = f"compared by {predictor.report['metric']} {choice['on']}:"
     return [(title, ("input", "model", "", "%"), rows, 3)]
 
@@ -359,4 +378,12 @@ def explanation_table(
         columns = ("atom or bond", "attention", f"effect, {explanation.unit or 'value' if is_number else 'points'}")
         named = explanation.named()[:top]
         rows = [(name, f"{share:.1%}", amount(effect, change=True)) for name, share, effect in named]
-    return [sentence], columns, rows, 1
+    lines = [sentence]
+    if isinstance(explanation, MoleculeExplanation) and explanation.descriptor_effect is not None:
+        change = explanation.amount(explanation.descriptor_effect, change=True)
+        what = f"value would change by {change}" if is_number else f"probability would change by {change} points"
+        lines.append(
+            f"Descriptors beside the graph: if all were those of the average training molecule, the {what}; effects of "
+            "atoms and bonds are of the graph."
+        )
+    return lines, columns, rows, 1

@@ -69,7 +69,7 @@ CLASS_WEIGHTS = ("balanced", "none")
 SEEDS_PER_STEP = 1024  # of sampled training, unless a batch size is given
 _FROM_DATA = (
     *("self", "in_channels", "out_channels", "num_classes", "num_tasks", "num_relations", "num_nodes"),
-    *("graph", "options", "make_embedding"),
+    *("graph", "options", "make_embedding", "descriptor_channels"),
 )
 _FROM_VARIANT = ("layer", "scope", "score", "head_merge")
 _FLAGS = (
@@ -249,6 +249,8 @@ def build_model(data: NodeData | GraphData, seed: int = 0, shard_embeddings: boo
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if isinstance(data, GraphData):
+            if (described := data.graphs.graph_attr) is not None:
+                options = options | {"descriptor_channels": described.shape[1]}
             sizes = (data.in_channels, len(data.tasks), data.graphs.num_relations, 2 if data.values is None else 1)
             return GraphClassifier(*sizes, **options)
         if data.x is None:  # then identity is the input itself

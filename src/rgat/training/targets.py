@@ -160,13 +160,8 @@ class GraphTargetTask(GraphTask):
 
     def padded_losses(self, model: nn.Module) -> Tensor:
         """Return the losses of the batch in the padded buffer; every batch takes the same kernel launches."""
-        batch, (features, edge_attr, _) = self._padded, self._tables
-        assert batch is not None
-        batch.widen()
-        if edge_attr is not None:
-            batch.graph.edge_attr = edge_attr.index_select(0, batch.edges)
+        logits, batch = self.padded_logits(model)
         goals = Goals(*(None if t is None else t.index_select(0, batch.ids) for t in self._table))  # type: ignore[arg-type]
-        logits = _members(model, model(features.index_select(0, batch.nodes), batch.graph))[:, : batch.num_graphs]
         return self._sums(logits, goals, self.label_smoothing) / batch.number
 
     def scores(self, logits: Tensor, part: str) -> list[Score]:

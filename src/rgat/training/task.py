@@ -310,7 +310,7 @@ class GraphTask:
         self.class_weights = graph_weights(data, weights).to(device)
         self._kept: dict[str, list[tuple[Tensor, RelationalGraph]]] = {}  # batches of parts
         self._padded: PaddedBatch | None = None
-        self._tables: list[Any] = []  # features, edge features and labels, with a last row for the padding of a batch
+        self._tables: list[Any] = []  # features, edge features, descriptors and labels, with a last row for padding
 
     def batches(self, generator: torch.Generator, epoch: int) -> Iterator[Tensor]:
         order = torch.randperm(len(self.data.train), generator=generator)
@@ -329,27 +329,36 @@ class GraphTask:
         return torch.stack([multi_task_cross_entropy(each, *terms) * scale for each in logits])
 
     def pad(self, ids: Tensor) -> bool:
-        store, size = self.data.graphs, min(self.batch_size, len(self.data.train))
+        store, labels, size = self.data.graphs, self.data.labels, min(self.batch_size, len(self.data.train))
         same = self._padded is not None and self._padded.holds(ids)
         if self._padded is None:
             self._padded = PaddedBatch(store, size, self.device, Capacity.usual(store, self.data.train, size))
             self._tables = [
                 None if table is None else nn.functional.pad(table, (0, 0, 0, 1), value=value).to(self.device)
-                for table, value in ((store.x, 0), (store.edge_attr, 0), (self.data.labels, MISSING))
+                for table, value in ((store.x, 0), (store.edge_attr, 0), (store.graph_attr, 0), (labels, MISSING))
             ]
         if not same and not self._padded.holds(ids):
             self._padded = PaddedBatch(store, size, self.device, Capacity.usual(store, ids, size))
         self._padded.fill(ids)
         return same
 
-    def padded_losses(self, model: nn.Module) -> Tensor:
-        batch, (features, edge_attr, known) = self._padded, self._tables
+    def padded_logits(self, model: nn.Module) -> tuple[Tensor, PaddedBatch]:
+        """Return the logits of the batch in the padded buffer, ``[S, G, tasks, classes]``, and the buffer."""
+        batch, (features, edge_attr, graph_attr, _) = self._padded, self._tables
         assert batch is not None
         batch.widen()
         if edge_attr is not None:
             batch.graph.edge_attr = edge_attr.index_select(0, batch.edges)
-        labels = known.index_select(0, batch.ids)
-        logits = _members(model, model(features.index_select(0, batch.nodes), batch.graph))[:, : batch.num_graphs]
+        if graph_attr is not None:
+            described = graph_attr.index_select(0, batch.ids).float()
+            batch.graph.graph_attr = nn.functional.pad(described, (0, 0, 0, 1))  # the last graph is padding
+        x = features.index_select(0, batch.nodes)
+        x = x if x.is_floating_point() else x.float()
+        return _members(model, model(x, batch.graph))[:, : batch.num_graphs], batch
+
+    def padded_losses(self, model: nn.Module) -> Tensor:
+        logits, batch = self.padded_logits(model)
+        labels = self._tables[-1].index_select(0, batch.ids)
         terms = (labels, self.class_weights, 1, self.label_smoothing)
         return torch.cat([multi_task_cross_entropy(each, *terms) / batch.number for each in logits])
 

@@ -56,7 +56,7 @@ class Endpoint:
         distinct = f"SELECT DISTINCT {variables} WHERE {{ {pattern} }}"
         counted = self._rows(f"SELECT (COUNT(*) AS ?n) WHERE {{ {distinct} }}", ["n"])
         try:
-            (((number),),) = counted
+            ((number,),) = counted
             expected = int(number.value)
         except (TypeError, ValueError, AttributeError) as error:
             raise self._error("must count its rows when asked to, got no single number") from error

@@ -14,12 +14,13 @@ from torch import Tensor
 
 from rgat.data.dataset import MISSING, PARTS
 from rgat.data.rdf.reader import Triples, split_literal
-from rgat.data.splits import stratified_parts
+from rgat.data.splits import OF_COLUMN, check_split, column_parts, shuffled_parts, stratified_parts
 from rgat.data.tables import Table, read_table, separator_hint
 from rgat.data.targets import Task, kinds_of
 
 FilePath = str | PathLike[str]
 LabelTable = FilePath | Any  # a file, or a data frame
+SPLITS = ("stratified", "random", "time", "group", "column")
 RDFS_LABEL = "<http://www.w3.org/2000/01/rdf-schema#label>"
 
 
@@ -38,15 +39,16 @@ class LabelSource:
     """Where labels come from and how they are split; the fields are arguments of `rgat.data.from_rdf`.
 
     Attributes:
-        labels: a TSV or CSV file, or a data frame, of nodes and classes, split by ``split_column`` or else at random,
-            stratified.
+        labels: a TSV or CSV file, or a data frame, of nodes and classes, split by ``split``.
         label_predicate: the IRI whose triples name the class of their subject; they and their inverses are removed.
         train: a label file of the training part, instead of ``labels``.
         valid: a label file of the validation part.
         test: a label file of the test part.
         node_column: the column that names the node; by default the first.
         label_column: the column that names the class, or several columns to learn; by default the last other one.
-        split_column: a column with the words train, valid and test.
+        split: "stratified" by class, or "random"; or by ``split_column``: "time", oldest to train on, newest to test
+            on; "group", which keeps each group in one part; "column", the words train, valid and test.
+        split_column: the column to split by; without ``split`` a column of words.
         shares: shares of the training and validation parts in a random split; the rest is the test part.
         seed: random seed of the split.
         skip_unknown: leave out labels of nodes that are not in the graph.
@@ -62,6 +64,7 @@ class LabelSource:
     test: LabelTable | None = None
     node_column: str | None = None
     label_column: str | Sequence[str] | None = None
+    split: str | None = None
     split_column: str | None = None
     shares: tuple[float, float] = (0.8, 0.1)
     seed: int = 0
@@ -86,6 +89,9 @@ class LabelSource:
         return all(getattr(self, name) is None for name in ("labels", "label_predicate", *PARTS))
 
     def __post_init__(self) -> None:
+        kind = check_split(self.split, self.split_column, SPLITS)
+        if kind in OF_COLUMN and self.labels is None:
+            raise ValueError(f'the split "{kind}" needs one table of labels (`labels`, --labels), got none')
         by_part = any(getattr(self, part) is not None for part in PARTS)
         if (self.labels is not None) + by_part + (self.label_predicate is not None) > 1:
             raise ValueError(
@@ -118,6 +124,8 @@ class NodeLabels:
         unsplit = self.nodes[self.parts < 0].sort().values
         if not len(unsplit):
             return targets, [self.nodes[self.parts == part] for part in range(len(PARTS))]
+        if source.split == "random":
+            return targets, list(shuffled_parts(unsplit, source.shares, source.seed))
         return targets, [
             unsplit[part] for part in stratified_parts(targets[unsplit].tolist(), source.shares, source.seed)
         ]
@@ -135,7 +143,7 @@ def read_label_tables(source: LabelSource, node_names: Sequence[str] = ()) -> li
     column = source.label_column
     columns = (source.node_column, column if column is None or isinstance(column, str) else next(iter(column), None))
     if source.labels is not None:
-        return read_labels(source.labels, *columns, source.split_column, node_names)
+        return read_labels(source.labels, *columns, source.split_column, node_names, source)
     labels = []
     for part in PARTS:
         if (path := getattr(source, part)) is not None:
@@ -161,15 +169,17 @@ def read_labels(
     label_column: str | None = None,
     split_column: str | None = None,
     node_names: Sequence[str] = (),
+    split_by: LabelSource | None = None,
 ) -> list[Label]:
     """Read a label table; by default its first column names the node and its last other column the class.
 
-    A table without a line of column names is recognised by the sorted ``node_names`` of the graph, and refused.
+    A table without a line of column names is recognised by the sorted ``node_names`` of the graph, and refused. The
+    split column holds words, or what ``split_by`` says.
     """
-    source = LabelSource(node_column=node_column, label_column=label_column, split_column=split_column)
+    source = LabelSource(path, node_column=node_column, label_column=label_column, split_column=split_column)
     table, node_column, (column, *_) = label_columns(path, source, node_names)
     labels: dict[str, Label] = {}
-    rows = table_rows(table, node_column, split_column)
+    rows = table_rows(table, node_column, split_column, split_by or source)
     for (node, part, origin), name in zip(rows, map(str.strip, table.column(column)), strict=True):
         if not name:
             raise ValueError(f"{origin}: node and class must not be empty")
@@ -198,17 +208,23 @@ def label_columns(path: FilePath, source: LabelSource, node_names: Sequence[str]
     return table, node_column, columns
 
 
-def table_rows(table: Table, node_column: str, split_column: str | None) -> Iterator[tuple[str, str | None, str]]:
+def table_rows(
+    table: Table, node_column: str, split_column: str | None, source: LabelSource
+) -> Iterator[tuple[str, str | None, str]]:
     """Yield the node, the part and the origin of each row of a label table."""
     nodes = table.column(node_column)
-    parts: Sequence[str | None] = [None] * len(nodes) if split_column is None else table.column(split_column)
-    for node, part, line in zip(map(str.strip, nodes), parts, table.lines, strict=True):
-        origin = f"{table.path}, line {line}"
+    origins = [f"{table.path}, line {line}" for line in table.lines]
+    parts: list[str | None] = [None] * len(nodes)
+    if split_column is not None:
+        values = [value.strip() for value in table.column(split_column)]
+        found = column_parts(source.split or "column", values, source.shares, source.seed, origins.__getitem__)
+        for part, rows in zip(PARTS, found, strict=True):
+            for row in rows.tolist():
+                parts[row] = part
+    for node, own, origin in zip(map(str.strip, nodes), parts, origins, strict=True):
         if not node:
             raise ValueError(f"{origin}: node and class must not be empty")
-        if part is not None and part not in PARTS:
-            raise ValueError(f'{origin}: the part must be "train", "valid" or "test", got "{part}"')
-        yield node, part, origin
+        yield node, own, origin
 
 
 def take_labels(triples: Triples, predicate: str) -> tuple[Triples, list[Label]]:

@@ -77,7 +77,8 @@ def _from_tables(source: LabelSource, node_names: Sequence[str]) -> NodeCells | 
         # The last columns of several files may have different names.
         for name, column in zip(list(found.columns) or columns, columns, strict=True):
             found.columns.setdefault(name, []).extend(table.column(column))
-        for node, own_part, origin in table_rows(table, node_column, source.split_column if part is None else None):
+        split_column = source.split_column if part is None else None
+        for node, own_part, origin in table_rows(table, node_column, split_column, source):
             found.nodes.append(node)
             found.parts.append(own_part if part is None else part)
             found.origins.append(origin)
