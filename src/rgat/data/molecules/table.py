@@ -21,7 +21,7 @@ from rgat.data.molecules.sdf import SUFFIXES, read_sdf
 from rgat.data.molecules.smiles import BONDS, store_molecules
 from rgat.data.molecules.splitting import SPLITS, split_molecules
 from rgat.data.splits import Parts, check_split
-from rgat.data.tables import Table, read_table, separator_hint
+from rgat.data.tables import Table, is_frame, read_table, separator_hint
 from rgat.data.targets import TargetTable, Task, is_like_number, kinds_of, output_names, read_targets, standardise
 
 _VALUES = {"0": 0, "0.0": 0, "1": 1, "1.0": 1, "": MISSING, "nan": MISSING, "NaN": MISSING, "NA": MISSING}
@@ -84,8 +84,8 @@ def from_smiles(
     """
     kind = check_split(split, split_column, SPLITS)
     check_word("fragments", fragments, FRAGMENTS)
-    path = Path(path)
-    table = read_sdf(path) if kind_of(path) in SUFFIXES else read_table(path)
+    is_sdf = not is_frame(path) and kind_of(Path(path)) in SUFFIXES
+    table = read_sdf(Path(path)) if is_sdf else read_table(path)
     column = _smiles_column(table, smiles_column)
     by = None if split_column is None else [value.strip() for value in table.column(split_column)]
     chosen, ignored = _choose_tasks(table, (column, split_column), tasks, task, dict(thresholds or {}))
