@@ -1,10 +1,10 @@
 """Learn computed properties of Tox21's molecules, whose answers are known, and compare with simple systems.
 
-The targets are of three kinds: logP by Crippen's rules (a number), the number of rings (classes), and whether there is
-a nitrogen atom (0 or 1). All settings are defaults, without descriptors beside the graph, which would contain the answers; the split is random,
-80/10/10.
-
     python benchmarks/known_targets.py [--molecules 700] [--seed 0]
+
+The targets are of three kinds: logP by Crippen's rules (a number), the number of rings (classes), and whether there is
+a nitrogen atom (0 or 1). All settings are defaults, without descriptors beside the graph, which would contain the
+answers; the split is random, 80/10/10.
 """
 
 from __future__ import annotations
