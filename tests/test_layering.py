@@ -30,6 +30,7 @@ CHAIN = [
     "baselines",
     "experiments",
     "predictor",
+    "sklearn",
     "report",
     "serve",
     "cli",
@@ -40,7 +41,9 @@ CHAIN = [
 FORBIDDEN = {("data", "ops"), ("data", "nn"), ("data", "models"), ("predictor", "experiments")}
 # Imports of computed names: module and expression, then all modules that it can import.
 COMPUTED = {
-    ("rgat", "f'rgat.{name}'"): ("rgat.data", "rgat.sampling", "rgat.training"),
+    ("rgat", "f'rgat.{name}'"): tuple(
+        f"rgat.{name}" for name in ("data", "models", "nn", "ops", "sampling", "training")
+    ),
     ("rgat.ops.dispatch", "f'rgat.ops.{name}.backend'"): (
         "rgat.ops.numba.backend",
         "rgat.ops.torch.backend",

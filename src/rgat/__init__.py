@@ -14,21 +14,22 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from rgat import models, nn, ops
-from rgat.graph import RelationalGraph
 from rgat.version import __version__
 
 if TYPE_CHECKING:
-    from rgat import data, sampling, training
+    from rgat import data, models, nn, ops, sampling, training
+    from rgat.graph import RelationalGraph
     from rgat.predictor import fit, load
 
 __all__ = ["RelationalGraph", "__version__", "data", "fit", "load", "models", "nn", "ops", "sampling", "training"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import data sets, sampling, training and fitting when they are first asked for."""
-    if name in ("data", "sampling", "training"):
-        return importlib.import_module(f"rgat.{name}")
+    """Import what is asked for when it is first asked for: PyTorch alone takes a second."""
     if name in ("fit", "load"):
         return getattr(importlib.import_module("rgat.predictor"), name)
+    if name == "RelationalGraph":
+        return importlib.import_module("rgat.graph").RelationalGraph
+    if name in __all__:
+        return importlib.import_module(f"rgat.{name}")
     raise AttributeError(f"module 'rgat' has no attribute {name!r}")

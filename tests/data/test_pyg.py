@@ -4,6 +4,8 @@ import pytest
 import torch
 from helpers import random_graph
 from torch_geometric.data import Data, HeteroData
+from torch_geometric.loader import NodeLoader
+from torch_geometric.sampler import BaseSampler, SamplerOutput
 
 from rgat.data.pyg import from_pyg, to_hetero, to_pyg
 from rgat.models import NodeClassifier
@@ -81,6 +83,40 @@ def test_a_homogeneous_batch_gives_seed_nodes_the_outputs_of_the_whole_graph(edg
     torch.testing.assert_close(embedding(None, batch.graphs)[:2], embedding(None, graph)[nodes[:2]])
     few = Batch.from_pyg(loaded(data, nodes, (graph.edge_type == 0).nonzero().squeeze(1)), data, 2)
     assert few.graphs[0].num_relations == 3  # those of the whole
+
+
+class AllNeighbours(BaseSampler):
+    """Return all nodes within two steps, seed nodes first, and all edges into those within one."""
+
+    def __init__(self, data):
+        self.data = data
+
+    sample_from_edges = None
+
+    def sample_from_nodes(self, index, **_):
+        (source, target), nodes, edges = self.data.edge_index, index.node, torch.empty(0, dtype=torch.long)
+        for _ in range(2):
+            edges = torch.isin(target, nodes).nonzero().squeeze(1)
+            found = source[edges].unique()
+            nodes = torch.cat([nodes, found[~torch.isin(found, nodes)]])
+        place = torch.full((self.data.num_nodes,), -1).scatter_(0, nodes, torch.arange(len(nodes)))
+        return SamplerOutput(nodes, place[source[edges]], place[target[edges]], edges, metadata=(index.input_id, None))
+
+
+def test_batches_of_a_loader_of_pytorch_geometric_are_taken():
+    """`NeighborLoader` is this loader with a compiled sampler, of a library that is not installed here."""
+    graph, x = random_graph(30, 60, 4), torch.randn(30, 5).double()
+    data = to_pyg(graph, x)
+    seeds, model = torch.tensor([7, 3, 11, 20, 4]), NodeClassifier(5, 3, 4, heads=2).double()
+    expected, sizes = model(x, graph), []
+    for number, given in enumerate(NodeLoader(data, AllNeighbours(data), input_nodes=seeds, batch_size=2)):
+        batch = Batch.from_pyg(given, data, num_layers=2, num_relations=4)
+        assert torch.equal(batch.nodes[: batch.num_seeds], seeds[2 * number : 2 * number + 2])
+        found = model(x[batch.nodes], batch.graphs)[: batch.num_seeds]
+        torch.testing.assert_close(found, expected[batch.nodes[: batch.num_seeds]])
+        sizes.append(len(batch.nodes))
+    assert len(sizes) == 3
+    assert max(sizes) < 30
 
 
 def hetero():

@@ -89,6 +89,17 @@ def test_numbers_classes_and_labels_are_exported(tmp_path):
     np.testing.assert_allclose(found[1], expected.spread, rtol=1e-4, atol=1e-4)
 
 
+def test_models_with_descriptors_are_exported():
+    pytest.importorskip("rdkit", reason="molecules need rdkit")
+    model = rgat.fit("molecules", hidden_channels=4, max_epochs=1, comparison=False, descriptors="both")
+    program, smiles = make_program(model, model.vocabulary), SMILES[:2]
+    columns = parse_molecules(smiles, *model.vocabulary.reading).columns
+    given = [torch.from_numpy(array) for array in (*molecule_inputs(smiles).values(), columns)]
+    with torch.no_grad():
+        found = program(*given)[0]
+    np.testing.assert_allclose(found, model.predict(smiles).probabilities, atol=1e-5)
+
+
 def test_what_cannot_be_exported_leaves_no_file(one_member, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"must be exported to a file that ends in \.onnx or \.pt2"):
         one_member.export(tmp_path / "model.bin")

@@ -9,6 +9,7 @@ from helpers import labelled_graph
 import rgat
 from rgat.data import from_rdf, from_smiles
 from rgat.predictor import files as own_data
+from rgat.predictor.ensemble import Calibration, Ensemble
 from rgat.predictor.evaluation import _evaluate_nodes, bootstrap, wilson
 from rgat.predictor.inspection import describe, find_leaks
 from rgat.training import many, save_checkpoint
@@ -330,11 +331,11 @@ def test_test_nodes_without_a_label_are_neither_right_nor_wrong():
     labels = data.labels.clone()
     labels[data.test[:4]] = -1
     logits = torch.nn.functional.one_hot(data.labels).float()
-    predictor = SimpleNamespace(logits_of=lambda nodes: logits[nodes].unsqueeze(0))
+    ensemble = Ensemble([], {}, Calibration(torch.ones(()), torch.zeros(3)), {})
+    outputs_of = lambda nodes: (logits[nodes].unsqueeze(0), None)
+    predictor = SimpleNamespace(**vars(ensemble), outputs_of=outputs_of, probabilities=ensemble.probabilities)
     report = _evaluate_nodes(predictor, dataclasses.replace(data, labels=labels))
     assert (report["scores"]["test"], report["tested"], report["right"]) == (1.0, 6, 6)
     labels[data.test] = -1
-    logits = torch.nn.functional.one_hot(data.labels).float()
-    predictor = SimpleNamespace(logits_of=lambda nodes: logits[nodes].unsqueeze(0))
     report = _evaluate_nodes(predictor, dataclasses.replace(data, labels=labels))
     assert "tested" not in report

@@ -103,21 +103,22 @@ def test_what_a_fit_can_take_is_counted_before_it_begins(node_data, monkeypatch)
     monkeypatch.setattr(estimates, "_seconds_of_feat", lambda nodes, classes: 100.0)
     # 6 times 150 epochs and 4 evaluations of each model, and FEAT
     assert estimates.forecast(node_data, max_epochs=150, model="additive WIRGAT") == (
-        "time: about 0:50:40 (h:mm:ss) for cross-validation in 5 folds, the model, an RGCN to compare with; "
+        "time: at most about 0:50:40 (h:mm:ss) for cross-validation in 5 folds, the model, an RGCN to compare with; "
         "up to 150 epochs each; memory: about 4.0 GiB"
     )
     # Three more models to choose from, in five folds.
     assert estimates.forecast(node_data, max_epochs=150) == (
-        "time: about 2:10:40 (h:mm:ss) for 5 candidates of input and model in 5 folds, the model, an RGCN to compare "
-        "with; up to 150 epochs each; memory: about 4.0 GiB"
+        "time: at most about 2:10:40 (h:mm:ss) for 5 candidates of input and model in 5 folds, the model, an RGCN to "
+        "compare with; up to 150 epochs each; memory: about 4.0 GiB"
     )
     assert estimates.forecast(node_data, comparison=False, max_epochs=1) == (
-        "time: about 0:02:12 (h:mm:ss) for cross-validation in 5 folds, the model; up to 1 epoch each; "
+        "time: at most about 0:02:12 (h:mm:ss) for cross-validation in 5 folds, the model; up to 1 epoch each; "
         "memory: about 4.0 GiB"
     )
     found = estimates.forecast(load("molecules"), ensemble=2, search=4, max_epochs=1000)
     assert found.startswith(
-        "time: about 3:39:00 (h:mm:ss) for 4 configurations to try (larger ones take longer), 2 models, an RGCN"
+        "time: at most about 4:12:40 (h:mm:ss) for 3 candidates of input and model, 4 configurations to try (larger ones "
+        "take longer), 2 models, an RGCN to compare with"
     )
     assert found.endswith("memory: about 3.0 GiB")
 

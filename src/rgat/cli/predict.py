@@ -54,6 +54,10 @@ def predict(
     out: Annotated[
         Path | None, Option(metavar="FILE", help="Write .csv, .tsv or, for nodes, .nt instead of printing.")
     ] = None,
+    coverage: Annotated[
+        float | None,
+        Option(metavar="SHARE", help="Share of examples whose set holds the true class.  [default: 0.9]"),
+    ] = None,
     nodes: NodeOptions,
     molecules: MoleculeOptions,
 ) -> None:
@@ -75,8 +79,9 @@ def predict(
         stages("loading")
         predictor = load(model)
         stages(PREDICTION)
-        predictions, notes = own_data.predict(predictor, out, progress=stages, **asdict(nodes), **asdict(molecules))
+        options = asdict(nodes) | asdict(molecules) | {"coverage": coverage}
+        predictions, notes = own_data.predict(predictor, out, progress=stages, **options)
     if out is None and predictions is not None:
-        print_table(*prediction_rows(predictions), text_columns=2)
+        print_table(*prediction_rows(predictions))
     for line in notes:
         print_line(line)

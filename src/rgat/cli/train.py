@@ -146,7 +146,9 @@ def resumable(out: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        print_line(f"interrupted; continue from the last checkpoint in {out} with the same command and --resume")
+        is_kept = out.is_dir() and any(path.suffix in (".json", ".safetensors") for path in out.rglob("*"))
+        kept = f"continue from the last checkpoint in {out} with the same command and --resume"
+        print_line(f"interrupted; {kept if is_kept else 'nothing is kept yet: start again with the same command'}")
         raise
 
 
@@ -188,6 +190,7 @@ def train(
     from rgat.predictor import files as own_data
     from rgat.predictor import load
     from rgat.predictor.dumps import read_within_memory
+    from rgat.predictor.fold_results import resumed_sampling
     from rgat.predictor.stages import stage_names
     from rgat.training.configuration import check_options
     from rgat.training.distributed import connection, joined_processes, processes
@@ -206,7 +209,7 @@ def train(
         if processes().number > 1:
             print_line(connection(device))
         if resume:
-            configuration |= own_data.resumed_sampling(out, configuration)
+            configuration |= resumed_sampling(out, configuration)
         of_nodes, is_searched = molecules.smiles is None, bool(fitting.search or fitting.minutes)
         is_open = "model" not in configuration or given["features"] == "auto"
         has_choice = is_open if of_nodes else fitting.descriptors == "auto"

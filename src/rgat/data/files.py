@@ -42,7 +42,7 @@ def _open_zstd(file: IO[bytes]) -> IO[bytes]:
         from compression import zstd  # in Python 3.14 and later
     except ImportError:
         try:
-            from backports import zstd  # the same for earlier versions
+            from backports import zstd  # type: ignore[attr-defined,unused-ignore]  # for earlier versions
         except ImportError as error:
             raise ImportError(
                 "files compressed by Zstandard need backports.zstd; install it with `pip install backports.zstd`, or "

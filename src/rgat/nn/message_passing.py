@@ -72,6 +72,7 @@ class PyGModel(nn.Module):
         edge_type: Tensor,
         batch: Tensor | None = None,
         edge_attr: Tensor | None = None,
+        graph_attr: Tensor | None = None,
     ) -> Tensor:
         """Return the model's logits; of a graph classifier those of one task."""
         layers = [module for module in self.modules() if isinstance(module, MessagePassingConv)]
@@ -83,6 +84,7 @@ class PyGModel(nn.Module):
             edge_attr=edge_attr,
             batch=batch,
         )
+        graph.graph_attr = graph_attr
         logits: Tensor = self.model(x if x.shape[1] else None, graph)
         return logits if self.task is None else logits[:, self.task]
 

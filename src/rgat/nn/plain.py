@@ -31,6 +31,7 @@ class PlainGraph:
     num_nodes: int
     batch: Tensor | None = None  # [N]; None: one graph
     num_graphs: int = 1
+    graph_attr: Tensor | None = None  # [G, D]
     counted: None = None
     node_ids: None = None
 

@@ -15,7 +15,7 @@ def as_pyg(module: nn.Module, task: int | None = None) -> nn.Module:
     """Return a layer or model for PyTorch Geometric's explainers; it shares all parameters with ``module``.
 
     A layer becomes a `MessagePassing` that is called as before. A model of relational layers, which takes ``(x,
-    graph)``, becomes one that takes ``(x, edge_index, edge_type, batch=None, edge_attr=None)``.
+    graph)``, becomes one that takes ``(x, edge_index, edge_type, batch=None, edge_attr=None, graph_attr=None)``.
 
     Args:
         module: a relational layer or a model that contains some.

@@ -19,6 +19,8 @@ from rgat.data.molecules.descriptors import Descriptors
 from rgat.data.targets import places
 from rgat.graph import RelationalGraph
 from rgat.models import GraphClassifier, Model
+from rgat.predictor.conformal import HeldOut, Question, hold_out
+from rgat.predictor.familiarity import Familiarity
 from rgat.training.configuration import Config
 from rgat.training.loss import target_losses
 from rgat.training.targets import units
@@ -30,11 +32,15 @@ SLOPE_DEVIATION, INTERCEPT_DEVIATION = 1.0, 3.0
 
 @dataclasses.dataclass(frozen=True)
 class Calibration:
-    """A map from logits to probabilities and, of numbers, from outputs to values in their unit."""
+    """A map from logits to probabilities and, of numbers, from outputs to values in their unit.
+
+    It keeps the scores of the held-out examples that it was fitted to.
+    """
 
     slope: Tensor  # [] for classes of nodes, [tasks] for graphs, [outputs] of targets
     intercept: Tensor  # [classes] for nodes, [tasks] for graphs, [outputs] of targets
     targets: tuple[Target, ...] = ()  # none for one class per node and for 0/1 tasks of graphs
+    held_out: HeldOut | None = None  # None in folders of earlier versions
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Return probabilities: for nodes ``[..., classes]``, for graphs ``[..., tasks]`` from ``[..., tasks, 2]``.
@@ -59,17 +65,61 @@ class Calibration:
                 parts.append(torch.softmax(out, dim=-1) if target.kind == "multi-class" else torch.sigmoid(out))
         return torch.cat(parts, dim=-1)
 
+    def with_held_out(self, outputs: Tensor, truth: Tensor) -> Calibration:
+        """Return the calibration with the scores of held-out examples, whose truth is that of `true_answers`."""
+        predictions = self.probabilities(outputs.double().cpu()).numpy()
+        return dataclasses.replace(self, held_out=hold_out(self.questions(), predictions, truth.cpu().numpy()))
+
+    def questions(self, columns: Sequence[str] | None = None) -> list[Question]:
+        """Return what is predicted, given the names of the columns, by default their numbers."""
+        names = [str(k) for k in range(len(self.intercept))] if columns is None else list(columns)
+        if self.targets:
+            return [question for each in places(self.targets) for question in _questions_of(*each, names)]
+        if self.slope.dim() == 0:
+            return [Question("class", slice(0, len(names)), tuple(names))]
+        return [Question(name, slice(k, k + 1), ("0", "1")) for k, name in enumerate(names)]
+
+
+def _questions_of(target: Target, place: slice, columns: Sequence[str]) -> list[Question]:
+    if target.kind == "regression":
+        return [Question(target.name, place)]
+    if target.kind == "multi-class":
+        return [Question(target.name, place, target.classes)]
+    return [Question(columns[k], slice(k, k + 1), ("0", "1")) for k in range(place.start, place.stop)]
+
+
+def true_answers(data: NodeData | GraphData, ids: Tensor) -> Tensor:
+    """Return the true class, as its number, or number of some examples, ``[n, questions]``; NaN where it is not known.
+
+    A bound of a number does not tell it.
+    """
+    if data.values is None:
+        labels = data.labels[ids]
+        return torch.where(labels == MISSING, torch.nan, labels.double()).view(len(ids), -1)
+    values = data.values[ids].double()
+    if data.bounds is not None:
+        values = torch.where(data.bounds[ids] == 0, values, torch.nan)
+    columns = []
+    for target, place in places(data.targets):
+        own = values[:, place]
+        if target.kind == "multi-class":
+            own = torch.where(own.isnan().any(1), torch.nan, own.nan_to_num().argmax(1).double())[:, None]
+        columns.append(own)
+    return torch.cat(columns, dim=1)
+
 
 def calibrate(outputs: Tensor, data: NodeData | GraphData, ids: Tensor, class_weights: Tensor) -> Calibration:
-    """Fit the calibration of whatever the data are to learn to the outputs of held-out examples.
+    """Fit the calibration of whatever the data are to learn to the outputs of held-out examples, and keep their scores.
 
     ``class_weights`` are those of the 0/1 tasks of graphs in the training loss, ``[tasks, 2]``.
     """
     if data.values is not None:
-        return calibrate_targets(outputs, data.values[ids], data.targets, class_weights)
-    if isinstance(data, GraphData):
-        return calibrate_graphs(outputs, data.labels[ids], class_weights)
-    return calibrate_nodes(outputs, data.labels[ids])
+        found = calibrate_targets(outputs, data.values[ids], data.targets, class_weights)
+    elif isinstance(data, GraphData):
+        found = calibrate_graphs(outputs, data.labels[ids], class_weights)
+    else:
+        found = calibrate_nodes(outputs, data.labels[ids])
+    return found.with_held_out(outputs, true_answers(data, ids))
 
 
 def calibrate_targets(
@@ -172,6 +222,8 @@ class Ensemble:
     config: Config  # model options and training settings, flat
     calibration: Calibration
     report: dict[str, Any]  # held-out performance and the comparison with simpler systems, as plain values
+    # Of the first member; None in folders of earlier versions.
+    familiarity: Familiarity | None = dataclasses.field(default=None, kw_only=True)
 
     @property
     def device(self) -> torch.device:

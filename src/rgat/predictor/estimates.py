@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
 from collections.abc import Mapping
 from datetime import timedelta
@@ -30,6 +31,7 @@ from rgat.training.many import Job, members_that_fit
 from rgat.training.run import Run
 
 TIMED_BATCHES = 4  # of sampled training, for a forecast
+MOST_EPOCHS, LONG_ENOUGH = 8, 0.5  # epochs and seconds that are timed, unless two epochs take longer
 FANOUTS = (20, 10)  # where training on the whole graph would not fit into memory
 EMBEDDING_CHANNELS = 64
 BYTES_PER_EDGE, BYTES_PER_NODE = 200, 300  # of a graph in memory: ids, sorted orders; names
@@ -105,7 +107,7 @@ def forecast(
 ) -> str:
     """Return a sentence that says how much time and memory `rgat.fit` with these arguments takes, and for what.
 
-    Two epochs of each model are trained for it, so both are measured on the data.
+    Some epochs of each model are trained for it, so both are measured on the data.
     """
     check(data)
     if minutes is not None:
@@ -142,7 +144,8 @@ def forecast(
     each = f"up to {epochs} epoch{'s' * (epochs > 1)} each"
     size = cost.memory(len(inner) or ensemble)
     memory = "" if size is None else f"; memory: about {size / 2**30:.1f} GiB"
-    return f"time: about {duration} (h:mm:ss) for {', '.join(filter(None, steps))}; {each}{memory}"
+    bound = "about" if split_config(config)[1].patience is None else "at most about"  # a model may stop early
+    return f"time: {bound} {duration} (h:mm:ss) for {', '.join(filter(None, steps))}; {each}{memory}"
 
 
 def _seconds_of_feat(num_nodes: int, num_classes: int) -> float:
@@ -172,13 +175,14 @@ class Cost(NamedTuple):
 
 
 def measure(data: Data, config: Config, seed: int, device: torch.device | str) -> Cost:
-    """Train for two epochs and time the second: the first also compiles kernels and prepares the data.
+    """Train for two epochs, or more if they are short, and take the shortest but the first.
 
-    Of sampled training a few batches are timed, and one validation.
+    The first also compiles kernels and prepares the data. Of sampled training a few batches are timed, and one
+    validation.
     """
     options, settings = split_config(config)
     device, before = torch.device(device), used_memory(device)
-    brief, share, learned = dataclasses.replace(settings, max_epochs=2), 1.0, data
+    brief, share, learned = dataclasses.replace(settings, max_epochs=MOST_EPOCHS), 1.0, data
     if isinstance(data, NodeData) and settings.fanouts is not None:
         timed = data.train[: TIMED_BATCHES * settings.batch_size]
         share, learned = len(timed) / len(data.train), dataclasses.replace(data, train=timed)
@@ -186,8 +190,13 @@ def measure(data: Data, config: Config, seed: int, device: torch.device | str) -
     model = build_model(data, seed, **options).to(device)
     with training_on(device):
         task = make_task([learned], brief, device, seed)
-        times = [time.perf_counter() for _ in Training(model, task, [Run(brief)], seed).epochs()]
-        epoch, began = (times[1] - times[0]) / share, time.perf_counter()
+        times: list[float] = []
+        for _ in Training(model, task, [Run(brief)], seed).epochs():
+            times.append(time.perf_counter())
+            if len(times) > 1 and times[-1] - times[0] > LONG_ENOUGH:
+                break
+        epoch = min(after - before for before, after in itertools.pairwise(times)) / share
+        began = time.perf_counter()
         parts = ["valid"] if len(data.valid) and settings.fanouts is not None else PARTS
         with torch.no_grad():
             task.evaluate(model.eval(), [part for part in parts if len(getattr(data, part))])

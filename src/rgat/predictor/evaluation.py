@@ -16,7 +16,9 @@ from rgat.data import MISSING, GraphData, NodeData
 from rgat.data.dataset import PARTS
 from rgat.data.targets import Target, places
 from rgat.models import Model
-from rgat.predictor.ensemble import Ensemble
+from rgat.predictor.conformal import COVERAGE, measure_coverage, regions
+from rgat.predictor.ensemble import Ensemble, true_answers
+from rgat.predictor.familiarity import collected
 from rgat.predictor.predictor import NodePredictor, Predictor, make_predictor
 from rgat.training import accuracy, graph_logits, mean_pr_auc, mean_roc_auc, node_logits, roc_auc_per_task
 from rgat.training.configuration import Config
@@ -63,20 +65,42 @@ def evaluate(predictor: Predictor, data: NodeData | GraphData) -> dict[str, Any]
         if not len(ids):
             continue
         batches = (data.graphs.batch(batch) for batch in data.graphs.split(ids))
-        logits = torch.cat([predictor.member_logits(*batch).mean(0) for batch in batches])
+        with collected(predictor.members[0]) as hidden:
+            logits = torch.cat([predictor.member_logits(*batch).mean(0) for batch in batches])
         labels = data.labels[ids]
         report["scores"][part] = mean_roc_auc(logits, labels)
         if part == "test":
             report |= _evaluate_test_graphs(logits, labels, data.tasks)
-            probabilities = predictor.calibration.probabilities(logits.double()).numpy()
-            report |= nan_to_none(binary_scores(probabilities, torch.where(labels < 0, torch.nan, labels).numpy()))
+            probabilities = predictor.calibration.probabilities(logits.double())
+            values = torch.where(labels < 0, torch.nan, labels)
+            report |= nan_to_none(binary_scores(probabilities.numpy(), values.numpy()))
+            report |= _evaluate_uncertainty(predictor, probabilities, true_answers(data, ids), hidden.rows)
+    return report
+
+
+def _evaluate_uncertainty(
+    predictor: Predictor, predictions: Tensor, truth: Tensor, hidden: Tensor | None
+) -> dict[str, Any]:
+    """Return the coverage of the sets and intervals of test examples, and how many are far from the training part.
+
+    The truth is that of `true_answers`.
+    """
+    report: dict[str, Any] = {}
+    calibration = predictor.calibration
+    if calibration.held_out is not None:
+        questions = calibration.questions()
+        found = measure_coverage(regions(questions, predictions.numpy(), calibration.held_out), truth.numpy())
+        report |= {"coverage": COVERAGE} | found
+    if predictor.familiarity is not None and hidden is not None:
+        report["far"] = float((predictor.familiarity.distances(hidden) > 1).mean())
     return report
 
 
 def _evaluate_nodes(predictor: NodePredictor, data: NodeData) -> dict[str, Any]:
     parts = {part: getattr(data, part) for part in ("train", "test")}
     labelled = {part: ids[data.labels[ids] != MISSING] for part, ids in parts.items()}
-    logits = {part: predictor.logits_of(ids.tolist()).mean(0) for part, ids in labelled.items() if len(ids)}
+    outputs = {part: predictor.outputs_of(ids.tolist()) for part, ids in labelled.items() if len(ids)}
+    logits = {part: each.mean(0) for part, (each, _) in outputs.items()}
     scores = {part: accuracy(logits[part], data.labels[labelled[part]]) for part in logits}
     report: dict[str, Any] = {"metric": "accuracy", "scores": scores}
     if "test" in scores:
@@ -87,23 +111,29 @@ def _evaluate_nodes(predictor: NodePredictor, data: NodeData) -> dict[str, Any]:
         report |= nan_to_none({"average_precision": mean_average_precision(shares.numpy(), true.numpy())})
         predicted = logits["test"].argmax(1)
         report |= score_classes(confusion_matrix(data.labels[labelled["test"]], predicted, len(data.classes)))
+        probabilities = predictor.probabilities(logits["test"][None])
+        truth = true_answers(data, labelled["test"])
+        report |= _evaluate_uncertainty(predictor, probabilities, truth, outputs["test"][1])
     return report
 
 
-def _predictions(predictor: Predictor, data: NodeData | GraphData, ids: Tensor) -> Tensor:
-    """Return probabilities, and numbers in their units, of some examples, ``[n, outputs]``."""
+def _predictions(predictor: Predictor, data: NodeData | GraphData, ids: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Return probabilities, and numbers in their units, of some examples, ``[n, outputs]``, and their hidden layer."""
     if isinstance(data, NodeData):
         assert isinstance(predictor, NodePredictor)
-        return predictor.probabilities(predictor.logits_of(ids.tolist()))
+        logits, rows = predictor.outputs_of(ids.tolist())
+        return predictor.probabilities(logits), rows
     batches = (data.graphs.batch(batch) for batch in data.graphs.split(ids))
-    return torch.cat([predictor.probabilities(predictor.member_logits(*batch)) for batch in batches])
+    with collected(predictor.members[0]) as hidden:
+        found = torch.cat([predictor.probabilities(predictor.member_logits(*batch)) for batch in batches])
+    return found, hidden.rows
 
 
 def score_graphs(predictor: Predictor, data: GraphData, ids: Tensor) -> float:
     """Return the score of some graphs, the higher the better."""
     if data.values is not None:
         bounds = None if data.bounds is None else data.bounds[ids]
-        return score_targets(_predictions(predictor, data, ids), data.values[ids], data.targets, bounds)
+        return score_targets(_predictions(predictor, data, ids)[0], data.values[ids], data.targets, bounds)
     batches = (data.graphs.batch(batch) for batch in data.graphs.split(ids))
     logits = torch.cat([predictor.member_logits(*batch).mean(0) for batch in batches])
     return mean_roc_auc(logits, data.labels[ids])
@@ -118,7 +148,7 @@ def _evaluate_targets(predictor: Predictor, data: NodeData | GraphData) -> dict[
         ids = ids[~data.values[ids].isnan().all(1)]
         if not len(ids):
             continue
-        predicted, values = _predictions(predictor, data, ids), data.values[ids]
+        (predicted, hidden), values = _predictions(predictor, data, ids), data.values[ids]
         bounds = None if data.bounds is None else data.bounds[ids]
         report["scores"][part] = score_targets(predicted, values, data.targets, bounds)
         if part == "test":
@@ -126,6 +156,7 @@ def _evaluate_targets(predictor: Predictor, data: NodeData | GraphData) -> dict[
                 p[rows], v[rows], data.targets, None if b is None else b[rows]
             )
             report |= {"tested": len(ids), "interval": bootstrap(score, len(ids)), "targets": {}}
+            report |= _evaluate_uncertainty(predictor, predicted, true_answers(data, ids), hidden)
             for target, place in places(data.targets):
                 found, true, _ = known_rows(predicted, values, place, bounds)
                 report["targets"][target.name] = _measures(target, found, true)

@@ -66,10 +66,19 @@ class Reason:
         return max(self.support, -self.choice)
 
 
-ORDERS: dict[str, Callable[[Reason], float]] = {
-    "strength": lambda reason: reason.strength,
-    "attention": lambda reason: reason.attention,
-    "effect": lambda reason: abs(reason.log_odds),
+def _ranked(value: float, *sizes: float) -> tuple[int, float]:
+    """Return a key by which what supports a prediction comes first, then what counts against it, then what is nothing.
+
+    Sizes that all print as 0.00 are nothing.
+    """
+    is_nothing = all(abs(size) < 0.005 for size in sizes)
+    return (0 if is_nothing else 1 if value < 0 else 2), abs(value)
+
+
+ORDERS: dict[str, Callable[[Reason], tuple[int, float]]] = {  # the largest first
+    "strength": lambda reason: _ranked(reason.strength, reason.log_odds, reason.choice),
+    "attention": lambda reason: (0, reason.attention),
+    "effect": lambda reason: (0, abs(reason.log_odds)),
 }
 
 
@@ -99,7 +108,7 @@ class NodeExplanation(Explanation):
     probability: float  # or the predicted number
     label: str | None  # the known class or value
     own: float  # share of attention on the node's own input
-    reasons: list[Reason]  # by strength, edges that count against the prediction come last
+    reasons: list[Reason]  # by strength: for the prediction, then against it, then without effect
     relations: dict[str, float]  # share of attention of each relation, largest first
     agreement: float | None
     num_edges: int  # in the receptive field
@@ -171,7 +180,8 @@ def explain_node(
         )
     choice = float((attention.edges - equal.edges).abs().sum() / 2)
     has_choice = by != "strength" or choice >= NO_CHOICE
-    reasons.sort(key=ORDERS[by] if has_choice else lambda reason: reason.support, reverse=True)
+    by_support = lambda reason: _ranked(reason.support, reason.log_odds)
+    reasons.sort(key=ORDERS[by] if has_choice else by_support, reverse=True)
     return NodeExplanation(
         node=data.node_names[node],
         predicted=data.classes[predicted],

@@ -7,7 +7,7 @@ import io
 import json
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
@@ -60,17 +60,29 @@ class _GraphProgram(_Program):
     def forward(self, x: Tensor, edge_index: Tensor, edge_type: Tensor, batch: Tensor) -> tuple[Tensor, Tensor]:
         num_graphs: Any = batch.max().item() + 1  # `int()` would make a tracer fix it
         torch._check(num_graphs >= 1)  # type: ignore[no-untyped-call]
-        graph = PlainGraph(edge_index, edge_type, x.shape[0], batch, num_graphs)
+        return self._of_graphs(x, PlainGraph(edge_index, edge_type, x.shape[0], batch, num_graphs))
+
+    def _of_graphs(self, x: Tensor, graph: PlainGraph) -> tuple[Tensor, Tensor]:
         logits = [member(x, graph) for member in self.members]
         return self._finish([each.squeeze(-1) for each in logits] if self.has_targets else logits)
+
+
+class _DescribedProgram(_GraphProgram):
+    standardise: Callable[[Tensor], Tensor]
+
+    def forward(  # type: ignore[override]
+        self, x: Tensor, edge_index: Tensor, edge_type: Tensor, batch: Tensor, descriptors: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        described, size = self.standardise(descriptors).float(), (x.shape[0], descriptors.shape[0])
+        return self._of_graphs(x, PlainGraph(edge_index, edge_type, size[0], batch, size[1], described))
 
 
 def export(ensemble: Ensemble, data: NodeData | MoleculeVocabulary, path: str | PathLike[str]) -> float:
     """Write an ensemble to a file that ends in .onnx or .pt2; return how far its outputs are from ours at most.
 
     Inputs of the program are ``x`` (not of a model without node features), ``edge_index``, ``edge_type`` and, for
-    molecules, ``batch``. Nothing is written if a probability differs by more than 1e-5, or a number by that share
-    of the largest one.
+    molecules, ``batch`` and, where the model reads them, RDKit's ``descriptors``. Nothing is written if a probability
+    differs by more than 1e-5, or a number by that share of the largest one.
     """
     path = Path(path)
     if path.suffix not in (".onnx", ".pt2"):
@@ -126,7 +138,11 @@ def _check_libraries() -> None:
 def make_program(ensemble: Ensemble, data: NodeData | MoleculeVocabulary) -> nn.Module:
     """Return the ensemble as a module of bare tensors, to be traced."""
     if not isinstance(data, NodeData):
-        return _GraphProgram(ensemble, None, None, False)
+        if data.descriptors is None:
+            return _GraphProgram(ensemble, None, None, False)
+        program = _DescribedProgram(ensemble, None, None, False)
+        program.standardise = data.descriptors.standardise
+        return program
     if data.x is not None:
         return _NodeProgram(ensemble, data.graph, None, False)
     one_hot = not hasattr(ensemble.members[0], "embedding")
@@ -137,8 +153,8 @@ def _example(data: NodeData | MoleculeVocabulary) -> tuple[list[str], tuple[Tens
     """Return the names of the inputs, inputs to trace and to compare with, and their graph."""
     if isinstance(data, NodeData):
         graph = data.graph
-        inputs = {"x": data.x, "edge_index": graph.edge_index, "edge_type": graph.edge_type}
-        kept = {name: tensor for name, tensor in inputs.items() if tensor is not None}
+        fields = {"x": data.x, "edge_index": graph.edge_index, "edge_type": graph.edge_type}
+        kept = {name: tensor for name, tensor in fields.items() if tensor is not None}
         return list(kept), tuple(kept.values()), graph
     generator = torch.Generator().manual_seed(0)  # made-up molecules: they need no parser
     batch, relations = torch.arange(24) // 6, len(data.relation_names)
@@ -146,7 +162,14 @@ def _example(data: NodeData | MoleculeVocabulary) -> tuple[list[str], tuple[Tens
     inside = torch.randint(6, (2, 96), generator=generator) + 6 * torch.randint(4, (96,), generator=generator)
     types = torch.randint(relations, (96,), generator=generator)
     graph = RelationalGraph(inside, types, num_nodes=len(batch), num_relations=relations, batch=batch)
-    return ["x", "edge_index", "edge_type", "batch"], (x, graph.edge_index, graph.edge_type, batch), graph
+    names, inputs = ["x", "edge_index", "edge_type", "batch"], (x, graph.edge_index, graph.edge_type, batch)
+    if data.descriptors is None:
+        return names, inputs, graph
+    about = data.descriptors
+    columns = about.mean + about.scale * torch.randn(graph.num_graphs, about.channels, generator=generator)
+    columns[0, 0] = torch.nan
+    graph.graph_attr = about.standardise(columns).float()
+    return [*names, "descriptors"], (*inputs, columns), graph
 
 
 def _dynamic(names: list[str], inputs: tuple[Tensor, ...]) -> tuple[dict[int, Any], ...]:
@@ -160,7 +183,9 @@ def _dynamic(names: list[str], inputs: tuple[Tensor, ...]) -> tuple[dict[int, An
 def _describe(data: NodeData | MoleculeVocabulary) -> dict[str, str]:
     """Return what the numbers of inputs and outputs mean."""
     columns = data.classes if isinstance(data, NodeData) else data.tasks
-    about = {"columns": list(columns), "relations": list(data.relation_names), "version": __version__}
+    about: dict[str, Any] = {"columns": list(columns), "relations": list(data.relation_names), "version": __version__}
+    if not isinstance(data, NodeData) and data.descriptors is not None:
+        about["descriptors"] = {"kind": data.descriptors.kind, "properties": list(data.descriptors.properties)}
     return {f"rgat.{name}": value if isinstance(value, str) else json.dumps(value) for name, value in about.items()}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ from rgat.checks import check_seed, check_word
 from rgat.data import GraphData, NodeData, from_rdf, from_smiles
 from rgat.data import load as load_data
 from rgat.data.benchmarks.download import sha256
-from rgat.data.files import open_lines, read_whole
+from rgat.data.files import open_lines
 from rgat.data.rdf.endpoint import Endpoint
 from rgat.data.rdf.features import AUTO, FEATURES
 from rgat.data.store.manifest import NAME as MANIFEST
@@ -36,7 +35,8 @@ from rgat.predictor.folder import NAME as PREDICTOR
 from rgat.predictor.predictions import PREDICTED, Predictions
 from rgat.predictor.predictor import MoleculePredictor, NodePredictor, Predictor
 from rgat.predictor.provenance import ModelRecord
-from rgat.predictor.streaming import predict_file
+from rgat.predictor.streaming import is_file, predict_file
+from rgat.predictor.uncertainty_text import warning_sentences
 from rgat.predictor.words import counted
 from rgat.progress import Progress, Stages
 from rgat.training.checkpoint import NAME as CHECKPOINT
@@ -57,7 +57,6 @@ OPTIONS = {
     "rdf": (*LABELS, "split", "task", "censored", "drop_predicates", "features", "skip_invalid", "format"),
 }
 FOLDS_STAGE = "folds"
-LARGEST_FIT = 1 << 20  # bytes of `fit.json`
 TEST_SHARE = 0.2  # of the labelled nodes, if no test labels are given
 
 
@@ -252,15 +251,6 @@ def read_device(name: str) -> torch.device:
     return device
 
 
-def resumed_sampling(folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how an interrupted fit sampled, which may have followed from the memory that was free then."""
-    try:
-        asked = json.loads(read_whole(folder / FIT, LARGEST_FIT))
-        return {name: asked[name] for name in ("fanouts", "embedding_channels") if name in asked.keys() - options}
-    except (OSError, ValueError, TypeError):
-        return {}  # there is none, or the fit itself says what is wrong with it
-
-
 def read_fanouts(text: str) -> list[int]:
     """Read fan-outs, one per layer, separated by commas."""
     try:
@@ -304,6 +294,7 @@ def predict(
     smiles_column: str | None = None,
     workers: int | None = None,
     resume: bool = False,
+    coverage: float | None = None,
     progress: Progress = False,
 ) -> tuple[Predictions | None, list[str]]:
     """Predict nodes or molecules; return the predictions (None if written to a file in parts), and lines to print."""
@@ -327,26 +318,26 @@ def predict(
             refuse({"--predicate": predicate, "--provenance": provenance}, "an --out that ends in .nt, or --update")
         if not rdf:
             refuse({"--format": format}, "files of --rdf")
-        predictions = predictor.predict(names, type=kind, rdf=list(rdf) if rdf else None, format=format)
+        given: dict[str, Any] = {"rdf": list(rdf) if rdf else None, "format": format, "coverage": coverage}
+        predictions = predictor.predict(names, type=kind, **given)
     elif smiles is None:
         raise ValueError("this is a model of molecules: give --smiles, a file or a SMILES")
     else:
         refuse(of_nodes, "nodes of a graph")
-        if _is_file(smiles):
+        if is_file(smiles):
             if out is None:
                 raise ValueError("predictions of a file of molecules must go to a file: --out predictions.csv")
             options: dict[str, Any] = {"smiles_column": smiles_column, "workers": workers, "resume": resume}
+            options["coverage"] = coverage
             summary = predict_file(predictor, smiles, out, **options, progress=progress)
-            resumed = f", {summary.resumed:,} of them resumed" if summary.resumed else ""
-            bad = f"; invalid SMILES, marked so: {summary.invalid:,}" if summary.invalid else ""
-            return None, [f"{counted(summary.molecules, 'molecule')} written to {out}{resumed}{bad}"]
+            return None, [summary.sentence(out)]
         refuse(of_molecules, "a file of molecules")
         if Path(smiles).suffix in (".csv", ".tsv", ".smi", ".txt", ".sdf", ".gz"):
             raise ValueError(f"{smiles} must be an existing file or a SMILES")
-        predictions = predictor.predict([smiles])
+        predictions = predictor.predict([smiles], coverage=coverage)
         if np.isnan(predictions.probabilities).any():
             raise ValueError(f'"{smiles}" must be a SMILES or an existing file, and is neither')
-    notes = list(predictions.notes)
+    notes = [*predictions.notes, *warning_sentences(predictions)]
     model = predictor.record if provenance and isinstance(predictor, NodePredictor) else None
     if update is not None:
         notes.append(_insert(predictions, update, predicate or PREDICTED, model))
@@ -362,14 +353,6 @@ def _insert(predictions: Predictions, url: str, predicate: str, model: ModelReco
         raise ValueError("nodes must have IRIs to be updated at an endpoint, got blank nodes; write a file (--out)")
     Endpoint(url).update(f"INSERT DATA {{\n{predictions.triples(predicate, model)}}}")
     return f"{counted(len(predictions), 'prediction')} inserted at {url}"
-
-
-def _is_file(text: str) -> bool:
-    """Return whether a text names a file; a SMILES may be longer than the longest file name."""
-    try:
-        return Path(text).is_file()
-    except (OSError, ValueError):
-        return False
 
 
 def refuse(options: Mapping[str, Any], purpose: str) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +33,8 @@ from rgat.predictor.contributions import contributions
 from rgat.predictor.described import AUTO, descriptor_contribution
 from rgat.predictor.ensemble import Calibration, Ensemble, calibrate
 from rgat.predictor.evaluation import Rival, compare, evaluate, keep_best, training_summary, where_validated
-from rgat.predictor.fold_results import FoldResults
+from rgat.predictor.familiarity import TrainingRows, learn_familiarity
+from rgat.predictor.fold_results import FoldResults, mean_known, mean_of
 from rgat.predictor.inspection import check
 from rgat.predictor.predictor import NodePredictor, Predictor, make_predictor
 from rgat.predictor.searching import OutOfTimeError, TimedSearch, check_minutes, search_trials
@@ -183,17 +183,6 @@ def _choose(
     return trainers[choice.input], choice.config, {"choice": record | {"candidates": choice.rows}}
 
 
-def mean_of(points: Sequence[Epoch], name: str) -> float:
-    """Return the mean of a score over the folds."""
-    return mean_known([getattr(point, name) for point in points])
-
-
-def mean_known(scores: Sequence[float]) -> float:
-    """Return the mean of the scores that are defined; a fold may have one label only."""
-    known = [score for score in scores if not math.isnan(score)]
-    return float(statistics.mean(known)) if known else math.nan
-
-
 class _Trainer:
     """Trains models on one data set; ``folder`` is where an interrupted fit resumes, ``start`` what it starts from."""
 
@@ -322,8 +311,10 @@ class _Trainer:
         for fold, model, result in zip(chosen, models, results, strict=True):
             if not self.folds:
                 self._keep_trained(config, model, result)
-            logits = node_logits(model, self.folds[fold], nodes=self.folds[fold].valid) if self.folds else None
-            self.fold_results.add(config, fold, result.curve[result.best_epoch - 1], logits)
+            data = self.folds[fold] if self.folds else None
+            logits = None if data is None else node_logits(model, data, nodes=data.valid)
+            distances = None if data is None else TrainingRows(model, data, self.seed).held_out()
+            self.fold_results.add(config, fold, result.curve[result.best_epoch - 1], logits, distances)
 
     def _keep_trained(self, config: Config, model: Model, result: Result) -> None:
         """Keep a model of the validation part, of several the best and the RGCN, so that none is trained twice."""
@@ -355,11 +346,16 @@ class _Trainer:
             epochs = statistics.median_high([point.epoch for point in best])
             settings = dataclasses.replace(settings, max_epochs=epochs, patience=None)
         if ensemble == 1 and (known := self.trained.get(digest(sorted(config.items())))):  # as a candidate
-            return Ensemble([known[0]], config, self._calibrate([known[0]], config), {}), [known[1]]
+            return self._ensemble([known[0]], config), [known[1]]
         stages(TRAINING)
         show = stages.part(TRAINING, 0.0, 1.0)
         members, results = self.run([self.data] * ensemble, config, settings, seeds, show, checkpoint)
-        return Ensemble(members, config, calibration or self._calibrate(members, config), {}), results
+        return self._ensemble(members, config, calibration), results
+
+    def _ensemble(self, members: list[Model], config: Config, calibration: Calibration | None = None) -> Ensemble:
+        distances = self.fold_results.distances(config, len(self.folds)) if self.folds else None
+        familiarity = learn_familiarity(members[0], self.data, self.seed, distances)
+        return Ensemble(members, config, calibration or self._calibrate(members, config), {}, familiarity=familiarity)
 
     def train_rival(self, config: Config) -> Rival:
         """Train one model to compare with; raise if memory is short."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
+import math
+import statistics
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from rgat.data.files import read_whole, write_atomically
@@ -18,6 +21,7 @@ from rgat.training.loop import Data
 from rgat.training.run import Epoch, curve_from_json, curve_to_json
 
 FOLDS, FIT = "folds", "fit.json"  # files of a fit in its folder
+DISTANCES = ".distances"  # behind the key of a fold's tensor
 _LARGEST = 1 << 20  # bytes of the latter
 
 
@@ -84,12 +88,26 @@ class FoldResults:
         key = self._key(config, fold)
         return (curve_from_json([self.points[key]])[0], self.logits.get(key)) if key in self.points else None
 
-    def add(self, config: Mapping[str, Any], fold: int, best: Epoch, logits: Tensor | None) -> None:
+    def distances(self, config: Mapping[str, Any], num_folds: int) -> Tensor:
+        """Return the distances of held-out nodes to the training nodes of their folds; earlier versions kept none."""
+        keys = (f"{self._key(config, fold)}{DISTANCES}" for fold in range(num_folds))
+        return torch.cat([torch.empty(0), *(self.logits[key] for key in keys if key in self.logits)])
+
+    def add(
+        self,
+        config: Mapping[str, Any],
+        fold: int,
+        best: Epoch,
+        logits: Tensor | None,
+        distances: Tensor | None = None,
+    ) -> None:
         """Add a finished fold, and write it to the folder."""
         key = self._key(config, fold)
         (self.points[key],) = curve_to_json([best])
         if logits is not None:
             self.logits[key] = logits
+        if distances is not None:
+            self.logits[f"{key}{DISTANCES}"] = distances
         if self.folder is not None and processes().rank == 0:
             save_checkpoint(self.folder, self.logits, {"points": self.points}, FOLDS)
 
@@ -97,3 +115,23 @@ class FoldResults:
         """Remove the file of a fit that is complete."""
         if self.folder is not None and processes().rank == 0:
             remove_checkpoint(self.folder, FOLDS)
+
+
+def mean_of(points: Sequence[Epoch], name: str) -> float:
+    """Return the mean of a score over the folds."""
+    return mean_known([getattr(point, name) for point in points])
+
+
+def mean_known(scores: Sequence[float]) -> float:
+    """Return the mean of the scores that are defined; a fold may have one label only."""
+    known = [score for score in scores if not math.isnan(score)]
+    return float(statistics.mean(known)) if known else math.nan
+
+
+def resumed_sampling(folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how an interrupted fit sampled, which may have followed from the memory that was free then."""
+    try:
+        asked = json.loads(read_whole(folder / FIT, _LARGEST))
+        return {name: asked[name] for name in ("fanouts", "embedding_channels") if name in asked.keys() - options}
+    except (OSError, ValueError, TypeError):
+        return {}  # there is none, or the fit itself says what is wrong with it

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,10 @@ from rgat.data.molecules.descriptors import Descriptors, number_of_columns
 from rgat.data.store import StoredGraph, open_store
 from rgat.data.targets import KINDS, output_names
 from rgat.graph import RelationalGraph
-from rgat.models import GraphClassifier
+from rgat.models import GraphClassifier, Model
+from rgat.predictor.conformal import HeldOut, Question
 from rgat.predictor.ensemble import Calibration, Ensemble, MoleculeVocabulary
+from rgat.predictor.familiarity import Familiarity
 from rgat.training import build_model, has_checkpoint, load_checkpoint, save_checkpoint
 from rgat.training.checkpoint import digest
 from rgat.training.configuration import split_config
@@ -35,6 +37,7 @@ _NAMES = ("classes", "node_names", "relation_names")
 def write_folder(folder: str | PathLike[str], ensemble: Ensemble, data: NodeData | MoleculeVocabulary) -> None:
     """Write the members, calibration, settings and names and, for nodes, the graph."""
     tensors: dict[str, Any] = {"slope": ensemble.calibration.slope, "intercept": ensemble.calibration.intercept}
+    tensors |= _uncertainty_tensors(ensemble)
     for number, member in enumerate(ensemble.members):
         tensors |= {f"member.{number}.{name}": tensor for name, tensor in whole_state(member).items()}
     record: dict[str, Any] = {
@@ -119,17 +122,17 @@ def _read_nodes(tensors: dict[str, Tensor], record: dict[str, Any], folder: Path
         names = {key: _names(record, key) for key in _NAMES}
         graph, x = None, tensors.get("x")
     num_nodes, num_classes = len(names["node_names"]), len(names["classes"])
-    _check_tensor(tensors, "labels", (num_nodes,), floating=False)
+    _check_tensor(tensors, "labels", (num_nodes,), torch.int64)
     check_ids("labels", tensors["labels"] + 1, num_classes + 1, "classes")
     for part in PARTS:
-        _check_tensor(tensors, part, (None,), floating=False)
+        _check_tensor(tensors, part, (None,), torch.int64)
         check_ids(part, tensors[part], num_nodes, "nodes")
     targets = _targets(record, names["classes"])
     if targets:
-        _check_tensor(tensors, "values", (num_nodes, num_classes), floating=True)
+        _check_tensor(tensors, "values", (num_nodes, num_classes))
         names |= {"targets": targets, "values": tensors["values"]}
     if "x" in tensors:
-        _check_tensor(tensors, "x", (num_nodes, None), floating=True)
+        _check_tensor(tensors, "x", (num_nodes, None))
     if graph is None:
         edges = (tensors["edge_index"], tensors["edge_type"])
         graph = RelationalGraph(*edges, num_nodes=num_nodes, num_relations=len(names["relation_names"])).prepare()
@@ -173,7 +176,7 @@ def _read_descriptors(tensors: dict[str, Tensor], record: dict[str, Any]) -> Des
     check_word("descriptors", record["kind"], DESCRIPTORS[1:])
     width = number_of_columns(record["kind"], properties)
     for name in ("descriptor_mean", "descriptor_scale"):
-        _check_tensor(tensors, name, (width,), floating=True)
+        _check_tensor(tensors, name, (width,))
     return Descriptors(record["kind"], properties, tensors["descriptor_mean"], tensors["descriptor_scale"])
 
 
@@ -186,8 +189,8 @@ def _read_ensemble(
     targets: tuple[Target, ...],
 ) -> Ensemble:
     """Check all shapes, of the calibration against those given, before the members are built."""
-    _check_tensor(tensors, "slope", slope, floating=True)
-    _check_tensor(tensors, "intercept", intercept, floating=True)
+    _check_tensor(tensors, "slope", slope)
+    _check_tensor(tensors, "intercept", intercept)
     count, states = record["members"], []
     for number in range(count):
         prefix = f"member.{number}."
@@ -205,7 +208,46 @@ def _read_ensemble(
         members.append(build().eval())
         members[-1].load_state_dict(state)
     calibration = Calibration(tensors["slope"], tensors["intercept"], targets)
-    return Ensemble(members, record["config"], calibration, record["report"])
+    calibration = replace(calibration, held_out=_read_held_out(tensors, calibration.questions()))
+    familiarity = _read_familiarity(tensors, members[0])
+    return Ensemble(members, record["config"], calibration, record["report"], familiarity=familiarity)
+
+
+def _uncertainty_tensors(ensemble: Ensemble) -> dict[str, Tensor]:
+    """Return what sets and distances need, as far as the ensemble has it."""
+    held_out, known = ensemble.calibration.held_out, ensemble.familiarity
+    tensors: dict[str, Tensor] = {}
+    if held_out is not None:
+        scores, groups = torch.from_numpy(held_out.scores), torch.from_numpy(held_out.groups)
+        tensors |= {"held_out_scores": scores, "held_out_groups": groups}
+    if known is not None:
+        tensors |= {"training_rows": known.rows, "training_relations": known.relations}
+        tensors |= {"training_scale": torch.tensor(known.scale, dtype=torch.float64)}
+        tensors |= {} if known.features is None else {"training_features": known.features}
+    return tensors
+
+
+def _read_held_out(tensors: dict[str, Tensor], questions: Sequence[Question]) -> HeldOut | None:
+    if "held_out_scores" not in tensors:
+        return None
+    _check_tensor(tensors, "held_out_scores", (None,), torch.float64)
+    _check_tensor(tensors, "held_out_groups", tuple(tensors["held_out_scores"].shape), torch.int64)
+    num_groups = sum(question.num_groups for question in questions)
+    check_ids("held_out_groups", tensors["held_out_groups"], num_groups, "classes")
+    return HeldOut(tensors["held_out_scores"].numpy(), tensors["held_out_groups"].numpy())
+
+
+def _read_familiarity(tensors: dict[str, Tensor], model: Model) -> Familiarity | None:
+    if "training_rows" not in tensors:
+        return None
+    channels = model.dense2.in_features if isinstance(model, GraphClassifier) else model.convs[-1].in_channels
+    _check_tensor(tensors, "training_rows", (None, channels), torch.float32)
+    _check_tensor(tensors, "training_scale", (), torch.float64)
+    _check_tensor(tensors, "training_relations", (model.convs[0].num_relations,), torch.bool)
+    if isinstance(model, GraphClassifier):
+        _check_tensor(tensors, "training_features", (model.convs[0].in_channels,), torch.bool)
+    scale, features = float(tensors["training_scale"]), tensors.get("training_features")
+    return Familiarity(tensors["training_rows"], scale, tensors["training_relations"], features)
 
 
 def _names(record: dict[str, Any], key: str) -> tuple[str, ...]:
@@ -216,13 +258,15 @@ def _names(record: dict[str, Any], key: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _check_tensor(tensors: dict[str, Tensor], name: str, shape: tuple[int | None, ...], floating: bool) -> None:
-    """Raise unless a tensor has this shape (None: any size) and a floating-point type or, for ids, int64."""
+def _check_tensor(
+    tensors: dict[str, Tensor], name: str, shape: tuple[int | None, ...], dtype: torch.dtype | None = None
+) -> None:
+    """Raise unless a tensor has this shape (None: any size) and this type, by default any floating-point type."""
     tensor = tensors[name]
     fits = len(shape) == tensor.dim() and all(
         size in (None, actual) for size, actual in zip(shape, tensor.shape, strict=True)
     )
-    if not fits or not (tensor.is_floating_point() if floating else tensor.dtype == torch.int64):
-        kind = "floating-point numbers" if floating else "int64"
+    if not fits or not (tensor.is_floating_point() if dtype is None else tensor.dtype == dtype):
+        kind = "floating-point numbers" if dtype is None else str(dtype).removeprefix("torch.")
         sizes = ["any" if size is None else size for size in shape]
         raise ValueError(f"`{name}` must be {kind} of shape {sizes}, got {tensor.dtype} of shape {list(tensor.shape)}")

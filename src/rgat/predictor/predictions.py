@@ -6,7 +6,8 @@ import csv
 import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from rgat.data import Target
 from rgat.data.files import write_atomically
 from rgat.data.tables import csv_cell
 from rgat.data.targets import places
+from rgat.predictor.conformal import Region
 from rgat.predictor.provenance import ModelRecord
 
 Array = NDArray[np.float64]
@@ -54,6 +56,10 @@ class Predictions:
     notes: tuple[str, ...] = ()  # remarks for the reader, such as how many nodes could not be predicted
     titles: Mapping[str, str] = field(default_factory=dict, repr=False)  # `rdfs:label` of nodes and classes
     targets: tuple[Target, ...] = ()  # of the columns; none for one class per node and for 0/1 tasks of molecules
+    coverage: float | None = None  # of sets and intervals; None without these
+    regions: tuple[Region, ...] = field(default=(), repr=False)  # the sets and intervals
+    distance: Array | None = field(default=None, repr=False)  # [n] to the training data; above 1 is unusual
+    unlike: tuple[str, ...] = field(default=(), repr=False)  # what no training example has, "" where there is nothing
 
     def __len__(self) -> int:
         return len(self.names)
@@ -69,6 +75,28 @@ class Predictions:
         if self.exclusive:
             return np.array([self.columns[best] for best in self.probabilities.argmax(1)], dtype=np.str_)
         return np.where(np.isnan(self.probabilities), -1, self.probabilities >= 0.5).astype(np.int64)
+
+    @property
+    def warnings(self) -> list[str]:
+        """Why an example is unlike the training data, "" where it is not or where nothing is known about it."""
+        if self.distance is None:
+            return [""] * len(self)
+        far = [f"{d:.1f} times as far as usual" if d > 1 else "" for d in self.distance.tolist()]
+        return ["; ".join(filter(None, pair)) for pair in zip(far, self.unlike, strict=True)]
+
+    @property
+    def sets(self) -> dict[str, NDArray[np.bool_]]:
+        """Which classes belong to the set of each example, ``[n, classes]``.
+
+        The key is "class" for one class per node, whose classes are the columns, or the name of a task or label, whose
+        classes are 0 and 1 or those of the target.
+        """
+        return {region.name: region.inside for region in self.regions if region.classes}
+
+    @property
+    def intervals(self) -> dict[str, Array]:
+        """The lower and upper bounds of each number, ``[n, 2]``, by its name."""
+        return {region.name: region.inside for region in self.regions if not region.classes}
 
     def of(self, name: str) -> NDArray[Any]:
         """Return the predictions of a target, by the name of its column.
@@ -89,15 +117,23 @@ class Predictions:
 
     def header(self) -> list[str]:
         """Return the column names of the table."""
+        added = [title for region in self.regions for title in self.region_titles(region)]
+        added += [] if self.distance is None else ["distance", "unlike training"]
         if self.targets:
             classes = [target.name for target in self.targets if target.kind == "multi-class"]
             names = [f"p({name})" if self._is_class(k) else name for k, name in enumerate(self.columns)]
             first, last = ("node", []) if self.exclusive else ("smiles", ["problem"])
-            return [first, *classes, *names, *(f"{name} spread" for name in self.columns), *last]
+            return [first, *classes, *names, *(f"{name} spread" for name in self.columns), *last, *added]
         if self.exclusive:
             titles = ["node label", "class label"] if self.titles else []
-            return ["node", "class", "probability", "spread", *(f"p({name})" for name in self.columns), *titles]
-        return ["smiles", *self.columns, *(f"{task} spread" for task in self.columns), "problem"]
+            names = [f"p({name})" for name in self.columns]
+            return ["node", "class", "probability", "spread", *names, *titles, *added]
+        return ["smiles", *self.columns, *(f"{task} spread" for task in self.columns), "problem", *added]
+
+    def region_titles(self, region: Region) -> list[str]:
+        """Return the names of the columns of a set or an interval, which state the coverage."""
+        share, name = f"{100 * (self.coverage or 0):g} %", f" of {region.name}" if len(self.regions) > 1 else ""
+        return [f"{share} {word}{name}" for word in (["set"] if region.classes else ["low", "high"])]
 
     def _is_class(self, column: int) -> bool:
         return any(t.kind == "multi-class" and p.start <= column < p.stop for t, p in places(self.targets))
@@ -117,8 +153,8 @@ class Predictions:
     def _cells(self) -> list[list[str | float]]:
         """Return the rows of the table with numbers as numbers."""
         if self.targets:
-            return self._target_cells()
-        table = []
+            return self._with_added(self._target_cells())
+        table: list[list[str | float]] = []
         for name, probability, spread in zip(self.names, self.probabilities, self.spread, strict=True):
             cells: list[str | float]
             if self.exclusive:
@@ -130,6 +166,17 @@ class Predictions:
                 problem = "cannot be read as SMILES" if np.isnan(probability).any() else ""
                 cells = [*map(float, (*probability, *spread)), problem]
             table.append([name, *cells])
+        return self._with_added(table)
+
+    def _with_added(self, table: list[list[str | float]]) -> list[list[str | float]]:
+        """Append the cells of sets, intervals and distances, as far as there are any; invalid SMILES have none."""
+        is_known = [not np.isnan(row).any() for row in self.probabilities]
+        for region in self.regions:
+            for row, cells, known in zip(table, region.cells(), is_known, strict=True):
+                row += cells if known or not region.classes else [""]
+        if self.distance is not None:
+            for row, distance, warning in zip(table, self.distance.tolist(), self.warnings, strict=True):
+                row += [distance, warning]
         return table
 
     def to_pandas(self) -> Any:
@@ -191,6 +238,23 @@ class Predictions:
                 continue
             chosen = [int(values.argmax())] if kind == "multi-class" else (values >= 0.5).nonzero()[0].tolist()
             yield [(_term(self.columns[best]), values[best], spread[best]) for best in chosen]
+
+
+def concatenate(parts: Sequence[Predictions]) -> Predictions:
+    """Return the predictions of batches as one."""
+    first = parts[0]
+
+    def joined(name: str) -> Any:
+        arrays = [getattr(part, name) for part in parts]
+        return None if arrays[0] is None else np.concatenate(arrays)
+
+    arrays = {name: joined(name) for name in ("probabilities", "spread", "distance")}
+    names, unlike = (tuple(chain.from_iterable(getattr(part, name) for part in parts)) for name in ("names", "unlike"))
+    regions = tuple(
+        region._replace(inside=np.concatenate([part.regions[number].inside for part in parts]))
+        for number, region in enumerate(first.regions)
+    )
+    return replace(first, names=names, unlike=unlike, regions=regions, **arrays)
 
 
 def _number(value: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from functools import cached_property
 from os import PathLike
@@ -21,11 +22,13 @@ from rgat.predictor.ensemble import Columns, Ensemble, MoleculeVocabulary
 from rgat.predictor.explain_molecule import MoleculeExplanation, explain_molecule
 from rgat.predictor.explain_node import NodeExplanation, RelationImportance, explain_node, explain_relations
 from rgat.predictor.export import export
+from rgat.predictor.familiarity import collected, unseen_atoms, unseen_relations
 from rgat.predictor.folder import read_folder, write_folder
 from rgat.predictor.new_triples import extend
-from rgat.predictor.predictions import Array, Predictions
+from rgat.predictor.predictions import Array, Predictions, concatenate
 from rgat.predictor.provenance import ModelRecord, model_record
 from rgat.predictor.selection import select, shared_type
+from rgat.predictor.uncertainty import with_uncertainty
 from rgat.predictor.words import titles_among, titles_of
 from rgat.sampling import NeighborSampler
 from rgat.training.task import node_logits
@@ -54,14 +57,32 @@ class NodePredictor(Ensemble):
     @cached_property
     def logits(self) -> Tensor:
         """Logits of each member for each node of the graph, ``[S, N, classes]``."""
-        return torch.stack([node_logits(member, self.data) for member in self.members])
+        return self._all_outputs[0]
+
+    @cached_property
+    def _all_outputs(self) -> tuple[Tensor, Tensor | None]:
+        return self._compute(torch.arange(self.data.graph.num_nodes))
+
+    def _compute(self, nodes: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the logits of each member for distinct nodes, and the last hidden layer of the first member."""
+        with collected(self.members[0], nodes) as hidden:
+            logits = [node_logits(self.members[0], self.data, nodes=nodes)]
+        logits += [node_logits(member, self.data, nodes=nodes) for member in self.members[1:]]
+        return torch.stack(logits), hidden.rows
+
+    def outputs_of(self, nodes: Sequence[int]) -> tuple[Tensor, Tensor | None]:
+        """Return the logits of each member for some nodes, ``[S, n, classes]``, and their last hidden layer."""
+        place = torch.tensor(nodes, dtype=torch.long)
+        if self.data.is_stored:
+            ids, place = torch.unique(place, return_inverse=True)
+            logits, hidden = self._compute(ids)
+        else:
+            logits, hidden = self._all_outputs
+        return logits[:, place], None if hidden is None else hidden[place]
 
     def logits_of(self, nodes: Sequence[int]) -> Tensor:
         """Return the logits of each member for some nodes, ``[S, n, classes]``."""
-        if not self.data.is_stored:
-            return self.logits[:, nodes]
-        ids, place = torch.unique(torch.tensor(nodes, dtype=torch.long), return_inverse=True)
-        return torch.stack([node_logits(member, self.data, nodes=ids) for member in self.members])[:, place]
+        return self.outputs_of(nodes)[0]
 
     @cached_property
     def record(self) -> ModelRecord:
@@ -97,6 +118,7 @@ class NodePredictor(Ensemble):
         type: str | None = None,  # noqa: A002  (the word of RDF)
         rdf: str | PathLike[str] | Sequence[str | PathLike[str]] | None = None,
         format: str | None = None,  # noqa: A002
+        coverage: float | None = None,
     ) -> Predictions:
         """Predict the classes of nodes.
 
@@ -105,9 +127,10 @@ class NodePredictor(Ensemble):
             type: IRI of an RDF type; by default the kind of the labelled nodes (`rgat.predictor.selection`).
             rdf: files with triples added after training; the default nodes are then those that only these files name.
             format: format of these files, if their names do not tell it.
+            coverage: share of nodes whose set of classes holds the true one; by default 0.9.
         """
         if rdf is not None:
-            return self._predict_added(nodes, type, rdf, format)
+            return self._predict_added(nodes, type, rdf, format, coverage)
         ids, kind = (
             select(self.data, type) if nodes is None else ([self.find(node) for node in nodes], "that are named")
         )
@@ -116,21 +139,29 @@ class NodePredictor(Ensemble):
                 f"there must be unlabelled nodes to predict, got none {kind}; name nodes (--node) or another type "
                 "(--type)"
             )
-        logits = self.logits_of(ids)
+        logits, hidden = self.outputs_of(ids)
         probabilities, spread = self.probabilities(logits).numpy(), self.spread(logits).numpy()
         names = tuple(self.data.node_names[i] for i in ids)
         notes = (f"predicted the unlabelled nodes {kind} (--type and --node select others)",) * (nodes is None)
         titles = titles_among([*names, *self.data.classes], self.titles)
-        return Predictions(
-            names, self.data.classes, probabilities, spread, notes=notes, titles=titles, targets=self.targets
-        )
+        fields: dict[str, Any] = {"notes": notes, "titles": titles, "targets": self.targets}
+        predictions = Predictions(names, self.data.classes, probabilities, spread, **fields)
+        unlike = None
+        if self.familiarity is not None:
+            unlike = unseen_relations(self.data, ids, self.familiarity.relations)
+        return with_uncertainty(self, predictions, coverage, hidden, unlike)
 
     def predict_proba(self, nodes: Sequence[str] | None = None) -> Array:
         """Return only the probabilities of the classes, ``[n, classes]``."""
         return self.predict(nodes).probabilities
 
     def _predict_added(
-        self, nodes: Sequence[str] | None, type_name: str | None, rdf: Any, rdf_format: str | None
+        self,
+        nodes: Sequence[str] | None,
+        type_name: str | None,
+        rdf: Any,
+        rdf_format: str | None,
+        coverage: float | None,
     ) -> Predictions:
         self.refuse_stored("predict nodes that were added later")
         data, candidates, notes = extend(self.data, rdf, rdf_format)
@@ -146,7 +177,7 @@ class NodePredictor(Ensemble):
                     f"the added files must name {wanted} {kind}, got none; name nodes (--node) "
                     f"or another type (--type){unknown}"
                 )
-        return dataclasses.replace(extended.predict(nodes), notes=tuple(notes))
+        return dataclasses.replace(extended.predict(nodes, coverage=coverage), notes=tuple(notes))
 
     def shared_type(self) -> str | None:
         """Return the rarest type that all labelled nodes share, if there is one."""
@@ -252,20 +283,24 @@ class MoleculePredictor(Ensemble):
     def tasks(self) -> tuple[str, ...]:
         return self.vocabulary.tasks
 
-    def predict(self, smiles: Sequence[str] | str) -> Predictions:
-        """Predict all tasks for molecules; invalid SMILES get NaN."""
-        texts = [smiles] if isinstance(smiles, str) else list(smiles)
-        probabilities, spread = np.full((2, len(texts), len(self.tasks)), np.nan)
-        for start in range(0, len(texts), BATCH_SIZE):
-            batch = slice(start, start + BATCH_SIZE)
-            parsed = parse_molecules(texts[batch], *self.vocabulary.reading)
-            part = self.predict_parsed(texts[batch], parsed)
-            probabilities[batch], spread[batch] = part.probabilities, part.spread
-        return Predictions(tuple(texts), self.tasks, probabilities, spread, exclusive=False, targets=self.targets)
+    def predict(self, smiles: Sequence[str] | str, *, coverage: float | None = None) -> Predictions:
+        """Predict all tasks for molecules; invalid SMILES get NaN.
 
-    def predict_parsed(self, smiles: Sequence[str], batch: MoleculeBatch) -> Predictions:
+        Args:
+            smiles: one or several.
+            coverage: share of molecules, per task and class, whose set of results holds the true one; by default 0.9.
+        """
+        texts = [smiles] if isinstance(smiles, str) else list(smiles)
+        parts = []
+        for start in range(0, max(len(texts), 1), BATCH_SIZE):
+            batch = texts[start : start + BATCH_SIZE]
+            parts.append(self.predict_parsed(batch, parse_molecules(batch, *self.vocabulary.reading), coverage))
+        return concatenate(parts)
+
+    def predict_parsed(self, smiles: Sequence[str], batch: MoleculeBatch, coverage: float | None = None) -> Predictions:
         """Predict all tasks for molecules that `parse_molecules` has parsed, in one forward pass."""
         probabilities, spread = np.full((2, len(smiles), len(self.tasks)), np.nan)
+        hidden, unlike = None, [""] * len(smiles)
         if batch.valid:
             edges, sizes = torch.from_numpy(batch.edges).long(), torch.from_numpy(batch.sizes).long()
             graph = RelationalGraph(
@@ -280,9 +315,20 @@ class MoleculePredictor(Ensemble):
             if self.vocabulary.descriptors is not None:
                 columns = torch.from_numpy(batch.columns)
                 graph.graph_attr = self.vocabulary.descriptors.standardise(columns).float()
-            logits = self.member_logits(torch.from_numpy(batch.x).float(), graph)
+            with collected(self.members[0]) as found:
+                logits = self.member_logits(torch.from_numpy(batch.x).float(), graph)
             probabilities[batch.valid], spread[batch.valid] = self.probabilities(logits), self.spread(logits)
-        return Predictions(tuple(smiles), self.tasks, probabilities, spread, exclusive=False, targets=self.targets)
+            if found.rows is not None and self.familiarity is not None:
+                hidden = torch.full((len(smiles), found.rows.shape[1]), math.nan)
+                hidden[batch.valid] = found.rows
+                names = self.vocabulary.relation_names
+                words = unseen_atoms(batch.x, batch.edges, batch.sizes, names, self.familiarity)
+                for position, word in zip(batch.valid, words, strict=True):
+                    unlike[position] = word
+        predictions = Predictions(
+            tuple(smiles), self.tasks, probabilities, spread, exclusive=False, targets=self.targets
+        )
+        return with_uncertainty(self, predictions, coverage, hidden, unlike)
 
     def predict_proba(self, smiles: Sequence[str] | str) -> Array:
         """Return only the probabilities, ``[n, tasks]``."""

@@ -28,6 +28,7 @@ from rgat.locks import locked
 from rgat.predictor.ensemble import MoleculeVocabulary
 from rgat.predictor.predictions import table_text
 from rgat.predictor.predictor import MoleculeBatch, MoleculePredictor, parse_molecules
+from rgat.predictor.words import counted
 from rgat.progress import Progress, Stages, shown
 from rgat.workers import WorkerPool
 
@@ -41,6 +42,22 @@ class Streamed(NamedTuple):
     molecules: int  # rows in the file
     invalid: int  # invalid SMILES among the rows predicted in this run
     resumed: int  # rows of an earlier run
+    unlike: int = 0  # molecules unlike the training data among the rows predicted in this run
+
+    def sentence(self, out: str | PathLike[str]) -> str:
+        """Return what was written, in words."""
+        resumed = f", {self.resumed:,} of them resumed" if self.resumed else ""
+        bad = f"; invalid SMILES, marked so: {self.invalid:,}" if self.invalid else ""
+        far = f"; unlike the training data: {self.unlike:,}" if self.unlike else ""
+        return f"{counted(self.molecules, 'molecule')} written to {out}{resumed}{bad}{far}"
+
+
+def is_file(text: str) -> bool:
+    """Return whether a text names a file; a SMILES may be longer than the longest file name."""
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def predict_file(
@@ -51,13 +68,15 @@ def predict_file(
     smiles_column: str | None = None,
     workers: int | None = None,
     resume: bool = False,
+    coverage: float | None = None,
     progress: Progress = False,
 ) -> Streamed:
     """Predict all molecules of a file and write a .csv or .tsv table with one row per molecule, in the same order.
 
     The file is CSV or TSV with a column of SMILES (by default the one called smiles), or .smi or .txt with one SMILES
     per line, or .sdf; plain or compressed. So many worker processes parse SMILES, by default one per core. With
-    ``resume``, an interrupted run continues, whose rows are beside ``out``.
+    ``resume``, an interrupted run continues, whose rows are beside ``out``. The sets and intervals have the
+    ``coverage``.
     """
     source, out = Path(source), Path(out)
     if out.suffix not in (".csv", ".tsv"):
@@ -69,7 +88,7 @@ def predict_file(
     workers = (os.cpu_count() or 1) if workers is None else workers
     check_count("workers", workers)
     with locked(out.with_name(f"{out.name}.part.lock"), str(out)), shown(progress, [PREDICTION]) as stages:
-        return _predict_file(predictor, source, out, smiles_column, workers, resume, stages)
+        return _predict_file(predictor, source, out, smiles_column, workers, resume, coverage, stages)
 
 
 def _predict_file(
@@ -79,10 +98,11 @@ def _predict_file(
     smiles_column: str | None,
     workers: int,
     resume: bool,
+    coverage: float | None,
     stages: Stages,
 ) -> Streamed:
     part = out.with_name(f"{out.name}.part")
-    header = predictor.predict([]).header()
+    header = predictor.predict([], coverage=coverage).header()
     digest_file, digest = out.with_name(f"{out.name}.part.model"), _digest(predictor)
     if resume and part.exists() and (not digest_file.exists() or digest_file.read_text() != digest):
         raise ValueError(f"{part} must be of the same model to be resumed, but another model wrote it; remove it")
@@ -94,7 +114,7 @@ def _predict_file(
     skipped = deque(itertools.islice(rows, done), maxlen=1)
     if done and (not skipped or csv_cell(skipped[0]) != last_smiles):
         raise ValueError(f"{part} must be of the same molecule file, but row {done} differs; remove it")
-    predicted = invalid = 0
+    predicted = invalid = unlike = 0
     try:
         part.parent.mkdir(parents=True, exist_ok=True)
         digest_file.write_text(digest)
@@ -102,9 +122,11 @@ def _predict_file(
             if part.stat().st_size == 0:
                 file.write(table_text([header], out))
             for smiles, batch in _parsed(rows, workers, predictor.vocabulary):
-                file.write(table_text(predictor.predict_parsed(smiles, batch).rows(), out))
+                predictions = predictor.predict_parsed(smiles, batch, coverage)
+                file.write(table_text(predictions.rows(), out))
                 file.flush()
                 predicted, invalid = predicted + len(smiles), invalid + len(smiles) - len(batch.valid)
+                unlike += sum(map(bool, predictions.warnings))
                 so_far = done + predicted
                 stages(PREDICTION, so_far / total, f"{so_far:,} of {total:,} molecules", so_far, "molecules")
         move_into_place(part, out)
@@ -116,7 +138,7 @@ def _predict_file(
         ) from error
     except OSError as error:
         raise ValueError(f"{out}: cannot be written: {error.strerror}; make room, then resume") from error
-    return Streamed(done + predicted, invalid, done)
+    return Streamed(done + predicted, invalid, done, unlike)
 
 
 def _digest(predictor: MoleculePredictor) -> str:
@@ -178,7 +200,7 @@ def _resume(part: Path, header: Sequence[str], resume: bool) -> tuple[int, str]:
     with part.open("r+b") as file:
         for row, row_end in _complete_rows(file, "\t" if part.with_suffix("").suffix == ".tsv" else ","):
             if count < 0 and row != columns:
-                raise ValueError(f"{part} must be of the same model, but its columns differ; remove it")
+                raise ValueError(f"{part} must be of the same model and coverage, but its columns differ; remove it")
             if len(row) != len(columns):
                 break
             count, end, smiles = count + 1, row_end, row[0]

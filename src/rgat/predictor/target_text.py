@@ -5,6 +5,7 @@ from __future__ import annotations
 from rgat.data.targets import places
 from rgat.predictor.predictions import Predictions
 from rgat.predictor.predictor import NodePredictor, Predictor
+from rgat.predictor.uncertainty_text import region_text
 from rgat.predictor.words import counted, titled
 
 Row = tuple[str, ...]
@@ -65,20 +66,33 @@ def target_tables(predictor: Predictor) -> list[Table]:
     ]
 
 
-def target_prediction_rows(predictions: Predictions) -> tuple[Row, list[Row]]:
-    """Return columns and rows: one for each target, or label, of each node or molecule."""
+def target_prediction_rows(predictions: Predictions) -> tuple[Row, list[Row], int]:
+    """Return columns, rows and the number of text columns: a row for each target, or label, of each example."""
     rows: list[Row] = []
+    number = {region.name: k for k, region in enumerate(predictions.regions)}
     for i, name in enumerate(predictions.names):
         for target, place in places(predictions.targets):
             values, spread = predictions.probabilities[i, place], predictions.spread[i, place]
             shown = titled(name, predictions.titles)
             if target.kind == "regression":
                 unit = f" {target.unit}" if target.unit else ""
-                rows.append((shown, target.name, f"{values[0]:.4g}{unit}", f"{spread[0]:.2g}"))
+                added = _added(predictions, number.get(target.name), i)
+                rows.append((shown, target.name, *added[0], f"{values[0]:.4g}{unit}", f"{spread[0]:.2g}", *added[1]))
                 continue
             labels = target.classes if target.kind != "binary" else (target.name,)
             kept = [int(values.argmax())] if target.kind == "multi-class" else range(len(values))
             for k in kept:
                 label = labels[k] if len(labels) == 1 or len(predictions.targets) == 1 else f"{target.name}={labels[k]}"
-                rows.append((shown, label, f"{values[k]:.1%}", f"{spread[k]:.1%}"))
-    return ("node" if predictions.exclusive else "smiles", "target", "prediction", "spread"), rows
+                asked = target.name if target.kind == "multi-class" else predictions.columns[place.start + k]
+                added = _added(predictions, number.get(asked), i)
+                rows.append((shown, label, *added[0], f"{values[k]:.1%}", f"{spread[k]:.1%}", *added[1]))
+    share = f"{100 * (predictions.coverage or 0):g} % set or interval"
+    text: Row = ("node" if predictions.exclusive else "smiles", "target", *((share,) if predictions.regions else ()))
+    last = ("distance",) if predictions.distance is not None else ()
+    return (*text, "prediction", "spread", *last), rows, len(text)
+
+
+def _added(predictions: Predictions, region: int | None, row: int) -> tuple[Row, Row]:
+    """Return the cells of a set or interval and of the distance, as far as there are any."""
+    of_region = (region_text(predictions, region, row),) if region is not None else ()
+    return of_region, () if predictions.distance is None else (f"{predictions.distance[row]:.2f}",)

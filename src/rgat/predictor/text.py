@@ -11,6 +11,7 @@ from rgat.predictor.explain_node import NO_CHOICE, NodeExplanation, RelationImpo
 from rgat.predictor.predictions import Predictions
 from rgat.predictor.predictor import NodePredictor, Predictor
 from rgat.predictor.target_text import Row, Table, target_performance, target_prediction_rows
+from rgat.predictor.uncertainty_text import region_text, reliability
 from rgat.predictor.words import counted, titled
 from rgat.training.configuration import VARIANTS
 
@@ -29,7 +30,7 @@ def performance(predictor: Predictor) -> list[str]:
     low, high = report["interval"]
     score = report["scores"]["test"]
     if "targets" in report:
-        return target_performance(predictor)
+        return target_performance(predictor) + reliability(predictor)
     if report["metric"] == "accuracy":
         line = f"accuracy {score:.1%} ({report['right']} of {counted(report['tested'], 'test node')})"
         bounds = f"{low:.1%} to {high:.1%}"
@@ -62,7 +63,7 @@ def performance(predictor: Predictor) -> list[str]:
             f"descriptors beside the graph: exchanged among {part} molecules, they would change the {report['metric']} "
             f"from {found['score']:.3f} to {found['exchanged']:.3f}"
         )
-    return lines
+    return lines + reliability(predictor)
 
 
 def class_tables(predictor: Predictor) -> list[tuple[str, Row, list[Row]]]:
@@ -140,7 +141,7 @@ def comparison_rows(predictor: Predictor) -> tuple[list[Row], list[str]]:
     if count == 1:
         (member,) = report["training"]
         if name != "RGCN":
-            rows.insert(1, _score_row("constant attention", member["constant_scores"]))
+            rows.insert(1, _score_row("the same, constant attention", member["constant_scores"]))
         chosen_by = "cross-validation" if member["scores"]["valid"] is None else "validation"
         notes.append(f"Best epoch by {chosen_by}: {member['best_epoch']} of {member['epochs']}; {member['how']}.")
     return rows, notes
@@ -222,20 +223,30 @@ def _score_row(name: str, scores: Mapping[str, float | None]) -> Row:
     return name, *("-" if value is None else f"{100 * value:.1f}" for value in values)
 
 
-def prediction_rows(predictions: Predictions) -> tuple[Row, list[Row]]:
-    """Return columns and rows: the most probable class of each node, or one row per molecule and task."""
+def prediction_rows(predictions: Predictions) -> tuple[Row, list[Row], int]:
+    """Return columns, rows and the number of text columns: the class of each node, or each molecule and task."""
     names, columns = predictions.names, predictions.columns
     if predictions.targets:
         return target_prediction_rows(predictions)
     if predictions.exclusive:
         cells = [(i, int(k)) for i, k in enumerate(predictions.probabilities.argmax(1))]
-        labels = [(titled(names[i], predictions.titles), titled(columns[k], predictions.titles)) for i, k in cells]
+        labels: list[Row] = [
+            (titled(names[i], predictions.titles), titled(columns[k], predictions.titles)) for i, k in cells
+        ]
     else:
         cells = [(i, k) for i in range(len(names)) for k in range(len(columns))]
         labels = [(names[i], columns[k]) for i, k in cells]
+    header: Row = ("node", "class") if predictions.exclusive else ("smiles", "task")
+    if predictions.regions:
+        header = (*header, f"{100 * (predictions.coverage or 0):g} % set")
+        words = [region_text(predictions, 0 if predictions.exclusive else k, i) for i, k in cells]
+        labels = [(*label, word) for label, word in zip(labels, words, strict=True)]
     numbers = [(f"{predictions.probabilities[cell]:.1%}", f"{predictions.spread[cell]:.1%}") for cell in cells]
-    header = ("node", "class") if predictions.exclusive else ("smiles", "task")
-    return (*header, "probability", "spread"), [(*label, *row) for label, row in zip(labels, numbers, strict=True)]
+    rows = [(*label, *row) for label, row in zip(labels, numbers, strict=True)]
+    if predictions.distance is not None:
+        rows = [(*row, f"{predictions.distance[i]:.2f}") for row, (i, _) in zip(rows, cells, strict=True)]
+    added = ("distance",) if predictions.distance is not None else ()
+    return (*header, "probability", "spread", *added), rows, len(header)
 
 
 def _number_effect(value: float) -> str:

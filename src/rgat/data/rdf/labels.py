@@ -21,6 +21,7 @@ from rgat.data.targets import Task, kinds_of
 FilePath = str | PathLike[str]
 LabelTable = FilePath | Any  # a file, or a data frame
 SPLITS = ("stratified", "random", "time", "group", "column")
+MOST_COMPARED = 1_000_000  # names to look through for one that is similar to an unknown one
 RDFS_LABEL = "<http://www.w3.org/2000/01/rdf-schema#label>"
 
 
@@ -268,7 +269,13 @@ def choose_titles(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def similar_node(name: str, node_names: Sequence[str]) -> str:
-    """Return the name of a node, not a literal, with the longest common beginning, to show beside an unknown one."""
+    """Return the name of a node to show beside an unknown one.
+
+    That is one which ends as the unknown name does or else, without literals, one with the longest common beginning.
+    """
+    ending = f"/{name.strip('<>/')}>"
+    if found := next((node for node in node_names[:MOST_COMPARED] if node.endswith(ending)), None):
+        return found
     wanted = name if name[:1] in ("<", "_") else f"<{name}"
     position = bisect_left(node_names, wanted)
     near = [node for node in node_names[max(position - 1, 0) : position + 1] if node[0] != '"']

@@ -12,7 +12,8 @@ from rgat.data.rdf.reader import Ids, Triples
 
 LEAK_ACCURACY = 0.95  # a relation that alone reaches this accuracy probably states the class
 MIN_COVERAGE = 0.5  # share of the labelled nodes that such a relation has to reach
-MAX_VALUES = 3  # per class: a relation that states the class has about as many values as there are classes
+MAX_VALUES = 3  # per class: a relation that states the class has about as many values as there are classes,
+NODES_PER_VALUE = 10  # or each value is shared by so many labelled nodes
 MIN_CLASS = 5  # nodes of a class, so that a relation or value that all of them have is no coincidence
 
 
@@ -61,13 +62,15 @@ def find_leaks(facts: Facts, labels: Ids, classes: Sequence[str]) -> list[Leak]:
     values, are not such leaks. A relation, or one value of it, is a leak also if it is the mark of a single class.
     """
     counts = np.bincount(labels[labels != MISSING], minlength=len(classes))
-    if not counts.sum() or counts.max() >= LEAK_ACCURACY * counts.sum():
-        return []  # the majority class alone reaches this accuracy
+    if not counts.sum():
+        return []
+    has_vote = counts.max() < LEAK_ACCURACY * counts.sum()  # else the majority class alone reaches this accuracy
     leaks: list[Leak] = []
     for number in np.unique(facts.relation).tolist():
         chosen = facts.relation == number
         node, value, name = facts.node[chosen], facts.value[chosen], facts.relation_names[number]
-        if len(np.unique(value)) <= MAX_VALUES * len(classes):
+        most = max(MAX_VALUES * len(classes), len(np.unique(node)) // NODES_PER_VALUE)
+        if has_vote and len(np.unique(value)) <= most:
             reached, correct = _vote(value, node, labels, len(classes))
             if reached >= MIN_COVERAGE * counts.sum() and correct >= LEAK_ACCURACY * reached:
                 leaks.append(Leak(name, reached / int(counts.sum()), correct / reached))
@@ -117,6 +120,7 @@ def _marks(value: Any, node: Any, labels: Any, counts: Any) -> list[tuple[int, i
     for cell, count in zip(cells.tolist(), of_cell.tolist(), strict=True):
         position, number = divmod(cell, len(counts))
         accuracy, coverage = count / sizes[position], count / counts[number]
-        if min(accuracy, coverage) >= LEAK_ACCURACY and counts[number] >= MIN_CLASS:
+        is_alone = counts[number] >= LEAK_ACCURACY * counts.sum()
+        if min(accuracy, coverage) >= LEAK_ACCURACY and counts[number] >= MIN_CLASS and not is_alone:
             found.append((int(values[position]), number, float(coverage), float(accuracy)))
     return found
