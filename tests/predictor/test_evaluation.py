@@ -57,7 +57,7 @@ def with_confusion(predictor, confusion):
 
 def test_few_classes_are_printed_with_their_confusion_matrix(node_model):
     scores, matrix = class_tables(with_confusion(node_model, [[9, 1], [3, 1]]))
-    assert scores[0].endswith("lowest recall first; macro-F1 57.6%, balanced accuracy 57.5%")
+    assert "lowest recall first; macro-F1 57.6%, balanced accuracy 57.5%, average precision " in scores[0]
     assert scores[1] == ("class", "mistaken for", "nodes", "recall", "precision", "f1")
     assert scores[2] == [
         ("c1", "c0 (3)", "4", "25.0%", "50.0%", "33.3%"),
@@ -115,10 +115,15 @@ def test_sampled_and_stacked_training_have_the_same_class_weights(node_data):
     assert many._why_not_together(*jobs) == "others have other class weights"
 
 
-def test_graphs_have_no_such_option_because_their_loss_always_balances():
-    with pytest.raises(ValueError, match="`option` must be"):
-        rgat.fit("molecules", class_weights="balanced")
-    with pytest.raises(ValueError, match='`class_weights` must be "balanced", got "some"'):
+def test_losses_of_graphs_balance_classes_unless_asked_not_to():
+    data, cpu = rgat.data.load("molecules"), torch.device("cpu")
+    usual, balanced, none = (
+        make_task([data], Settings(class_weights=word), cpu).class_weights for word in (None, "balanced", "none")
+    )
+    assert torch.equal(usual, balanced)
+    assert (usual[:, 1] > 1).any()
+    assert (none == 1).all()
+    with pytest.raises(ValueError, match='`class_weights` must be "balanced" or "none", got "some"'):
         Settings(class_weights="some")
 
 

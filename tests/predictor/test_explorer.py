@@ -179,3 +179,26 @@ def test_a_model_of_an_earlier_version_has_a_page_too(tmp_path, node_model):
     report = {name: value for name, value in node_model.report.items() if name in ("metric", "scores")}
     write_explorer(dataclasses.replace(node_model, report=report), tmp_path / "e.html", PERSON)
     assert '"quality": {"recall": []}' in (tmp_path / "e.html").read_text()
+
+
+@browser_test
+def test_the_page_of_a_number_shows_its_value_ranges_and_effects(tmp_path, browser, files):
+    graph, labels = files
+    rows = [line.split("\t") for line in labels.read_text().splitlines()[1:]]
+    numbers = tmp_path / "numbers.tsv"
+    numbers.write_text(
+        "person\tage (years)\n" + "".join(f"{node}\t{len(group)}.{n}\n" for n, (node, group) in enumerate(rows))
+    )
+    data = rgat.data.from_rdf(graph, numbers, features=(), shares=(0.75, 0.0))
+    model = rgat.fit(data, model="RGCN", comparison=False, max_epochs=1)
+    path = tmp_path / "e.html"
+    write_explorer(model, path, PERSON)
+    opened(browser, path)
+    panel = find(browser, "#panel")[0].text
+    value = model.predict([PERSON]).of("age (years)")[0]
+    assert f"age (years) {value:.4g} years" in panel
+    assert "labelled" in panel
+    assert "Change of age (years) without a triple. Green triples raise it" in panel
+    assert panel.count(" to ") >= 4  # ranges of the colours
+    assert "R2" in panel
+    assert len(find(browser, "line")) > 0

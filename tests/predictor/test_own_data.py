@@ -289,7 +289,7 @@ def test_names_rows_and_sentences_for_a_terminal(node_model):
         ("batch_norm=foo", "`batch_norm` must be true or false, got"),
         ("batch_size=foo", "`batch_size` must be an integer of at least 1"),
         ("autocast=foo", "`autocast` must be true or false"),
-        ("class_weights=foo", '`class_weights` must be "balanced", got "foo"'),
+        ("class_weights=foo", '`class_weights` must be "balanced", "none" or "auto", got "foo"'),
         ("foo=1", "`option` must be"),
     ],
 )

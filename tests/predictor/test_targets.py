@@ -1,6 +1,7 @@
 """Every kind of target, for nodes and for molecules, from files to explanations, by Python and by the command line."""
 
 import csv
+import dataclasses
 import json
 import math
 import random
@@ -70,7 +71,9 @@ def molecule_model(molecule_file, tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rgat.predictor.evaluation.random_forest", partial(random_forest, num_trees=3))
-        rgat.fit(data, max_epochs=2, hidden_channels=16, ensemble=2, class_weights="auto").save(folder)
+        rgat.fit(data, max_epochs=2, hidden_channels=16, ensemble=2, class_weights="auto", descriptors="none").save(
+            folder
+        )
     return rgat.load(folder)
 
 
@@ -158,6 +161,9 @@ def test_molecules_of_all_kinds(molecule_model, tmp_path):
 def test_models_of_targets_are_exported_but_not_served(node_model, molecule_model, tmp_path):
     from rgat.serve.answers import make_answers
 
+    described = dataclasses.replace(molecule_model.vocabulary, descriptors="some")
+    with pytest.raises(ValueError, match="a model to export must read the graph alone, got one with descriptors"):
+        dataclasses.replace(molecule_model, vocabulary=described).export(tmp_path / "m.pt2")
     molecule_model.export(tmp_path / "m.pt2")  # compares its outputs with the model's
     assert (tmp_path / "m.pt2").stat().st_size > 1000
     for model in (node_model, molecule_model):

@@ -119,7 +119,12 @@ def _of_target(
         rows = known[:, place].tolist()
         knowns = [", ".join(n for n, value in zip(names, row, strict=True) if value == 1) for row in rows]
     label = torch.where(known[:, place].isnan().any(1), MISSING, 0)
-    found = {"target": target.name, "is_number": target.kind == "regression", "texts": texts, "knowns": knowns}
+    found = {
+        "explained": explanation.predicted,
+        "is_number": target.kind == "regression",
+        "texts": texts,
+        "knowns": knowns,
+    }
     return found | {"classes": [titled(name, predictor.titles) for name in names]}, predicted, probability, label
 
 

@@ -74,12 +74,9 @@ def _from_tables(source: LabelSource, node_names: Sequence[str]) -> NodeCells | 
         if path is None:
             continue
         table, node_column, columns = label_columns(path, source, node_names)
-        if found.columns and list(found.columns) != columns:
-            raise ValueError(
-                f"{table.path}: must have the columns {', '.join(found.columns)} to learn, got {', '.join(columns)}"
-            )
-        for name in columns:
-            found.columns.setdefault(name, []).extend(table.column(name))
+        # The last columns of several files may have different names.
+        for name, column in zip(list(found.columns) or columns, columns, strict=True):
+            found.columns.setdefault(name, []).extend(table.column(column))
         split_column = source.split_column if part is None else None
         for node, own_part, origin in table_rows(table, node_column, split_column, source):
             found.nodes.append(node)
