@@ -11,11 +11,11 @@ import pytest
 
 PACKAGES = (
     "rgat", "rgat.nn", "rgat.models", "rgat.data", "rgat.data.store", "rgat.sampling", "rgat.training",
-    "rgat.predictor", "rgat.ops", "rgat.baselines", "rgat.report",
+    "rgat.predictor", "rgat.ops", "rgat.baselines", "rgat.report", "rgat.serve",
 )  # fmt: skip
 NEEDED = {  # libraries of extras
     "rdf": "pyoxigraph", "molecule": "rdkit", "Molecule": "rdkit", "smiles": "rdkit", "FEAT": "sklearn",
-    "report": "matplotlib", "convert(": "pyoxigraph",
+    "report": "matplotlib", "serve": "fastapi", "convert(": "pyoxigraph",
 }  # fmt: skip
 SOURCE = Path(importlib.import_module("rgat").__file__).parent.parent
 
