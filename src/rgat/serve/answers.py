@@ -84,6 +84,9 @@ class NodeAnswers:
             "relations": len(set(self.data.base_relation)),
             "classes": [{"name": name, "title": self._title(name)} for name in self.data.classes],
             "new_nodes": not isinstance(self.added, str),
+            "examples": [
+                self.data.node_names[i] for i in (self.data.labels != MISSING).nonzero()[:3].flatten().tolist()
+            ],
         }
 
     def search(self, text: str, most: int) -> list[dict[str, str]]:
@@ -197,7 +200,11 @@ class MoleculeAnswers:
 
     def describe(self) -> dict[str, Any]:
         """Return what the model is and how good it was on held-out molecules."""
-        return _described(self.predictor, self.kind) | {"name": "molecules", "tasks": list(self.predictor.tasks)}
+        return _described(self.predictor, self.kind) | {
+            "name": "molecules",
+            "tasks": list(self.predictor.tasks),
+            "examples": ["CC(=O)Nc1ccc(O)cc1", "c1ccccc1C(=O)NC"],
+        }
 
     def _predict(self, items: list[Sequence[str]]) -> list[Any]:
         """Return the predictions of molecules, for several requests in few passes."""

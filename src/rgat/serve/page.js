@@ -51,6 +51,13 @@ function introduce() {
   }
   byId("lead").textContent = `${what}, predicted by ${size} (${model.model}).${quality}`;
   byId(model.kind === "nodes" ? "of-nodes" : "of-molecules").hidden = false;
+  const hint = byId("hint");
+  hint.append("For example ");
+  model.examples.forEach((name, i) => {
+    if (i) hint.append(", ");
+    const link = make("a", "", hint, name.replace(/^<|>$/g, ""));
+    link.href = `#${encodeURIComponent(name)}`;
+  });
   if (model.kind !== "nodes") byId("smiles").focus();
   else {
     byId("search").focus();
@@ -81,7 +88,7 @@ function bars(parent, names, probabilities, spreads, best, tasks) {
   if (names.length > 30) make("p", "fine", parent, `The ${names.length - 30} least probable are left out.`);
 }
 function explainBars(parent) {
-  const calibrated = "Probabilities are calibrated on held-out data.";
+  const calibrated = model.calibration.held_out ? "Probabilities are calibrated on held-out data." : "Probabilities are the model's own, not calibrated.";
   make("p", "fine", parent, model.members > 1 ? `${calibrated} Whiskers: one standard deviation over the ${model.members} models.` : `${calibrated} With one model there is no spread; train with --ensemble 5 to see one.`);
 }
 const titleOf = (name) => model.classes.find((each) => each.name === name)?.title ?? name;
@@ -164,7 +171,7 @@ function picture(svg, answer) {
     const group = draw("g", { tabindex: 0, role: "button", "aria-label": short(node.name), transform: `translate(${node.x} ${node.y})` }, svg);
     group.dataset.tip = node.name;
     draw("circle", { r: depth === 0 ? 11 : depth === 1 ? 7 : 5, class: depth === 0 ? "root" : "" }, group);
-    const flat = depth === 0 || Math.abs(node.side) < 0.3 || node.children.length, up = node.y < cy;
+    const flat = depth === 0 || Math.abs(node.side) < 0.12 || node.children.length, up = node.y < cy;
     const room = flat ? 24 : Math.max(5, Math.floor((node.side > 0 ? width - node.x - 14 : node.x - 14) / 6.4));
     const dy = depth === 0 ? 27 : flat ? (up ? -15 : 19) : 4;
     draw("text", { x: flat ? 0 : node.side > 0 ? 12 : -12, y: dy, "text-anchor": flat ? "middle" : node.side > 0 ? "start" : "end", class: depth === 0 ? "centre" : "" }, group, cut(short(node.name), Math.min(room, 30)));
@@ -358,6 +365,7 @@ for (const name of ["known", "new"])
 function arrive() {
   let wanted = "";
   try { wanted = decodeURIComponent(location.hash.slice(1)); } catch { /* not an address of this page */ }
+  byId("hint").hidden = Boolean(wanted) || !model.examples.length;
   if (!wanted) return;
   if (model.kind === "nodes") { search.value = wanted.replace(/^<|>$/g, ""); askKnown(wanted); }
   else { byId("smiles").value = wanted; askMolecule(wanted); }
