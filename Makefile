@@ -15,7 +15,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@rm -f $(STAMP)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) setuptools setuptools-scm $(shell grep '^torch==' constraints.txt)
-	@$(PIP) --no-build-isolation --editable '.[rdf,molecules,search,baselines,report,ray,serve,docs,dev]'
+	@$(PIP) --no-build-isolation --editable '.[rdf,molecules,search,baselines,report,ray,onnx,serve,docs,dev]'
 	@touch $(STAMP)
 
 demo: setup

@@ -6,9 +6,13 @@ accuracy of all folds at that common number of epochs. The test score is the mea
 any.
 
     python benchmarks/retraining_epochs.py benchmarks/results/full_budget/mutag.records.gz --trials 50 200
+
+With `--configs FOLDER` it also writes the trial that is best at the common number of epochs, for each model, as a file
+for `rgat reproduce --config FILE`, in the setting `common-epochs`.
 """
 
 import argparse
+import json
 import statistics
 from pathlib import Path
 
@@ -23,10 +27,27 @@ def at_common_epochs(trial):
     return statistics.mean(curve[min(epochs, len(curve)) - 1] for curve in curves)
 
 
+def write_config(folder, model, trial, number):
+    """Write the configuration of the final runs of a trial that was selected at the common number of epochs."""
+    epochs = retrain_epochs(trial)
+    sentence = (
+        f"trial {trial['trial']} of {number}, by mean validation accuracy over {len(trial['folds'])} folds "
+        f"without test data, all at {epochs} epochs, the folds' median ({at_common_epochs(trial):.4f})"
+    )
+    head = {"data": trial["data"], "model": model, "setting": "common-epochs", "seeds": 200, "selected_on": sentence}
+    config = trial["config"] | {"max_epochs": epochs, "patience": None}
+    lines = [f"{key} = {json.dumps(value)}" for key, value in head.items()] + ["", "[config]"]
+    lines += [f"{key} = {json.dumps(value)}" for key, value in config.items() if value is not None]
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{trial['data']}-{model.lower().replace(' ', '-')}.toml"
+    path.write_text("\n".join(lines) + "\n")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("records", type=Path, help="the packed records or the folder of an experiment")
     parser.add_argument("--trials", type=int, nargs="+", default=[50, 200], help="the first trials of each search")
+    parser.add_argument("--configs", type=Path, help="a folder for the settings that are best at common epochs")
     options = parser.parse_args()
     records = read_experiment(options.records).records
     models = sorted({record["model"] for record in records if record["kind"] == "trial"})
@@ -40,6 +61,8 @@ def main():
                 continue
             done = [trial for trial in trials if trial["status"] == "done"]
             common = min(done, key=lambda trial: (-at_common_epochs(trial), trial["tie_breaker"], trial["trial"]))
+            if options.configs is not None and number == max(options.trials):
+                write_config(options.configs, model, common, number)
             for rule, best in (("own epochs", select(trials)), ("common epochs", common)):
                 epochs = retrain_epochs(best)
                 config = best["config"] | {"max_epochs": epochs, "patience": None}

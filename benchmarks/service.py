@@ -95,7 +95,7 @@ def served(folder: Path) -> Iterator[Service]:
 
 
 def connect(port: int) -> http.client.HTTPConnection:
-    return http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    return http.client.HTTPConnection("127.0.0.1", port, timeout=600)
 
 
 def ask(connection: http.client.HTTPConnection, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
@@ -362,7 +362,7 @@ def train(folder: Path, ensemble: int, epochs: int) -> tuple[Any, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=1000, help="requests of each kind (default: %(default)s)")
-    parser.add_argument("--explanations", type=int, default=100, help="explanations (default: %(default)s)")
+    parser.add_argument("--explanations", type=int, default=40, help="explanations (default: %(default)s)")
     parser.add_argument("--malformed", type=int, default=10_000, help="malformed requests (default: %(default)s)")
     parser.add_argument("--ensemble", type=int, default=5, help="members of each model (default: %(default)s)")
     parser.add_argument("--epochs", type=int, default=30, help="epochs of training (default: %(default)s)")

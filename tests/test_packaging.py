@@ -23,6 +23,13 @@ def test_links_of_the_files_at_the_root_lead_somewhere():
     assert not [each for each in links if not (ROOT / each[1]).exists()]
 
 
+@pytest.mark.xdist_group("one")
+def test_the_installed_pytest_keeps_a_group_of_tests_in_one_process(request):
+    if not request.config.getoption("loadgroup", False):
+        pytest.skip("needs `pytest -n 2 --dist loadgroup`, as `make test` runs it")
+    assert request.node.nodeid.endswith("@one"), "tests that must not run at the same time would"
+
+
 def test_the_wheel_holds_the_package_and_the_source_package_its_tests(tmp_path):
     for name in ("build", "setuptools_scm"):
         pytest.importorskip(name, reason=f"building the wheel needs {name}")

@@ -15,7 +15,8 @@ PACKAGES = (
 )  # fmt: skip
 NEEDED = {  # libraries of extras
     "rdf": "pyoxigraph", "molecule": "rdkit", "Molecule": "rdkit", "smiles": "rdkit", "FEAT": "sklearn",
-    "report": "matplotlib", "serve": "fastapi", "convert(": "pyoxigraph",
+    "report": "matplotlib", "serve": "fastapi", "convert(": "pyoxigraph", "sparql": "pyoxigraph",
+    "fetch_neigh": "pyoxigraph", "torch_geometric": "torch_geometric",
 }  # fmt: skip
 SOURCE = Path(importlib.import_module("rgat").__file__).parent.parent
 

@@ -58,7 +58,9 @@ def run_page(path, folder, monkeypatch):
         out = printed.getvalue()
 
 
-@pytest.mark.parametrize("path", [*TUTORIALS, FOLDER / "how_to.md"], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [*TUTORIALS, FOLDER / "how_to.md", FOLDER / "interoperation.md"], ids=lambda path: path.stem
+)
 def test_a_tutorial_prints_its_documented_output(path, tmp_path, monkeypatch):
     compared = 0
     for printed, documented in run_page(path, tmp_path, monkeypatch):

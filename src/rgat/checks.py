@@ -98,8 +98,10 @@ def check_graph_shapes(
         raise ValueError(f"`num_nodes * num_relations` must be below 2^63, got {num_nodes} * {num_relations}")
 
 
-def check_stored(tensor: Any, name: str, size: int) -> Tensor | None:
+def check_stored(tensor: Any, name: str, size: int, dims: int = 1) -> Tensor | None:
     """Return a tensor of a stored graph, or raise unless it has one entry for each of ``size`` things."""
-    if tensor is not None and (not isinstance(tensor, Tensor) or tensor.shape != (size,)):
-        raise ValueError(f"`{name}` of a stored graph must have shape [{size}]; build the graph again")
+    if tensor is not None and (not isinstance(tensor, Tensor) or tensor.dim() != dims or len(tensor) != size):
+        raise ValueError(
+            f"`{name}` of a stored graph must have shape [{size}{', D' * (dims > 1)}]; build the graph again"
+        )
     return tensor

@@ -36,6 +36,7 @@ class RelationalGraph:
     Edge features are not copied: they may be learned.
 
     Attributes:
+        graph_attr: descriptors of each graph of a batch, ``[G, D]``, which a model may read beside the graph.
         counted: in a padded batch, 1 for each of its nodes and 0 for padding, which batch statistics leave out.
         node_ids: in a sample of a larger graph, the id of each node there.
         padding: in a padded sample, whether each node is padding and its id without meaning.
@@ -49,6 +50,7 @@ class RelationalGraph:
     """
 
     padding: Tensor | None = None
+    graph_attr: Tensor | None = None
 
     def __init__(
         self,
@@ -258,6 +260,8 @@ class RelationalGraph:
             validate=False,  # the parts were checked
         )
         batch.validate = all(graph.validate for graph in graphs)
+        described = [graph.graph_attr for graph in graphs if graph.graph_attr is not None]
+        batch.graph_attr = torch.cat(described) if len(described) == len(graphs) else None
         if any(graph.node_ids is not None for graph in graphs):
             numbers = [torch.arange(graph.num_nodes, device=graph.device) for graph in graphs]
             pairs = zip((graph.node_ids for graph in graphs), numbers, strict=True)
@@ -282,7 +286,8 @@ class RelationalGraph:
         # A file may say anything, so ids are checked and the structure is derived again, never taken from it.
         # Earlier versions stored `_num_nodes` and the like.
         stored: dict[str, Any] = {name: state.get(name, state.get(f"_{name}")) for name in _STATE}
-        counted, node_ids, validate = (stored.pop(name) for name in ("counted", "node_ids", "validate"))
+        names = ("counted", "node_ids", "graph_attr", "validate")
+        counted, node_ids, described, validate = (stored.pop(name) for name in names)
         if not all(isinstance(stored[name], Tensor) for name in _FIXED):
             raise ValueError("a stored graph must have the tensors `edge_index` and `edge_type`; build the graph again")
         RelationalGraph.__init__(self, **stored, validate=bool(validate))
@@ -291,6 +296,7 @@ class RelationalGraph:
         self.counted = check_stored(counted, "counted", self.num_targets)
         ids = check_stored(node_ids, "node_ids", self.num_nodes)
         self.node_ids = None if ids is None else ids.long()
+        self.graph_attr = check_stored(described, "graph_attr", self.num_graphs, dims=2)
         if state.get("prepared") or state.get("_structure") is not None:
             rows = self.structure.sources.node.shape[0]
             row_id = check_stored(state.get("row_id"), "row_id", rows)
@@ -330,6 +336,7 @@ class RelationalGraph:
             validate=False,
         )
         new.validate, new.counted, new.node_ids = self.validate, self.counted, self.node_ids
+        new.graph_attr = self.graph_attr
         return new
 
     def _map(self, function: Any) -> RelationalGraph:
@@ -344,6 +351,7 @@ class RelationalGraph:
         new._num_graphs, new._num_targets = self.num_graphs, self.num_targets
         new.counted = None if self.counted is None else function(self.counted)
         new.node_ids = None if self.node_ids is None else function(self.node_ids)
+        new.graph_attr = None if self.graph_attr is None else function(self.graph_attr)
         new.plans = {}
         new._structure = None
         if self._structure is not None:
@@ -353,7 +361,7 @@ class RelationalGraph:
 
 
 _FIXED = ("edge_index", "edge_type")
-_OPTIONAL = ("edge_attr", "batch", "node_ids")
+_OPTIONAL = ("edge_attr", "batch", "node_ids", "graph_attr")
 _SIZES = ("num_nodes", "num_relations", "num_graphs", "num_targets")
 _STATE = (*_FIXED, *_OPTIONAL, *_SIZES, "counted", "validate")  # what a file holds
 _INTERNAL = {

@@ -19,7 +19,7 @@ from rgat.graph import RelationalGraph
 from rgat.nn import FeatureRows, GraphGather, RGATConv, RGCNConv
 from rgat.nn.families import make_layer, units_per_head
 from rgat.nn.normalisation import normalise
-from rgat.nn.stacked import SHARED, Stack, dropout_rates
+from rgat.nn.stacked import SHARED, Stack, StackedLinear, dropout_rates
 
 __all__ = ["GraphClassifier", "NodeClassifier", "Stack", "stack"]
 
@@ -282,6 +282,7 @@ class GraphClassifier(nn.Module):
         dense_channels: units of the first dense layer.
         heads: number of heads of both relational layers.
         batch_norm: normalise the output of both relational layers.
+        descriptor_channels: number of descriptors of each graph, ``graph.graph_attr``, that stand beside $z$.
         **options: further options of both relational layers, such as ``scope``, ``score`` or ``edge_dim``.
 
     Examples:
@@ -291,6 +292,8 @@ class GraphClassifier(nn.Module):
         >>> model(*data.graphs.batch(data.test[:5])).shape
         torch.Size([5, 6, 2])
     """
+
+    descriptor_channels: int = 0
 
     def __init__(
         self,
@@ -303,9 +306,11 @@ class GraphClassifier(nn.Module):
         dense_channels: int = 64,
         heads: int = 1,
         batch_norm: bool = False,
+        descriptor_channels: int = 0,
         **options: Any,
     ) -> None:
         super().__init__()
+        check_count("descriptor_channels", descriptor_channels, least=0)
         for name, value in (("num_tasks", num_tasks), ("num_classes", num_classes), ("dense_channels", dense_channels)):
             check_count(name, value)
         for name in ("graph", "num_nodes"):
@@ -321,7 +326,8 @@ class GraphClassifier(nn.Module):
         self.conv2 = make_layer(layer, hidden_channels, units, num_relations, heads, "concat", options)
         self.norm2 = _normalisation(hidden_channels, batch_norm)
         self.gather = GraphGather()
-        self.dense1 = nn.Linear(2 * hidden_channels, dense_channels)
+        self.descriptor_channels = descriptor_channels
+        self.dense1 = nn.Linear(2 * hidden_channels + descriptor_channels, dense_channels)
         self.dense2 = nn.Linear(dense_channels, num_tasks * num_classes)
 
     @property
@@ -336,8 +342,20 @@ class GraphClassifier(nn.Module):
         h = self.conv2(h, graph, constant_attention=constant_attention)
         h = torch.relu(normalise(self.norm2, h, graph.counted))
         z = torch.tanh(self.gather(h, graph))
+        if self.descriptor_channels:
+            z = torch.cat([z, self._descriptors(graph).to(z.dtype).expand(*z.shape[:-1], -1)], dim=-1)
         logits: Tensor = self.dense2(torch.relu(self.dense1(z)))
         return logits.reshape(*logits.shape[:-1], self.num_tasks, self.num_classes)
+
+    def _descriptors(self, graph: RelationalGraph) -> Tensor:
+        """Return the descriptors of each graph, ``[G, D]``, or of a stack ``[G, 1, D]``."""
+        given = graph.graph_attr
+        if given is None or given.shape[-1] != self.descriptor_channels:
+            raise ValueError(
+                f"a model with `descriptor_channels` needs a batch with {self.descriptor_channels} descriptors of each "
+                f"graph in `graph_attr`, got {'none' if given is None else given.shape[-1]}"
+            )
+        return given.unsqueeze(1) if isinstance(self.dense1, StackedLinear) else given
 
 
 Model = NodeClassifier | GraphClassifier

@@ -24,7 +24,7 @@ def page(path, monkeypatch):
 
 
 def test_all_commands_are_visited():
-    assert len(COMMANDS) == 16
+    assert len(COMMANDS) == 18
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=lambda path: " ".join(path) or "rgat")

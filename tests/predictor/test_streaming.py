@@ -29,9 +29,9 @@ def small_batches(monkeypatch):
 def inline(monkeypatch):
     """Parse in this process: a worker takes seconds to start."""
 
-    def parsed(rows, workers, self_loops):
+    def parsed(rows, workers, vocabulary):
         while texts := [text for _, text in zip(range(streaming.BATCH_SIZE), rows, strict=False)]:
-            yield texts, parse_molecules(texts, self_loops)
+            yield texts, parse_molecules(texts, *vocabulary.reading)
 
     monkeypatch.setattr(streaming, "_parsed", parsed)
 

@@ -37,7 +37,7 @@ def test_predictions_by_name_equal_predict(nodes, open_model):
     names = [name for name in open_model.data.node_names if "/person/" in name]
     answer = nodes.post("/predict", json={"nodes": names}).json()
     expected = open_model.predict(names)
-    assert answer["classes"] == list(expected.columns)
+    assert [column["name"] for column in answer["columns"]] == list(expected.columns)
     assert [row["node"] for row in answer["predictions"]] == names
     assert [row["class"] for row in answer["predictions"]] == expected.labels.tolist()
     assert [row["probabilities"] for row in answer["predictions"]] == expected.probabilities.tolist()

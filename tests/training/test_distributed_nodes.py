@@ -16,7 +16,6 @@ from rgat.training.distributed import Processes, choose_backend, joined_processe
 from rgat.training.sharded import ShardedNodeTask, balanced_ranges, own_graph
 
 SCRIPT = Path(__file__).with_name("node_runs.py")
-pytestmark = pytest.mark.xdist_group("distributed nodes")  # one process computes the outcomes for all
 
 
 def torchrun(count, *arguments):

@@ -18,7 +18,7 @@ except ImportError as error:  # pragma: no cover
         f"the command line needs typer and rich ({error}); install them with `pip install rgat`"
     ) from error
 
-from rgat.cli import baseline, data, demo, doctor, explain, predict, report, reproduce, search, serve, train
+from rgat.cli import baseline, data, demo, doctor, explain, export, predict, report, reproduce, search, serve, train
 from rgat.cli.options import GroupedCommand
 
 app = typer.Typer(
@@ -48,7 +48,7 @@ def _root(
     pass
 
 
-for command in (demo.demo, train.train, predict.predict, explain.explain, serve.serve):
+for command in (demo.demo, train.train, predict.predict, explain.explain, export.export, serve.serve):
     app.command(cls=GroupedCommand)(command)
 app.add_typer(data.app, name="data")
 for command in (search.search, reproduce.reproduce, baseline.baseline, report.report, doctor.doctor):

@@ -1,4 +1,4 @@
-"""`rgat data`: list, count, download and convert data sets."""
+"""`rgat data`: list, count, download, fetch and convert data sets."""
 
 from __future__ import annotations
 
@@ -160,3 +160,50 @@ def convert_dumps(
         f"{store}: {stored.num_nodes:,} nodes, {stored.manifest.num_triples:,} triples, {stored.num_edges:,} edges, "
         f"{stored.num_relations:,} relations; {show_bytes(stored.num_bytes)} in {seconds:.1f} s"
     )
+
+
+@dataclass(frozen=True)
+class FetchOptions:
+    """Which part of a graph to read; the fields are arguments of `rgat.data.fetch_neighbourhood`."""
+
+    labels: Annotated[Path | None, Option(metavar="FILE", help="TSV or CSV of nodes and their classes.")] = None
+    node_column: Annotated[str | None, Option(metavar="NAME", help="Column of the nodes.  [default: first]")] = None
+    label_predicate: Annotated[
+        str | None, Option(metavar="IRI", help="Read the neighbourhood of the subjects of this predicate.")
+    ] = None
+    hops: Annotated[int, Option("--layers", min=1, metavar="N", help="Layers of the model: how far to read.")] = 2
+    drop_predicates: Annotated[
+        list[str] | None, Option("--drop", metavar="IRI", help="Predicate to leave out; repeat for several.")
+    ] = None
+    page: Annotated[int, Option(min=1, metavar="N", help="Rows of an answer at most.")] = 10_000
+    timeout: Annotated[float, Option(metavar="SECONDS", help="Longest time for one answer.")] = 60.0
+
+
+@app.command(cls=GroupedCommand)
+@grouped
+def sparql(
+    source: Annotated[str, Argument(metavar="SOURCE", help="Address of an endpoint, or folder of an Oxigraph store.")],
+    out: Annotated[Path, Argument(metavar="FILE", help="File to write, .nt.")],
+    options: FetchOptions,
+    nodes: Annotated[
+        Path | None, Option(metavar="FILE", help="Further nodes, one per line, such as those to predict.")
+    ] = None,
+) -> None:
+    """Read what a model needs of a graph behind SPARQL.
+
+    \b
+    Examples:
+      rgat data sparql http://localhost:7878/query near.nt --labels labels.tsv
+      rgat train --rdf near.nt --labels labels.tsv --out model
+    """
+    from rgat.data import fetch_neighbourhood
+    from rgat.predictor.files import read_nodes
+
+    arguments = asdict(options) | {
+        "drop_predicates": options.drop_predicates or (),
+        "nodes": read_nodes((), nodes) or (),
+    }
+    with show_stages("reading") as stages:
+        fetched = fetch_neighbourhood(source, out, **arguments, progress=stages)
+    lost = f"; {fetched.left_out:,} triples of blank nodes left out" if fetched.left_out else ""
+    print_line(f"{out}: {fetched.triples:,} triples, all that {fetched.nodes:,} nodes have{lost}")

@@ -17,6 +17,8 @@ EXTRAS = (
     ("matplotlib", "charts of a report", "report"),
     ("scipy", "statistics of a report", "report"),
     ("ray", "many machines", "ray"),
+    ("onnxscript", "exporting models to ONNX", "onnx"),
+    ("onnxruntime", "comparing exported models", "onnx"),
 )
 
 

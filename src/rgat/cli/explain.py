@@ -18,7 +18,7 @@ def explain(
     node: Annotated[str | None, Option(metavar="IRI", help="Explain this node.  [default: rank all relations]")] = None,
     smiles: Annotated[str | None, Option(metavar="SMILES", help="Explain this molecule.")] = None,
     task: Annotated[
-        str | None, Option(metavar="NAME", help="Task of the molecule.  [default: the most probable]")
+        str | None, Option(metavar="NAME", help="Target to explain.  [default: the first, or the most probable task]")
     ] = None,
     top: Annotated[
         int, Option(min=1, metavar="N", help="Number of rows; with --json it limits a node's edges only.")

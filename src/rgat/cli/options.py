@@ -37,10 +37,12 @@ class GraphOptions:
         Path | None, Option(metavar="FILE", help="Labels of the test part.  [default: a fifth of --labels]")
     ] = None
     node_column: Annotated[str | None, Option(metavar="NAME", help="Column of the nodes.  [default: first]")] = None
-    label_column: Annotated[str | None, Option(metavar="NAME", help="Column of the classes.  [default: last]")] = None
-    split_column: Annotated[str | None, Option(metavar="NAME", help="Column with the words train, valid and test.")] = (
-        None
-    )
+    label_column: Annotated[
+        list[str] | None, Option(metavar="NAME", help="Column to learn; repeat for several.  [default: last]")
+    ] = None
+    split_column: Annotated[
+        str | None, Option(metavar="NAME", help="Column with train, valid and test, or for --split.")
+    ] = None
     label_predicate: Annotated[
         str | None,
         Option(metavar="IRI", help="Predicate of the classes, instead of --labels; its triples are removed."),
@@ -62,7 +64,8 @@ class GraphOptions:
     def arguments(self) -> dict[str, Any]:
         """Return the options as arguments of a function."""
         features = tuple(self.features.split(",")) if self.features else ()
-        return asdict(self) | {"drop_predicates": tuple(self.drop_predicates or ()), "features": features}
+        given = {"drop_predicates": tuple(self.drop_predicates or ()), "label_column": self.label_column or None}
+        return asdict(self) | given | {"features": features}
 
 
 # Titles of the groups on a help page, by dataclass; fields named here belong to the training, whatever their dataclass.
@@ -70,7 +73,9 @@ PANELS = {
     "GraphFiles": "Your graph",
     "GraphOptions": "Your graph",
     "StoreOptions": "Your graph",
+    "FetchOptions": "Your graph",
     "MoleculeFile": "Your molecules",
+    "TaskOptions": "What to learn",
     "ModelOptions": "Model",
     "FitOptions": "Training",
     "NodeOptions": "Models of nodes",

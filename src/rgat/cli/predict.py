@@ -26,7 +26,13 @@ class NodeOptions:
         Option(metavar="FILE", help="RDF file with triples added since training, may be repeated; or a store."),
     ] = None
     format: RdfFormat = None
-    predicate: Annotated[str | None, Option(metavar="IRI", help="Predicate to write to an .nt file.")] = None
+    predicate: Annotated[str | None, Option(metavar="IRI", help="Predicate of the triples.")] = None
+    provenance: Annotated[
+        bool, Option("--provenance", help="Add triples of each prediction's probability, spread and model.")
+    ] = False
+    update: Annotated[str | None, Option(metavar="URL", help="Insert the triples at this SPARQL update endpoint.")] = (
+        None
+    )
 
 
 @dataclass(frozen=True)
@@ -51,13 +57,13 @@ def predict(
     nodes: NodeOptions,
     molecules: MoleculeOptions,
 ) -> None:
-    """Predict the classes of nodes or the tasks of molecules.
+    """Predict the classes or other targets of nodes or molecules.
 
     \b
     Examples:
       rgat predict model --out predictions.csv
       rgat predict model --node http://example.org/ada
-      rgat predict model --rdf new.nt --out predictions.nt
+      rgat predict model --rdf new.nt --out predictions.nt --provenance
       rgat predict model --smiles library.smi --out predictions.csv --resume
     """
     from rgat.predictor import files as own_data

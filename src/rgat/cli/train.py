@@ -32,20 +32,47 @@ class GraphFiles:
 class MoleculeFile:
     """A person's own molecules; the fields are named after those of `rgat.predictor.files.read`."""
 
-    smiles: Annotated[Path | None, Option(metavar="FILE", help="CSV of SMILES and columns of 0 and 1.")] = None
+    smiles: Annotated[
+        Path | None, Option(metavar="FILE", help="CSV of SMILES and columns to learn, or SDF with properties.")
+    ] = None
     smiles_column: SmilesColumn = None
     tasks: Annotated[
-        list[str] | None, Option(metavar="NAME", help="Column to learn; repeat.  [default: all 0/1 columns]")
+        list[str] | None,
+        Option(metavar="NAME", help="Column to learn; repeat.  [default: all 0/1 columns, or the one of numbers]"),
     ] = None
     thresholds: Annotated[
         list[str] | None,
         Option("--threshold", metavar="COLUMN=VALUE", help="Count values of at least VALUE as positive."),
     ] = None
-    split: Annotated[str, Option(metavar="KIND", help="Split of the molecules: random or scaffold.")] = "random"
+    split: Annotated[
+        str | None,
+        Option(
+            metavar="KIND",
+            help="random, stratified, scaffold (of molecules) or, by --split-column, time, group or column (words).  "
+            "[default: random for molecules, stratified for nodes]",
+        ),
+    ] = None
     skip_invalid: Annotated[
         bool, Option("--skip-invalid", help="Drop rows with invalid SMILES, or invalid RDF lines.")
     ] = False
     relaxed: Annotated[bool, Option("--relaxed", help="Accept unusual valences.")] = False
+    fragments: Annotated[
+        str, Option(metavar="WORD", help="Of salts and mixtures: keep all fragments, or the largest.")
+    ] = "keep"
+
+
+@dataclass(frozen=True)
+class TaskOptions:
+    """What the columns to learn are; the fields are arguments of `rgat.data.from_rdf` and `rgat.data.from_smiles`."""
+
+    task: Annotated[
+        list[str] | None,
+        Option(
+            metavar="KIND",
+            help="binary, multi-class, multi-label or regression; or COLUMN=KIND, repeat.  [default: by the cells]",
+        ),
+    ] = None
+    censored: Annotated[bool, Option("--censored", help="Read cells such as >10 as bounds of a number.")] = False
 
 
 @dataclass(frozen=True)
@@ -58,6 +85,16 @@ class FitOptions:
     ] = None
     ensemble: Annotated[int, Option(min=1, metavar="N", help="Models to train and average.")] = 1
     comparison: Annotated[bool, Option(help="Compare inputs, models and simpler systems.")] = True
+    folds: Annotated[
+        int, Option(min=0, metavar="N", help="Also fit N times, each fold the test part once: mean and spread.")
+    ] = 0
+    descriptors: Annotated[
+        str,
+        Option(
+            metavar="KIND", help="Beside the graph of a molecule: none, rdkit, morgan, both or, by validation, auto."
+        ),
+    ] = "auto"
+    freeze: Annotated[bool, Option("--freeze", help="Leave the relational layers of --from as they are.")] = False
     seed: Annotated[int, Option(metavar="N", help="Random seed of parameters, dropout, batches and splits.")] = 0
     device: Annotated[
         str | None,
@@ -119,12 +156,16 @@ def train(
     files: GraphFiles,
     graph: GraphOptions,
     molecules: MoleculeFile,
+    targets: TaskOptions,
     fitting: FitOptions,
     options: ModelOptions,
     data: OptionalDataName = None,
     config: Annotated[Path | None, Option(metavar="FILE", help="TOML file with model and settings.")] = None,
     option: Annotated[
         list[str] | None, Option(metavar="NAME=VALUE", help="Any option of model or training; repeat.")
+    ] = None,
+    start_from: Annotated[
+        Path | None, Option("--from", metavar="MODEL", help="Start from the relational layers of a model of molecules.")
     ] = None,
     resume: Annotated[
         bool, Option("--resume", help="Continue the training that was interrupted in the folder.")
@@ -137,14 +178,17 @@ def train(
       rgat train --rdf dump.nt.gz --labels labels.tsv --out model
       rgat train --rdf dump.ttl --label-predicate http://x.org/group --out model
       rgat train --smiles assays.csv --threshold IC50=10 --out model
+      rgat train --smiles solubility.csv --tasks logS --task regression --out model
       rgat train --rdf STORE --labels labels.tsv --fanouts 20,10 --out model
       rgat train --smiles assays.csv --minutes 10 --out model
+      rgat train --smiles few.csv --from model --freeze --out tuned
       rgat train aifb --out runs/aifb --hidden 16 --l2 0.0005 --resume
       torchrun --nproc-per-node 2 -m rgat train tox21 --out runs/tox21
     """
     from rgat.predictor import files as own_data
+    from rgat.predictor import load
     from rgat.predictor.dumps import read_within_memory
-    from rgat.predictor.fitting import stage_names
+    from rgat.predictor.stages import stage_names
     from rgat.training.configuration import check_options
     from rgat.training.distributed import connection, joined_processes, processes
 
@@ -152,8 +196,10 @@ def train(
     check_options(configuration, "node" if files.rdf else "graph" if molecules.smiles else None)
     thresholds = own_data.read_thresholds(molecules.thresholds or ())
     given = asdict(files) | graph.arguments() | asdict(molecules) | {"thresholds": thresholds, "seed": fitting.seed}
+    given |= {"task": own_data.read_task(targets.task or ()), "censored": targets.censored}
     given["features"], with_identity = own_data.read_features(graph.features, bool(files.rdf))
     configuration |= {"identity": True} if with_identity else {}
+    start = None if start_from is None else load(start_from)
     asked_device = None if fitting.device is None else own_data.read_device(fitting.device)
     with own_data.held_folder(out, resume), joined_processes(asked_device) as device, resumable(out):
         printing.console.quiet = processes().rank > 0  # all processes run the same fit, and one prints
@@ -162,13 +208,16 @@ def train(
         if resume:
             configuration |= own_data.resumed_sampling(out, configuration)
         of_nodes, is_searched = molecules.smiles is None, bool(fitting.search or fitting.minutes)
-        has_choice = of_nodes and ("model" not in configuration or given["features"] == "auto")
+        is_open = "model" not in configuration or given["features"] == "auto"
+        has_choice = is_open if of_nodes else fitting.descriptors == "auto"
         fit_stages = stage_names(is_searched, of_nodes, fitting.comparison, has_choice)
+        fit_stages += [own_data.FOLDS_STAGE] if fitting.folds else []
         with show_stages("reading", "estimate", *fit_stages, "saving") as stages:
             stages("reading")
             reading = given | {"resume": resume, "say": print_line, "progress": stages}
             read, sampling = read_within_memory(data, out, configuration, device, **reading)
             asked = asdict(fitting) | {"device": device} | configuration | sampling
+            asked |= {} if start is None else {"start_from": start}
             stages("estimate")
             _print_estimates(read, **asked)
             predictor = own_data.train(read, out, stages, **asked)
@@ -198,9 +247,11 @@ def _print_estimates(data: NodeData | GraphData, **asked: Any) -> None:
 
 
 def _print_results(predictor: Predictor, out: Path) -> None:
+    from rgat.predictor.target_text import target_tables
     from rgat.predictor.text import choice_table, class_tables, comparison_rows, contribution_table, performance
 
-    for title, columns, rows, texts in (*choice_table(predictor), *contribution_table(predictor)):
+    tables = (*choice_table(predictor), *contribution_table(predictor), *target_tables(predictor))
+    for title, columns, rows, texts in tables:
         print_line(title)
         print_table(columns, rows, texts)
     rows, notes = comparison_rows(predictor)

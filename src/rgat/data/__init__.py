@@ -16,7 +16,9 @@ from rgat.checks import check_word
 from rgat.data.benchmarks.registry import BENCHMARKS, fetch, load_benchmark
 from rgat.data.dataset import MISSING, GraphData, GraphStore, NodeData
 from rgat.data.molecules.table import from_smiles
+from rgat.data.pyg_sets import from_pyg_data
 from rgat.data.rdf.knowledge_graph import from_rdf, prune
+from rgat.data.rdf.sparql import fetch_neighbourhood, from_sparql
 from rgat.data.statistics import statistics
 from rgat.data.store.conversion import convert
 from rgat.data.store.stored_graph import StoredGraph, open_store
@@ -24,6 +26,7 @@ from rgat.data.store.writer import StoreWriter
 from rgat.data.synthetic.institute import load_institute
 from rgat.data.synthetic.molecules import load_molecules
 from rgat.data.synthetic.planted import KINDS, planted
+from rgat.data.targets import Target
 
 REGISTRY: dict[str, Callable[..., NodeData | GraphData]] = {
     **{name: partial(load_benchmark, name) for name in BENCHMARKS},
@@ -72,10 +75,14 @@ __all__ = [
     "NodeData",
     "StoreWriter",
     "StoredGraph",
+    "Target",
     "convert",
     "fetch",
+    "fetch_neighbourhood",
+    "from_pyg_data",
     "from_rdf",
     "from_smiles",
+    "from_sparql",
     "load",
     "open_store",
     "prune",

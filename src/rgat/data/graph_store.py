@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -45,13 +45,14 @@ class GraphStore:
         RelationalGraph(num_nodes=5, num_edges=3, num_relations=2, num_graphs=2, prepared)
     """
 
-    x: Tensor  # [nodes, F]
+    x: Tensor  # [nodes, F]; int8, for small integers, becomes float32 in a batch
     edge_index: Tensor  # [2, edges], flat node ids
     edge_type: Tensor  # [edges]
     node_ptr: Tensor  # [G + 1]
     edge_ptr: Tensor  # [G + 1]
     num_relations: int
     edge_attr: Tensor | None = None  # [edges, edge_dim]
+    graph_attr: Tensor | None = None  # [G, D], descriptors of each graph
 
     def __post_init__(self) -> None:
         for name in ("edge_index", "edge_type", "node_ptr", "edge_ptr"):  # protect it from later changes by the caller
@@ -72,9 +73,8 @@ class GraphStore:
         edges, edge_ptr, _ = _selected(self.edge_ptr, graphs)
         edge_index = self.edge_index[:, edges] + shift.repeat_interleave(edge_ptr.diff())
         edge_attr = None if self.edge_attr is None else self.edge_attr[edges]
-        return GraphStore(
-            self.x[nodes], edge_index, self.edge_type[edges], node_ptr, edge_ptr, self.num_relations, edge_attr
-        )
+        fields = (self.x[nodes], edge_index, self.edge_type[edges], node_ptr, edge_ptr, self.num_relations, edge_attr)
+        return GraphStore(*fields, None if self.graph_attr is None else self.graph_attr[graphs])
 
     @property
     def sizes(self) -> Tensor:
@@ -117,12 +117,37 @@ class GraphStore:
             validate=False,  # the store was checked when it was prepared
         )
         batch._structure = parts.structure
-        return self.x.index_select(0, parts.nodes), batch
+        if self.graph_attr is not None:
+            batch.graph_attr = self.graph_attr.index_select(0, graphs).float()
+        x = self.x.index_select(0, parts.nodes)
+        return x if x.is_floating_point() else x.float(), batch
 
     @cached_property
     def prepared(self) -> PreparedStore:
         """The structure of all graphs, derived at the first use."""
         return _prepare(self)
+
+
+def concatenate(stores: Sequence[GraphStore]) -> GraphStore:
+    """Return one store of the graphs of several with the same relations and features."""
+    nodes = np.cumsum([0, *(len(store.x) for store in stores)]).tolist()
+    edges = np.cumsum([0, *(len(store.edge_type) for store in stores)]).tolist()
+    first, attributes = stores[0], [store.edge_attr for store in stores if store.edge_attr is not None]
+    return GraphStore(
+        x=torch.cat([store.x for store in stores]),
+        edge_index=torch.cat([store.edge_index + shift for store, shift in zip(stores, nodes, strict=False)], 1),
+        edge_type=torch.cat([store.edge_type for store in stores]),
+        node_ptr=torch.cat(
+            [nodes_of.node_ptr[:-1] + shift for nodes_of, shift in zip(stores, nodes, strict=False)]
+            + [torch.tensor(nodes[-1:])]
+        ),
+        edge_ptr=torch.cat(
+            [edges_of.edge_ptr[:-1] + shift for edges_of, shift in zip(stores, edges, strict=False)]
+            + [torch.tensor(edges[-1:])]
+        ),
+        num_relations=first.num_relations,
+        edge_attr=torch.cat(attributes) if attributes else None,
+    )
 
 
 def _selected(ptr: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:

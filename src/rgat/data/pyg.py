@@ -10,7 +10,8 @@ from torch import Tensor
 from rgat.graph import RelationalGraph
 
 
-def _pyg() -> Any:
+def import_pyg() -> Any:
+    """Import the data classes of PyTorch Geometric, or raise an error that says how to install it."""
     try:
         from torch_geometric import data
     except ImportError as error:
@@ -23,7 +24,7 @@ def _pyg() -> Any:
 def to_pyg(graph: RelationalGraph, x: Tensor | None = None) -> Any:
     """Return a `Data` with ``edge_index``, ``edge_type`` and, if present, ``x``, ``edge_attr`` and ``batch``."""
     fields = {"x": x, "edge_attr": graph.edge_attr, "batch": graph.batch}
-    return _pyg().Data(
+    return import_pyg().Data(
         edge_index=graph.edge_index,
         edge_type=graph.edge_type,
         num_nodes=graph.num_nodes,
@@ -37,7 +38,7 @@ def from_pyg(data: Any, num_relations: int | None = None) -> tuple[RelationalGra
     The nodes of a `HeteroData` are numbered one node type after the other, and its edge types become relations, both in
     its own order. Node or edge features are kept only if all types have the same number of them.
     """
-    if isinstance(data, _pyg().HeteroData):
+    if isinstance(data, import_pyg().HeteroData):
         return _from_hetero(data, data)
     graph = RelationalGraph(
         data.edge_index,
@@ -97,7 +98,7 @@ def from_pyg_batch(batch: Any, whole: Any, num_relations: int | None = None) -> 
     Seed nodes come first. Ids are those of the nodes of ``whole``, the data that the loader samples from, as
     `from_pyg` numbers them.
     """
-    if not isinstance(batch, _pyg().HeteroData):
+    if not isinstance(batch, import_pyg().HeteroData):
         _check_loaded(batch)
         if getattr(batch, "batch_size", None) is None:
             raise ValueError("a batch must have `batch_size`, the number of its seed nodes, got none")
@@ -143,7 +144,7 @@ def to_hetero(graph: RelationalGraph, x: Tensor | None = None, relation_names: t
         raise ValueError("`relation_names` must differ from each other, got the same name twice")
     if len(names) != graph.num_relations:
         raise ValueError(f"`relation_names` must name {graph.num_relations} relations, got {len(names)}")
-    data = _pyg().HeteroData()
+    data = import_pyg().HeteroData()
     data["node"].num_nodes = graph.num_nodes
     if x is not None:
         data["node"].x = x

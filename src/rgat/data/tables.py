@@ -1,4 +1,4 @@
-"""CSV and TSV tables: read them with line numbers, and write cells that a spreadsheet does not execute."""
+"""CSV and TSV tables and data frames: read them with line numbers, and write cells that no spreadsheet executes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from rgat.checks import check_word
 from rgat.data.files import kind_of, open_lines
@@ -17,7 +18,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\n")
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of a table with a header; row ``i`` starts at line ``lines[i]`` of the file."""
+    """Rows of a table with a header; row ``i`` starts at line ``lines[i]`` of the file, or of a data frame is row i."""
 
     path: Path
     header: tuple[str, ...]
@@ -31,8 +32,13 @@ class Table:
         return [row[position] for row in self.rows]
 
 
-def read_table(path: str | PathLike[str]) -> Table:
-    """Read a TSV or CSV file, plain or compressed; the file name, or else the header, tells the separator."""
+def read_table(path: Any) -> Table:
+    """Read a TSV or CSV file, plain or compressed, or a data frame of pandas or Polars.
+
+    The file name, or else the header, tells the separator.
+    """
+    if is_frame(path):
+        return _from_frame(path)
     path = Path(path)
     rows, lines, line = [], [], 0
     try:
@@ -45,8 +51,9 @@ def read_table(path: str | PathLike[str]) -> Table:
             for row in reader:
                 start, line = line + 1, reader.line_num + 1
                 if row and len(row) != len(header):
+                    hint = "; write decimal points instead of commas" * (delimiter == "," and len(row) > len(header))
                     raise ValueError(
-                        f"{path}, line {start}: must have {len(header)} fields as the header has, got {len(row)}"
+                        f"{path}, line {start}: must have {len(header)} fields as the header has, got {len(row)}{hint}"
                     )
                 if row:
                     rows.append(row)
@@ -59,9 +66,34 @@ def read_table(path: str | PathLike[str]) -> Table:
         raise ValueError(f"{path}: cannot be read: {error}") from error
     if not any(header):
         raise ValueError(f"{path}: must begin with a line of column names, got an empty file or line")
+    _check_names(path, header)
+    return Table(path, header, rows, lines)
+
+
+def _check_names(path: Path, header: Sequence[str]) -> None:
     if len(set(header)) != len(header):
         raise ValueError(f"{path}: column names must differ, got {', '.join(header)}")
-    return Table(path, header, rows, lines)
+
+
+def is_frame(source: Any) -> bool:
+    """Whether this is a data frame, of pandas or Polars, and not the name of a file."""
+    return not isinstance(source, (str, PathLike)) and hasattr(source, "columns") and hasattr(source, "shape")
+
+
+def _from_frame(frame: Any) -> Table:
+    """Return the cells of a data frame as a file would have them; its rows are counted from 1."""
+    path, header = Path("data frame"), tuple(str(name).strip() for name in frame.columns)
+    _check_names(path, header)
+    columns = [[_cell(value) for value in frame[name].to_list()] for name in frame.columns]
+    rows = [list(row) for row in zip(*columns, strict=True)]
+    return Table(path, header, rows, list(range(1, len(rows) + 1)))
+
+
+def _cell(value: Any) -> str:
+    """Return a value as text; nothing where it is missing, and 1 or 0 for a truth value."""
+    if value is None or type(value).__name__ in ("NAType", "NaTType") or value != value:
+        return ""
+    return str(int(value)) if isinstance(value, bool) else str(value)
 
 
 def separator_hint(header: Sequence[str]) -> str:

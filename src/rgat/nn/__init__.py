@@ -11,7 +11,8 @@ Examples:
 from rgat.nn.gather import GraphGather
 from rgat.nn.ggnn import GGNNConv
 from rgat.nn.inputs import FeatureRows
+from rgat.nn.pyg import as_pyg
 from rgat.nn.rgat import RGATConv
 from rgat.nn.rgcn import RGCNConv
 
-__all__ = ["FeatureRows", "GGNNConv", "GraphGather", "RGATConv", "RGCNConv"]
+__all__ = ["FeatureRows", "GGNNConv", "GraphGather", "RGATConv", "RGCNConv", "as_pyg"]

@@ -51,7 +51,7 @@ def _stack_tensors(stack: nn.Module, modules: Sequence[nn.Module]) -> None:
         # Rows are looked up for all members at once, so they are laid out side by side in memory.
         axis = 1 if isinstance(modules[0], RowKernel) else 0
         values = torch.stack([getattr(module, name).detach() for module in modules], dim=axis).movedim(axis, 0)
-        stack.register_parameter(name, nn.Parameter(values))
+        stack.register_parameter(name, nn.Parameter(values, requires_grad=parameter.requires_grad))
     for name, buffer in modules[0]._buffers.items():
         parts = [getattr(module, name) for module in modules]
         if buffer is not None:

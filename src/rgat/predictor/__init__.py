@@ -7,8 +7,9 @@ Examples:
     ('amide', 'acid')
 """
 
+from rgat.predictor.cross_validation import cross_validate
 from rgat.predictor.fitting import fit
 from rgat.predictor.predictions import Predictions
 from rgat.predictor.predictor import MoleculePredictor, NodePredictor, load
 
-__all__ = ["MoleculePredictor", "NodePredictor", "Predictions", "fit", "load"]
+__all__ = ["MoleculePredictor", "NodePredictor", "Predictions", "cross_validate", "fit", "load"]

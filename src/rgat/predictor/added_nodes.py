@@ -156,7 +156,12 @@ class AddedNodes:
         parts = (torch.split(model.probabilities(logits), sizes), torch.split(model.spread(logits), sizes))
         titles = titles_among(data.classes, model.titles)
         return [
-            Predictions(tuple(r.names), data.classes, p.numpy(), s.numpy(), notes=r.notes, titles=titles)
+            Predictions(
+                *(tuple(r.names), data.classes, p.numpy(), s.numpy()),
+                notes=r.notes,
+                titles=titles,
+                targets=model.targets,
+            )
             for r, p, s in zip(requests, *parts, strict=True)
         ]
 

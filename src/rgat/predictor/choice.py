@@ -1,4 +1,4 @@
-"""Choose the input and the model of a fit of nodes by validation inside the training part; no test node is used.
+"""Choose the input and the model of a fit by validation; no test example is used.
 
 First the inputs are compared with one model, then the models with the best input, so that few are trained.
 """
@@ -13,6 +13,7 @@ from rgat.data import GraphData, NodeData
 from rgat.data.rdf.features import FEATURES
 from rgat.data.rdf.featurised import featurise, is_open
 from rgat.data.rdf.literals import is_literal
+from rgat.predictor.described import AUTO, describe_data, kinds_to_try
 from rgat.predictor.evaluation import OF_ATTENTION
 from rgat.training.configuration import VARIANTS, Config, configure, task_of
 from rgat.training.distributed import processes
@@ -51,14 +52,21 @@ def inputs_of(data: NodeData, options: Mapping[str, Any]) -> list[str]:
     return list(INPUTS)
 
 
-def candidates(data: Data, options: Mapping[str, Any], num_folds: int, comparison: bool) -> tuple[list[str], list[str]]:
+def candidates(
+    data: Data, options: Mapping[str, Any], num_folds: int, comparison: bool, descriptors: str = AUTO
+) -> tuple[list[str], list[str]]:
     """Return the inputs and models to compare; one of each where there is nothing to choose, or no time to.
 
-    Without a comparison, literals are read beside one-hot nodes, unless the graph is large.
+    Without a comparison, literals are read beside one-hot nodes, unless the graph is large. The inputs of molecules are
+    kinds of descriptors beside their graphs.
     """
     model = configure_for(data, options)["model"]
     if isinstance(data, GraphData):
-        return ["features"], [model]
+        return kinds_to_try(data, descriptors, comparison), [model]
+    if descriptors != AUTO:
+        raise ValueError(
+            f'`descriptors` (--descriptors) are for molecules, got "{descriptors}" for nodes; leave it out'
+        )
     inputs, models = inputs_of(data, options), [model] if "model" in options else list(VARIANTS)
     is_whole = options.get("fanouts") is None and not data.is_stored and processes().number == 1
     if not is_whole or data.graph.num_edges * max(num_folds, 1) > MOST_EDGES:
@@ -74,24 +82,25 @@ def number_of(inputs: Sequence[str], models: Sequence[str]) -> int:
     return count if count > 1 else 0
 
 
-def with_input(data: NodeData, kind: str) -> NodeData:
-    """Return the data with the features that an input needs."""
-    return featurise(data, FEATURES) if is_open(data) and kind != "identity" else data
+def with_inputs(data: Data, kinds: Sequence[str]) -> dict[str, Data]:
+    """Return the data with what each of these inputs needs."""
+    if isinstance(data, GraphData):
+        return {**describe_data(data, kinds)}
+    featurised = featurise(data, FEATURES) if is_open(data) and kinds[-1] != "identity" else data
+    return {kind: data if kind == "identity" else featurised for kind in kinds}
 
 
-def config_of(kind: str, model: str, data: NodeData, options: Mapping[str, Any]) -> Config:
+def config_of(kind: str, model: str, data: Data, options: Mapping[str, Any]) -> Config:
     """Return the configuration of a candidate."""
     given = dict(options) | {"model": model}
     if model == "RGCN":
         given = {name: value for name, value in given.items() if name not in OF_ATTENTION}
-    if kind == "both":
+    if kind == "both" and isinstance(data, NodeData):
         given["identity"] = True
     return configure_for(data, given)
 
 
-def choose(
-    datas: Mapping[str, NodeData], options: Mapping[str, Any], models: Sequence[str], score_of: ScoreOf
-) -> Choice:
+def choose(datas: Mapping[str, Data], options: Mapping[str, Any], models: Sequence[str], score_of: ScoreOf) -> Choice:
     """Return the input and configuration with the highest validation score; the loss decides between equals.
 
     Args:

@@ -14,6 +14,7 @@ from rgat.graph import RelationalGraph
 from rgat.predictor.predictor import NodePredictor
 from rgat.progress import Show, Step
 from rgat.training import accuracy
+from rgat.training.metric import score_targets
 
 REPEATS = 5  # permutations of each predicate, whose scores are averaged
 MOST_EDGES = 500_000_000  # of all forward passes together; less than a tenth of a small training
@@ -44,10 +45,10 @@ def contributions(predictor: NodePredictor, data: NodeData, seed: int, show: Sho
     repeats = min(REPEATS, MOST_EDGES // max(len(uses) * data.graph.num_edges, 1))
     if not repeats:
         return {}
-    score = _score(predictor, data.x, data.graph, nodes, data.labels)
+    score = _score(predictor, data.x, data.graph, nodes, data)
     rows = []
     for number, use in enumerate(uses):
-        scores = [_score(predictor, x, graph, nodes, data.labels) for x, graph in _permuted(data, use, repeats, seed)]
+        scores = [_score(predictor, x, graph, nodes, data) for x, graph in _permuted(data, use, repeats, seed)]
         rows.append({"predicate": use.predicate, "used_as": use.used_as, "score": sum(scores) / repeats})
         show(Step(STEP, (number + 1) / len(uses), STEP))
     rows.sort(key=lambda row: (row["score"], row["predicate"]))
@@ -70,8 +71,12 @@ def _uses(data: NodeData) -> list[_Use]:
     return links + literals
 
 
-def _score(predictor: NodePredictor, x: Tensor | None, graph: RelationalGraph, nodes: Tensor, labels: Tensor) -> float:
-    return accuracy(predictor.member_logits(x, graph).mean(0)[nodes], labels[nodes])
+def _score(predictor: NodePredictor, x: Tensor | None, graph: RelationalGraph, nodes: Tensor, data: NodeData) -> float:
+    logits = predictor.member_logits(x, graph)[:, nodes]
+    if data.values is None:
+        return accuracy(logits.mean(0), data.labels[nodes])
+    bounds = None if data.bounds is None else data.bounds[nodes]
+    return score_targets(predictor.probabilities(logits), data.values[nodes], data.targets, bounds)
 
 
 def _permuted(data: NodeData, use: _Use, repeats: int, seed: int) -> Iterator[tuple[Tensor | None, RelationalGraph]]:

@@ -16,8 +16,11 @@ from rgat.data.dataset import PARTS
 from rgat.data.rdf.featurised import is_open
 from rgat.memory import free_memory, used_memory
 from rgat.predictor.choice import OF_FEATURES, candidates, configure_for, number_of
+from rgat.predictor.described import AUTO
 from rgat.predictor.evaluation import without_attention
 from rgat.predictor.inspection import check
+from rgat.predictor.predictor import Predictor
+from rgat.predictor.transfer import start_of, with_architecture
 from rgat.predictor.validation import make_folds, with_validation
 from rgat.training.capture import training_on
 from rgat.training.configuration import DEFAULTS, Config, build_model, split_config
@@ -92,6 +95,10 @@ def forecast(
     search: int = 0,
     minutes: float | None = None,
     comparison: bool = True,
+    descriptors: str = AUTO,
+    start_from: Predictor | None = None,
+    freeze: bool = False,
+    folds: int = 0,
     seed: int = 0,
     device: torch.device | str = "cpu",
     **options: Any,
@@ -103,35 +110,37 @@ def forecast(
     check(data)
     if minutes is not None:
         return f"time: {minutes:g} minutes, most of them for a search on validation data"
+    options = with_architecture(options, start_of(data, start_from, freeze))
     config = configure_for(data, options)
     data = with_validation(data, config, seed)
-    folds = make_folds(data, seed)
+    inner = make_folds(data, seed)
     is_compared = comparison and processes().number == 1
     has_rival = is_compared and config["model"] != "RGCN"
-    inputs, variants = candidates(data, options, len(folds), comparison)
+    inputs, variants = candidates(data, options, len(inner), comparison, descriptors)
     chosen = number_of(inputs, variants)
     steps = [
-        f"{chosen} candidates of input and model{f' in {len(folds)} folds' if folds else ''}" if chosen else "",
+        f"{chosen} candidates of input and model{f' in {len(inner)} folds' if inner else ''}" if chosen else "",
         f"{search} configuration{'s' * (search > 1)} to try (larger ones take longer)" if search else "",
-        f"cross-validation in {len(folds)} folds" if folds and not chosen else "",
+        f"cross-validation in {len(inner)} folds" if inner and not chosen else "",
         "the model" if ensemble == 1 else f"{ensemble} models",
         "an RGCN to compare with" if has_rival else "",
+        f"{folds} folds, each with all of these" if folds else "",
     ]
     if isinstance(data, NodeData) and is_open(data) and inputs != ["identity"]:
         config = config | {"max_epochs": options.get("max_epochs", OF_FEATURES["max_epochs"])}
     epochs = split_config(config)[1].max_epochs
-    first: Data = folds[0] if folds else data
+    first: Data = inner[0] if inner else data
     cost = measure(first, config, seed, device)
-    of_choice = max(chosen - 1 - has_rival, 0) * (len(folds) or 1)  # besides the model and its rival
-    seconds = (search * (len(folds) or 1) + of_choice + len(folds) + ensemble) * cost.of_model(epochs)
+    of_choice = max(chosen - 1 - has_rival, 0) * (len(inner) or 1)  # besides the model and its rival
+    seconds = (search * (len(inner) or 1) + of_choice + len(inner) + ensemble) * cost.of_model(epochs)
     if has_rival:
         rival = measure(first, without_attention(config), seed, device)
-        seconds += (len(folds) + 1) * rival.of_model(epochs)
+        seconds += (len(inner) + 1) * rival.of_model(epochs)
     if is_compared and isinstance(data, NodeData) and not data.is_stored:
         seconds += _seconds_of_feat(len(data.train), len(data.classes))
-    duration = timedelta(seconds=max(1, round(seconds)))
+    duration = timedelta(seconds=max(1, round(seconds * (1 + folds))))
     each = f"up to {epochs} epoch{'s' * (epochs > 1)} each"
-    size = cost.memory(len(folds) or ensemble)
+    size = cost.memory(len(inner) or ensemble)
     memory = "" if size is None else f"; memory: about {size / 2**30:.1f} GiB"
     return f"time: about {duration} (h:mm:ss) for {', '.join(filter(None, steps))}; {each}{memory}"
 

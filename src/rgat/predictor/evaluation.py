@@ -11,14 +11,27 @@ import torch
 from torch import Tensor
 
 from rgat.baselines import GRAPH_BASELINES, NODE_BASELINES
+from rgat.baselines.targets import constant, random_forest
 from rgat.data import MISSING, GraphData, NodeData
 from rgat.data.dataset import PARTS
+from rgat.data.targets import Target, places
 from rgat.models import Model
 from rgat.predictor.ensemble import Ensemble
 from rgat.predictor.predictor import NodePredictor, Predictor, make_predictor
 from rgat.training import accuracy, graph_logits, mean_pr_auc, mean_roc_auc, node_logits, roc_auc_per_task
 from rgat.training.configuration import Config
-from rgat.training.metric import confusion_matrix, score_classes
+from rgat.training.metric import (
+    binary_scores,
+    confusion_matrix,
+    known_rows,
+    mean_average_precision,
+    measure_target,
+    metric_name,
+    score_classes,
+    score_targets,
+)
+from rgat.training.run import Result
+from rgat.training.targets import in_units
 
 REPLICATES = 200  # of the bootstrap
 QUANTILE = 1.959964  # of the normal distribution, for 95 %
@@ -39,6 +52,8 @@ class Rival(NamedTuple):
 
 def evaluate(predictor: Predictor, data: NodeData | GraphData) -> dict[str, Any]:
     """Return the scores of the training and test parts and the test interval; empty parts are left out."""
+    if data.values is not None:
+        return _evaluate_targets(predictor, data)
     if isinstance(data, NodeData):
         assert isinstance(predictor, NodePredictor)
         return _evaluate_nodes(predictor, data)
@@ -53,6 +68,8 @@ def evaluate(predictor: Predictor, data: NodeData | GraphData) -> dict[str, Any]
         report["scores"][part] = mean_roc_auc(logits, labels)
         if part == "test":
             report |= _evaluate_test_graphs(logits, labels, data.tasks)
+            probabilities = predictor.calibration.probabilities(logits.double()).numpy()
+            report |= nan_to_none(binary_scores(probabilities, torch.where(labels < 0, torch.nan, labels).numpy()))
     return report
 
 
@@ -65,9 +82,67 @@ def _evaluate_nodes(predictor: NodePredictor, data: NodeData) -> dict[str, Any]:
     if "test" in scores:
         count = len(labelled["test"])
         report |= {"tested": count, "right": round(scores["test"] * count), "interval": wilson(scores["test"], count)}
+        shares = torch.softmax(logits["test"].double(), 1)
+        true = torch.nn.functional.one_hot(data.labels[labelled["test"]], len(data.classes)).double()
+        report |= nan_to_none({"average_precision": mean_average_precision(shares.numpy(), true.numpy())})
         predicted = logits["test"].argmax(1)
         report |= score_classes(confusion_matrix(data.labels[labelled["test"]], predicted, len(data.classes)))
     return report
+
+
+def _predictions(predictor: Predictor, data: NodeData | GraphData, ids: Tensor) -> Tensor:
+    """Return probabilities, and numbers in their units, of some examples, ``[n, outputs]``."""
+    if isinstance(data, NodeData):
+        assert isinstance(predictor, NodePredictor)
+        return predictor.probabilities(predictor.logits_of(ids.tolist()))
+    batches = (data.graphs.batch(batch) for batch in data.graphs.split(ids))
+    return torch.cat([predictor.probabilities(predictor.member_logits(*batch)) for batch in batches])
+
+
+def score_graphs(predictor: Predictor, data: GraphData, ids: Tensor) -> float:
+    """Return the score of some graphs, the higher the better."""
+    if data.values is not None:
+        bounds = None if data.bounds is None else data.bounds[ids]
+        return score_targets(_predictions(predictor, data, ids), data.values[ids], data.targets, bounds)
+    batches = (data.graphs.batch(batch) for batch in data.graphs.split(ids))
+    logits = torch.cat([predictor.member_logits(*batch).mean(0) for batch in batches])
+    return mean_roc_auc(logits, data.labels[ids])
+
+
+def _evaluate_targets(predictor: Predictor, data: NodeData | GraphData) -> dict[str, Any]:
+    """Return the scores of the parts and, of the test part, those of each target and label."""
+    assert data.values is not None
+    report: dict[str, Any] = {"metric": metric_name(data.targets), "scores": {}}
+    for part in ("train", "test"):
+        ids = getattr(data, part)
+        ids = ids[~data.values[ids].isnan().all(1)]
+        if not len(ids):
+            continue
+        predicted, values = _predictions(predictor, data, ids), data.values[ids]
+        bounds = None if data.bounds is None else data.bounds[ids]
+        report["scores"][part] = score_targets(predicted, values, data.targets, bounds)
+        if part == "test":
+            score: Callable[[Tensor], float] = lambda rows, p=predicted, v=values, b=bounds: score_targets(  # type: ignore[misc]
+                p[rows], v[rows], data.targets, None if b is None else b[rows]
+            )
+            report |= {"tested": len(ids), "interval": bootstrap(score, len(ids)), "targets": {}}
+            for target, place in places(data.targets):
+                found, true, _ = known_rows(predicted, values, place, bounds)
+                report["targets"][target.name] = _measures(target, found, true)
+    report["scores"] = nan_to_none(report["scores"])
+    return report
+
+
+def _measures(target: Target, predicted: Any, true: Any) -> dict[str, Any]:
+    """Return the scores of a target and, of several labels, those of each."""
+    if not len(true):
+        return {"kind": target.kind, "examples": 0}
+    measured = measure_target(target, predicted, true)
+    if target.kind == "multi-label":
+        columns = enumerate(target.classes)
+        each = {n: measure_target(Target(n, "binary"), predicted[:, [k]], true[:, [k]]) for k, n in columns}
+        measured["labels"] = each
+    return measured
 
 
 def _evaluate_test_graphs(logits: Tensor, labels: Tensor, tasks: tuple[str, ...]) -> dict[str, Any]:
@@ -116,12 +191,16 @@ def compare(
         return _score(rivals[0].ensemble.members[0], data), ""
 
     simple, baselines = ("FEAT", NODE_BASELINES) if isinstance(data, NodeData) else (LOGISTIC, GRAPH_BASELINES)
+    forest: Callable[[], tuple[dict[str, float], str]] = lambda: (random_forest(data, seed), "")  # type: ignore[arg-type]
     systems: dict[str, Callable[[], tuple[dict[str, float], str]]] = {
         "majority vote": lambda: (_majority(data), ""),
         simple: lambda: (baselines[simple](data, seed).scores(data), ""),
         "RGCN": rgcn,
     }
-    if isinstance(data, NodeData) and data.is_stored:
+    if data.values is not None:
+        of_molecules = {"random forest": forest} if isinstance(data, GraphData) else {}
+        systems = {"constant prediction": lambda: (constant(data), ""), **of_molecules, "RGCN": rgcn}
+    elif isinstance(data, NodeData) and data.is_stored:
         del systems[simple]  # it needs all triples in memory
     rows = []
     for name, run in systems.items():
@@ -157,7 +236,16 @@ def _score(model: Model, data: NodeData | GraphData) -> dict[str, float]:
     scores = {}
     for part in PARTS:
         ids = getattr(data, part)
-        if len(ids) and isinstance(data, NodeData):
+        if len(ids) and data.values is not None:
+            if isinstance(data, GraphData):
+                logits = graph_logits(model, data.graphs, ids)
+            else:
+                logits = node_logits(model, data, nodes=ids)
+            bounds = None if data.bounds is None else data.bounds[ids]
+            scores[part] = score_targets(
+                in_units(logits.double(), data.targets), data.values[ids], data.targets, bounds
+            )
+        elif len(ids) and isinstance(data, NodeData):
             scores[part] = accuracy(node_logits(model, data, nodes=ids), data.labels[ids])
         elif len(ids) and isinstance(data, GraphData):
             scores[part] = mean_roc_auc(graph_logits(model, data.graphs, ids), data.labels[ids])
@@ -194,3 +282,10 @@ def where_validated(data: NodeData | GraphData) -> str:
 def nan_to_none(scores: Mapping[str, float]) -> dict[str, float | None]:
     """Return scores with None in place of NaN, which JSON does not have."""
     return {name: None if math.isnan(value) else value for name, value in scores.items()}
+
+
+def training_summary(result: Result) -> dict[str, Any]:
+    """Return the training result of one member as plain values."""
+    scores, constant_scores = nan_to_none(result.scores), nan_to_none(result.constant_scores)
+    epochs = {"best_epoch": result.best_epoch, "epochs": len(result.curve)}
+    return {**epochs, "scores": scores, "constant_scores": constant_scores, "how": result.how}

@@ -45,13 +45,8 @@ def without_columns(x: Tensor, place: slice, node: int | None = None) -> Tensor:
     return x
 
 
-def log_odds(probability: Tensor) -> Tensor:
-    """Return the log-odds of probabilities, finite at 0 and 1."""
-    return torch.logit(probability.clamp(1e-12, 1 - 1e-12))
-
-
 def explain_literals(
-    ensemble: Ensemble, data: NodeData, graph: RelationalGraph, node: int, top: int
+    ensemble: Ensemble, data: NodeData, graph: RelationalGraph, node: int, top: int, predicted: int
 ) -> list[LiteralReason]:
     """Return the literals with the largest effects on a node's predicted class: its own, and those of near nodes.
 
@@ -61,13 +56,13 @@ def explain_literals(
         graph: the receptive field of the node, with the ids of the data.
         node: the node to explain.
         top: how many to return.
+        predicted: the class or other output to explain.
     """
     places = literal_columns(data)
     if not places or data.x is None:
         return []
     x: Tensor = data.x
     before = ensemble.probabilities(ensemble.member_logits(x, graph)[:, node])
-    predicted = int(before.argmax())
     reasons = []
     for near, kind, predicate, place in _largest(ensemble, x, graph, node, predicted, places):
         after = ensemble.probabilities(ensemble.member_logits(without_columns(x, place, near), graph)[:, node])
@@ -78,7 +73,7 @@ def explain_literals(
                 node=data.node_names[near],
                 used_as=kind,
                 effect=float(after[predicted] - before[predicted]),
-                log_odds=float(log_odds(after[predicted]) - log_odds(before[predicted])),
+                log_odds=float(ensemble.change(after, before, predicted)),
             )
         )
     reasons.sort(key=lambda reason: -abs(reason.log_odds))
@@ -99,8 +94,10 @@ def _largest(
     assert near_x is not None
     leaf = near_x.detach().clone().requires_grad_()
     logits = torch.stack([member(leaf, near_graph)[node].float() for member in ensemble.members]).mean(0)
-    others = torch.cat([logits[:predicted], logits[predicted + 1 :]])
-    (gradient,) = torch.autograd.grad(logits[predicted] - others.logsumexp(0), leaf)
+    place = ensemble.competitors(predicted, len(logits))
+    others = torch.cat([logits[place.start : predicted], logits[predicted + 1 : place.stop]])
+    margin = logits[predicted] - others.logsumexp(0) if len(others) else logits[predicted]
+    (gradient,) = torch.autograd.grad(margin, leaf)
     product = (gradient * near_x).cpu()
     found = []
     for kind, predicate, place in places:

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from rgat.checks import check_word
+from rgat.data import Target
 from rgat.data.files import write_atomically
+from rgat.data.molecules.descriptors import describe
 from rgat.data.molecules.smiles import parse_smiles, rdkit, store_molecules
 from rgat.graph import RelationalGraph
 from rgat.predictor.ensemble import Ensemble, MoleculeVocabulary
@@ -29,13 +31,28 @@ class MoleculeExplanation(Explanation):
 
     smiles: str
     task: str
-    probability: float  # of a positive result
+    probability: float  # of a positive result or a class; the number of a regression
     atoms: list[str]  # their symbols
     atom_attention: list[float]  # share of the attention that starts at each atom
     atom_effect: list[float]  # change of the probability when the atom loses its features and its bonds
     bonds: list[tuple[int, int, str]]  # first atom, second atom and type of each
     bond_attention: list[float]  # share of the attention that starts with each bond
     bond_effect: list[float]  # change of the probability when the bond is removed
+    kind: str = "binary"  # of the target
+    unit: str = ""  # of a number
+    descriptor_effect: float | None = None  # change when all descriptors are replaced by their training means
+
+    def amount(self, value: float, change: bool = False) -> str:
+        """Return a prediction, or a change of it, as text: in percent, or as a number."""
+        if self.kind == "regression":
+            return f"{value:+.4g}" if change else f"{value:.4g}{f' {self.unit}' if self.unit else ''}"
+        return f"{100 * value:+.1f}" if change else f"{value:.1%}"
+
+    @property
+    def meaning(self) -> str:
+        """What the prediction is."""
+        words = {"regression": "predicted value", "multi-class": "probability", "multi-label": "probability"}
+        return words.get(self.kind, "probability of a positive result")
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write a page with both drawings (.html), a drawing of the effects (.svg) or, to any other file, JSON."""
@@ -79,13 +96,21 @@ class MoleculeExplanation(Explanation):
         """Return a self-contained HTML page with both drawings and a table of their values."""
         template = Path(__file__).with_name("molecule.html").read_text()
         cells = "".join(
-            f"<tr><td>{html.escape(name)}</td><td>{attention:.1%}</td><td>{100 * effect:+.1f}</td></tr>"
+            f"<tr><td>{html.escape(name)}</td><td>{attention:.1%}</td><td>{self.amount(effect, change=True)}</td></tr>"
             for name, attention, effect in self.named()
         )
+        if self.descriptor_effect is not None:
+            name = "all descriptors, if they were the means of the training molecules"
+            cells += f"<tr><td>{name}</td><td>-</td><td>{self.amount(self.descriptor_effect, change=True)}</td></tr>"
         values = {key: html.escape(getattr(self, key)) for key in ("smiles", "task")}
-        values |= {"probability": f"{self.probability:.1%}", "rows": cells}
+        is_number = self.kind == "regression"
+        scale = html.escape(f"in {self.unit}" if self.unit else "in its unit") if is_number else "points"
+        values |= {"probability": html.escape(self.amount(self.probability)), "rows": cells, "meaning": self.meaning}
+        values |= {"what": "value" if is_number else "probability", "scale": scale}
+        values["for"] = "raises the value" if is_number else "evidence for it"
+        values["against"] = "lowers the value" if is_number else "evidence against it"
         for key, value in (values | {shade: self.svg(shade) for shade in SHADES}).items():
-            template = template.replace(f"<!--{key}-->", value)
+            template = template.replace(f"<!--{key}-->", value)  # some occur twice
         return template
 
 
@@ -107,15 +132,24 @@ def _colours(values: list[float], shade: str) -> dict[int, tuple[float, float, f
 def explain_molecule(
     ensemble: Ensemble, vocabulary: MoleculeVocabulary, smiles: str, task: str | None = None
 ) -> MoleculeExplanation:
-    """Return attention and effects of all atoms and bonds; by default for the task with the highest probability."""
-    if task is not None:
+    """Return attention and effects of all atoms and bonds; by default for the task with the highest probability.
+
+    With targets, the default is the first one; the name of a multi-class target stands for its most probable class.
+    """
+    if task is not None and not ensemble.targets:
         check_word("task", task, vocabulary.tasks)
-    molecule = parse_smiles(smiles, relaxed=True) if smiles.strip() else None
+    molecule = parse_smiles(smiles, relaxed=True, largest=vocabulary.keeps_largest) if smiles.strip() else None
     if molecule is None:
         raise ValueError(f'"{smiles}" cannot be read as SMILES')
+    if vocabulary.keeps_largest and "." in smiles:  # drawings show what the model reads
+        smiles = rdkit().MolToSmiles(molecule)
+        molecule = parse_smiles(smiles, relaxed=True)
     store = store_molecules([molecule], vocabulary.self_loops)
     num_atoms, num_relations = len(store.x), store.num_relations
     graph = RelationalGraph(store.edge_index, store.edge_type, num_nodes=num_atoms, num_relations=num_relations)
+    described = vocabulary.descriptors
+    if described is not None:
+        graph.graph_attr = described.standardise(describe([molecule], described.kind, described.properties)).float()
     source, target = graph.edge_index
     bonds = [
         (bond.GetBeginAtomIdx(), bond.GetEndAtomIdx(), str(bond.GetBondType()).lower()) for bond in molecule.GetBonds()
@@ -123,8 +157,15 @@ def explain_molecule(
     bond_edges = [((source == a) & (target == b)) | ((source == b) & (target == a)) for a, b, _ in bonds]
     x, batch = _occlusions(store.x, graph, bond_edges)
     probabilities = ensemble.probabilities(ensemble.member_logits(x, batch))  # [1 + atoms + bonds, tasks]
-    number = int(probabilities[0].argmax()) if task is None else vocabulary.tasks.index(task)
+    number = ensemble.output_of(probabilities[0], vocabulary.tasks, task)
+    target = ensemble.target_of(number) or Target(vocabulary.tasks[number], "binary")
     effects = (probabilities[1:, number] - probabilities[0, number]).tolist()
+    of_descriptors = None
+    if graph.graph_attr is not None:
+        plain = graph.with_edges(torch.arange(graph.num_edges))
+        plain.graph_attr = torch.zeros_like(graph.graph_attr)  # the means, as they are standardised
+        without = ensemble.probabilities(ensemble.member_logits(store.x, plain))[0, number]
+        of_descriptors = float(without - probabilities[0, number])
     attention = flow(layer_attention(ensemble, store.x, graph), graph, torch.arange(num_atoms))
     return MoleculeExplanation(
         smiles=smiles,
@@ -136,6 +177,9 @@ def explain_molecule(
         bonds=bonds,
         bond_attention=[float(attention.edges[edges].sum()) for edges in bond_edges],
         bond_effect=effects[num_atoms:],
+        kind=target.kind,
+        unit=target.unit,
+        descriptor_effect=of_descriptors,
     )
 
 

@@ -19,21 +19,22 @@ import torch
 from torch import Tensor
 
 from rgat.checks import check_word
-from rgat.data import MISSING, NodeData
+from rgat.data import MISSING, NodeData, Target
 from rgat.data.files import write_atomically
+from rgat.data.targets import places
 from rgat.graph import RelationalGraph
 from rgat.models import Model, NodeClassifier
 from rgat.nn import RGATConv, RGCNConv
-from rgat.predictor.ensemble import Ensemble
+from rgat.predictor.ensemble import Ensemble, log_odds
 from rgat.predictor.explain_literals import (
     LiteralReason,
     explain_literals,
     literal_columns,
-    log_odds,
     without_columns,
 )
 
 NO_CHOICE = 0.05  # attention that differs less than this from equal shares distinguishes no edges
+CHANGED = 0.1  # of the training deviation, from which a number counts as changed
 MIN_REMOVED = 32  # edges to remove one by one, even if fewer reasons are asked for
 
 
@@ -46,9 +47,9 @@ class Reason:
     target: str  # the node that receives them: the explained node or a neighbour of it
     attention: float  # share of the attention that reaches the explained node along walks that start with this edge
     equal_share: float  # the same share under constant attention
-    effect: float  # change of the predicted class's probability when the edge and its inverse are removed
-    log_odds: float  # the same change in log-odds, which do not saturate
-    choice: float  # change in log-odds when the edge's attention is set to its equal share
+    effect: float  # change of the predicted class's probability, or number, when the edge and its inverse are removed
+    log_odds: float  # the same change in log-odds, which do not saturate; of a number in training deviations
+    choice: float  # change in log-odds, or deviations, when the edge's attention is set to its equal share
 
     @property
     def support(self) -> float:
@@ -94,9 +95,9 @@ class NodeExplanation(Explanation):
     """
 
     node: str
-    predicted: str  # the most probable class
-    probability: float
-    label: str | None  # the known class
+    predicted: str  # the most probable class, or the explained target
+    probability: float  # or the predicted number
+    label: str | None  # the known class or value
     own: float  # share of attention on the node's own input
     reasons: list[Reason]  # by strength, edges that count against the prediction come last
     relations: dict[str, float]  # share of attention of each relation, largest first
@@ -105,6 +106,8 @@ class NodeExplanation(Explanation):
     choice: float
     titles: dict[str, str] = dataclasses.field(default_factory=dict)  # `rdfs:label` of what is named here
     literals: list[LiteralReason] = dataclasses.field(default_factory=list)  # the largest effect first
+    kind: str = "multi-class"  # of the target
+    unit: str = ""  # of a number
 
     def names(self) -> list[str]:
         """Return all names that the explanation mentions."""
@@ -123,10 +126,17 @@ class RelationImportance(Explanation):
     changed: dict[str, float]  # share of the nodes whose predicted class changes without the relation
     nodes: int  # number of labelled nodes
     titles: dict[str, str] = dataclasses.field(default_factory=dict)  # `rdfs:label` of relations
+    target: str = ""  # whose effects these are, if there are targets
+    kind: str = "multi-class"
+    unit: str = ""
 
 
-def explain_node(ensemble: Ensemble, data: NodeData, node: int, top: int = 20, by: str = "strength") -> NodeExplanation:
+def explain_node(
+    ensemble: Ensemble, data: NodeData, node: int, top: int = 20, by: str = "strength", task: str | None = None
+) -> NodeExplanation:
     """Return the ``top`` reasons for a node's predicted class, ordered by one of ``ORDERS``.
+
+    With targets, ``task`` is the name of one or of an output; by default the first is explained.
 
     Only the edges with the most attention, or with the attention farthest from an equal share, are removed one by one.
     """
@@ -138,7 +148,8 @@ def explain_node(ensemble: Ensemble, data: NodeData, node: int, top: int = 20, b
         for constant in (False, True)
     )
     before = ensemble.probabilities(ensemble.member_logits(data.x, graph)[:, node])
-    predicted = int(before.argmax())
+    predicted = ensemble.output_of(before, data.classes, task)
+    explained = ensemble.target_of(predicted) or Target("class", "multi-class")
     reasons = []
     score = torch.maximum(attention.edges, (attention.edges - equal.edges).abs())
     order = score.argsort(descending=True, stable=True)
@@ -154,44 +165,75 @@ def explain_node(ensemble: Ensemble, data: NodeData, node: int, top: int = 20, b
                 attention=float(attention.edges[edge]),
                 equal_share=float(equal.edges[edge]),
                 effect=float(after[predicted] - before[predicted]),
-                log_odds=float(log_odds(after[predicted]) - log_odds(before[predicted])),
-                choice=float(log_odds(equally[predicted]) - log_odds(before[predicted])),
+                log_odds=float(ensemble.change(after, before, predicted)),
+                choice=float(ensemble.change(equally, before, predicted)),
             )
         )
     choice = float((attention.edges - equal.edges).abs().sum() / 2)
     has_choice = by != "strength" or choice >= NO_CHOICE
     reasons.sort(key=ORDERS[by] if has_choice else lambda reason: reason.support, reverse=True)
-    label = int(data.labels[node])
     return NodeExplanation(
         node=data.node_names[node],
         predicted=data.classes[predicted],
         probability=float(before[predicted]),
-        label=None if label == MISSING else data.classes[label],
+        label=_known(data, node, explained, predicted),
         own=float(attention.own.sum()),
         reasons=reasons[:top],
         relations=_sum_by_relation(attention.edges, graph.edge_type, data.relation_names),
         agreement=agreement([r.attention for r in reasons], [abs(r.log_odds) for r in reasons]),
         num_edges=graph.num_edges,
         choice=choice,
-        literals=explain_literals(ensemble, data, graph, node, top),
+        literals=explain_literals(ensemble, data, graph, node, top, predicted),
+        kind=explained.kind,
+        unit=explained.unit,
     )
 
 
-def explain_relations(ensemble: Ensemble, data: NodeData) -> RelationImportance:
-    """Return the attention and effect of each relation, and of each predicate with literals, on the labelled nodes."""
+def _known(data: NodeData, node: int, target: Target, output: int) -> str | None:
+    """Return the known class of a node, or its known value of the explained output; None if it is unknown."""
+    if data.values is None:
+        return None if data.labels[node] == MISSING else data.classes[int(data.labels[node])]
+    value = float(data.values[node, output])
+    if math.isnan(value):
+        return None
+    if target.kind == "regression":
+        return f"{value:.4g}"
+    if target.kind == "multi-class":
+        place = next(place for each, place in places(data.targets) if each.name == target.name)
+        return target.classes[int(data.values[node, place].argmax())]
+    return "yes" if value else "no"
+
+
+def explain_relations(ensemble: Ensemble, data: NodeData, task: str | None = None) -> RelationImportance:
+    """Return the attention and effect of each relation, and of each predicate with literals, on the labelled nodes.
+
+    With targets, these are the effects on ``task``, by default the first: of a number the mean absolute change.
+    """
     graph = data.graph
     nodes = (data.labels != MISSING).nonzero().squeeze(1)
     attention = flow(layer_attention(ensemble, data.x, graph), graph, nodes)
     base = [data.relation_names[relation] for relation in data.base_relation]
     shares = _sum_by_relation(attention.edges, graph.edge_type, base)
     before = ensemble.probabilities(ensemble.member_logits(data.x, graph)[:, nodes])
-    predicted = before.argmax(1, keepdim=True)
+    chosen = [ensemble.output_of(row, data.classes, task) for row in before] if ensemble.targets else before.argmax(1)
+    predicted = torch.as_tensor(chosen).view(-1, 1)
+    target = (ensemble.target_of(int(predicted[0])) if len(predicted) else None) or Target("", "multi-class")
     found: dict[str, tuple[float, float, float]] = {}
 
     def compare(name: str, after: Tensor) -> None:
+        if target.kind == "regression":
+            change = (after.gather(1, predicted) - before.gather(1, predicted)).abs()
+            share = (change > CHANGED * target.scale).double().mean()
+            found[name] = float(change.mean()), float(change.mean() / target.scale), float(share)
+            return
         effect = float((after.gather(1, predicted) - before.gather(1, predicted)).mean())
         odds = float((log_odds(after.gather(1, predicted)) - log_odds(before.gather(1, predicted))).mean())
-        found[name] = effect, odds, float((after.argmax(1) != predicted.squeeze(1)).double().mean())
+        if target.kind in ("binary", "multi-label"):
+            is_other = (after.gather(1, predicted) >= 0.5) != (before.gather(1, predicted) >= 0.5)
+        else:
+            place = ensemble.competitors(int(predicted[0]), before.shape[1])
+            is_other = after[:, place].argmax(1) + place.start != predicted.squeeze(1)
+        found[name] = effect, odds, float(is_other.double().mean())
 
     for name in shares:
         removed = torch.tensor([relation for relation, other in enumerate(base) if other == name])
@@ -205,7 +247,8 @@ def explain_relations(ensemble: Ensemble, data: NodeData) -> RelationImportance:
     literals.sort(key=lambda name: (-abs(found[name][1]), name))
     shares = dict.fromkeys(literals, 0.0) | shares
     effect, odds, changed = ({name: found[name][number] for name in shares} for number in range(3))
-    return RelationImportance(shares, effect, odds, changed, len(nodes))
+    named = {"target": target.name, "kind": target.kind, "unit": target.unit}
+    return RelationImportance(shares, effect, odds, changed, len(nodes), **named)  # type: ignore[arg-type]
 
 
 def _sum_by_relation(shares: Tensor, edge_type: Tensor, names: Sequence[str]) -> dict[str, float]:

@@ -6,7 +6,9 @@ Colours are relations, widths attention, fills classes. Effects are listed for t
 from __future__ import annotations
 
 import base64
+import itertools
 import json
+import math
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -17,11 +19,14 @@ from torch import Tensor
 from rgat.data import MISSING
 from rgat.data.dataset import INVERSE
 from rgat.data.files import write_atomically
+from rgat.data.targets import places
 from rgat.predictor.explain_node import ORDERS, NodeExplanation, explain_node, layer_attention
 from rgat.predictor.predictor import NodePredictor
-from rgat.predictor.text import SATURATED, shown
+from rgat.predictor.target_text import target_performance
+from rgat.predictor.text import is_saturated, shown
 from rgat.predictor.words import titled
 
+RANGES = 6  # of numbers, each with a colour
 MAX_EDGES = 400_000  # about ten megabytes; of larger graphs, the edges nearest to the start node
 
 
@@ -30,10 +35,11 @@ def write_explorer(
     path: str | PathLike[str],
     node: str | None = None,
     explanation: NodeExplanation | None = None,
+    task: str | None = None,
 ) -> None:
     """Write the page; it opens at ``node``, by default the first labelled one, with the effects of its edges.
 
-    ``explanation`` is that of the node, if it is known already.
+    ``explanation`` is that of the node, if it is known already; ``task`` the target to show, by default the first.
     """
     path = Path(path)
     if path.suffix != ".html":
@@ -41,14 +47,14 @@ def write_explorer(
     predictor.refuse_stored("write a page", "leave --html out")
     labelled = (predictor.data.labels != MISSING).nonzero().squeeze(1).tolist()
     start = predictor.find(node) if node is not None else next(iter(labelled), 0)
-    explanation = explanation or explain_node(predictor, predictor.data, start)
-    content = _content(predictor, start) | effects(predictor, explanation) | _quality(predictor)
+    explanation = explanation or explain_node(predictor, predictor.data, start, task=task)
+    content = _content(predictor, start, explanation) | effects(predictor, explanation) | _quality(predictor)
     text = json.dumps(content, ensure_ascii=False).replace("<", "\\u003c")
     template = Path(__file__).with_name("explorer.html").read_text(encoding="utf-8")
     write_atomically(path, template.replace('"<!--content-->"', text, 1).encode())
 
 
-def _content(predictor: NodePredictor, start: int) -> dict[str, Any]:
+def _content(predictor: NodePredictor, start: int, explanation: NodeExplanation) -> dict[str, Any]:
     data, graph, titles = predictor.data, predictor.data.graph, predictor.titles
     members = layer_attention(predictor, data.x, graph)
     attention = torch.stack([torch.stack(layers).mean(0) for layers in members]).mean(0)
@@ -57,7 +63,12 @@ def _content(predictor: NodePredictor, start: int) -> dict[str, Any]:
     nodes = torch.unique(torch.cat([source, target, torch.tensor([start])]))
     page_id = torch.zeros(graph.num_nodes, dtype=torch.long)
     page_id[nodes] = torch.arange(len(nodes))
-    probability, predicted = predictor.probabilities(predictor.logits)[nodes].max(1)
+    of_target: dict[str, Any] = {}
+    if predictor.targets:
+        of_target, predicted, probability, label = _of_target(predictor, nodes, explanation)
+    else:
+        probability, predicted = predictor.probabilities(predictor.logits)[nodes].max(1)
+        label = data.labels[nodes]
     return {
         "name": data.name,
         "start": int(page_id[start]),
@@ -72,8 +83,44 @@ def _content(predictor: NodePredictor, start: int) -> dict[str, Any]:
         "attention": _packed((1e6 * attention[edges]).round()),
         "predicted": _packed(predicted),
         "probability": _packed((1e4 * probability).round()),
-        "label": _packed(data.labels[nodes]),
-    }
+        "label": _packed(label),
+    } | of_target
+
+
+def _of_target(
+    predictor: NodePredictor, nodes: Tensor, explanation: NodeExplanation
+) -> tuple[dict[str, Any], Tensor, Tensor, Tensor]:
+    """Return what replaces the classes of the page for a target: names and texts, then what is filled and rimmed.
+
+    Numbers are filled by ranges with equally many nodes.
+    """
+    data = predictor.data
+    assert data.values is not None
+    predictions, known = predictor.probabilities(predictor.logits)[nodes], data.values[nodes]
+    output = list(data.classes).index(explanation.predicted)
+    target = predictor.target_of(output)
+    assert target is not None
+    place = next(place for each, place in places(predictor.targets) if each == target)
+    if target.kind == "regression":
+        values, unit = predictions[:, output], f" {target.unit}" if target.unit else ""
+        shares = torch.linspace(0, 1, RANGES + 1, dtype=values.dtype)[1:-1]
+        cuts = torch.unique(torch.quantile(values[:MAX_EDGES], shares))
+        bounds = [f"{cut:.4g}" for cut in cuts.tolist()]
+        names = [f"{low} to {high}" for low, high in itertools.pairwise(bounds)]
+        names = [f"below {bounds[0]}{unit}", *(f"{name}{unit}" for name in names), f"{bounds[-1]}{unit} or more"]
+        texts = [f"{target.name} {value:.4g}{unit}" for value in values.tolist()]
+        knowns = ["" if math.isnan(value) else f"{value:.4g}{unit}" for value in known[:, output].tolist()]
+        predicted, probability = torch.bucketize(values.contiguous(), cuts, right=True), torch.ones(len(values))
+    else:
+        names = list(target.classes) or [target.name]
+        probability, predicted = predictions[:, place].max(1)
+        pairs = zip(predicted.tolist(), probability.tolist(), strict=True)
+        texts = [f"{names[number]}, probability {share:.1%}" for number, share in pairs]
+        rows = known[:, place].tolist()
+        knowns = [", ".join(n for n, value in zip(names, row, strict=True) if value == 1) for row in rows]
+    label = torch.where(known[:, place].isnan().any(1), MISSING, 0)
+    found = {"target": target.name, "is_number": target.kind == "regression", "texts": texts, "knowns": knowns}
+    return found | {"classes": [titled(name, predictor.titles) for name in names]}, predicted, probability, label
 
 
 def effects(predictor: NodePredictor, explanation: NodeExplanation) -> dict[str, Any]:
@@ -102,7 +149,10 @@ def effects(predictor: NodePredictor, explanation: NodeExplanation) -> dict[str,
         for reason in explanation.literals
     ]
     reasons = sorted([*rows.values(), *literals], key=lambda row: -abs(row["log_odds"]))
-    return {"reasons": reasons, "saturated": explanation.probability >= SATURATED}
+    is_number = explanation.kind == "regression"
+    if is_number:
+        reasons = [row | {"points": row["points"] / 100} for row in reasons]
+    return {"reasons": reasons, "saturated": is_saturated(explanation)}
 
 
 def _quality(predictor: NodePredictor) -> dict[str, Any]:
@@ -113,7 +163,9 @@ def _quality(predictor: NodePredictor) -> dict[str, Any]:
     found = report.get("contributions", {"predicates": []})
     predicates = [row | {"predicate": titled(row["predicate"], predictor.titles)} for row in found["predicates"]]
     quality = {name: report[name] for name in names if name in report} | {"recall": recall}
-    return {"quality": quality, "contributions": found | {"predicates": predicates}}
+    if "targets" in report:
+        quality = {"lines": target_performance(predictor)} if "tested" in report else {}
+    return {"quality": quality, "contributions": found | {"predicates": predicates}, "metric": report["metric"]}
 
 
 def _nearest(edge_index: Tensor, start: int, limit: int) -> Tensor:

@@ -12,6 +12,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from rgat.checks import check_seed, check_word
@@ -19,10 +20,13 @@ from rgat.data import GraphData, NodeData, from_rdf, from_smiles
 from rgat.data import load as load_data
 from rgat.data.benchmarks.download import sha256
 from rgat.data.files import open_lines, read_whole
+from rgat.data.rdf.endpoint import Endpoint
 from rgat.data.rdf.features import AUTO, FEATURES
 from rgat.data.store.manifest import NAME as MANIFEST
 from rgat.data.store.stored_graph import find_store
+from rgat.data.targets import KINDS
 from rgat.locks import locked
+from rgat.predictor.cross_validation import cross_validate
 from rgat.predictor.explain_molecule import MoleculeExplanation
 from rgat.predictor.explain_node import ORDERS, NodeExplanation, RelationImportance
 from rgat.predictor.explorer import write_explorer
@@ -31,6 +35,7 @@ from rgat.predictor.fold_results import FIT, FOLDS
 from rgat.predictor.folder import NAME as PREDICTOR
 from rgat.predictor.predictions import PREDICTED, Predictions
 from rgat.predictor.predictor import MoleculePredictor, NodePredictor, Predictor
+from rgat.predictor.provenance import ModelRecord
 from rgat.predictor.streaming import predict_file
 from rgat.predictor.words import counted
 from rgat.progress import Progress, Stages
@@ -45,9 +50,13 @@ LABELS = (
     "skip_unknown",
 )
 OPTIONS = {
-    "smiles": ("smiles_column", "tasks", "thresholds", "split", "skip_invalid", "relaxed"),
-    "rdf": (*LABELS, "drop_predicates", "features", "skip_invalid", "format"),
+    "smiles": (
+        *("smiles_column", "tasks", "task", "censored", "thresholds", "split", "split_column"),
+        *("skip_invalid", "relaxed", "fragments"),
+    ),
+    "rdf": (*LABELS, "split", "task", "censored", "drop_predicates", "features", "skip_invalid", "format"),
 }
+FOLDS_STAGE = "folds"
 LARGEST_FIT = 1 << 20  # bytes of `fit.json`
 TEST_SHARE = 0.2  # of the labelled nodes, if no test labels are given
 
@@ -108,6 +117,23 @@ def read_thresholds(texts: Sequence[str]) -> dict[str, float]:
             )
         thresholds[column] = number
     return thresholds
+
+
+def read_task(texts: Sequence[str]) -> str | dict[str, str] | None:
+    """Read a kind of task for all columns, or pairs COLUMN=KIND."""
+    if not texts:
+        return None
+    if len(texts) == 1 and "=" not in texts[0]:
+        check_word("task", texts[0], KINDS)
+        return texts[0]
+    kinds: dict[str, str] = {}
+    for text in texts:
+        column, equals, kind = text.rpartition("=")
+        if not equals or column in kinds:
+            raise ValueError(f'--task must be one KIND, or COLUMN=KIND once for each column, got "{text}"')
+        check_word(f"task of {column}", kind, KINDS)
+        kinds[column] = kind
+    return kinds
 
 
 def read_features(text: str | None, is_own_graph: bool) -> tuple[str | tuple[str, ...], bool]:
@@ -200,7 +226,7 @@ def _refuse_foreign(kind: str, given: Mapping[str, Any]) -> None:
     """Raise if an option is given that does not apply to this kind of data."""
     for other, words in OPTIONS.items():
         own = OPTIONS.get(kind, ())
-        foreign = [word for word in words if word not in own and given.get(word) and given[word] != "random"]
+        foreign = [word for word in words if word not in own and given.get(word) and given[word] != "keep"]
         if other != kind and foreign:
             option = {"thresholds": "threshold", "drop_predicates": "drop"}.get(foreign[0], foreign[0])
             raise ValueError(
@@ -243,13 +269,19 @@ def read_fanouts(text: str) -> list[int]:
         raise ValueError(f'--fanouts must be numbers separated by commas, such as 20,10, got "{text}"') from error
 
 
-def train(data: NodeData | GraphData, out: Path, stages: Stages | None = None, **asked: Any) -> Predictor:
+def train(
+    data: NodeData | GraphData, out: Path, stages: Stages | None = None, folds: int = 0, **asked: Any
+) -> Predictor:
     """Fit a predictor and save it in a folder, before and after the comparison; ``asked`` are arguments of `rgat.fit`.
 
-    A training that was interrupted in this folder continues. The last of ``stages`` is the one that saves.
+    A training that was interrupted in this folder continues. The last of ``stages`` is the one that saves. With
+    ``folds``, the fit is also cross-validated, for the report.
     """
     keep = methodcaller("save", out)  # the first process writes
     predictor = fit(data, checkpoint=out, keep=keep, progress=stages or False, **asked)
+    if folds:
+        show = None if stages is None else lambda fold: stages(FOLDS_STAGE, fold / folds, f"fold {fold + 1} of {folds}")
+        predictor.report["cross_validation"] = cross_validate(data, folds, on_fold=show, **asked)
     if stages is not None:
         stages(stages.names[-1])
     keep(predictor)
@@ -266,6 +298,8 @@ def predict(
     rdf: Sequence[Path_] | None = None,
     format: str | None = None,  # noqa: A002
     predicate: str | None = None,
+    provenance: bool = False,
+    update: str | None = None,
     smiles: str | None = None,
     smiles_column: str | None = None,
     workers: int | None = None,
@@ -274,7 +308,14 @@ def predict(
 ) -> tuple[Predictions | None, list[str]]:
     """Predict nodes or molecules; return the predictions (None if written to a file in parts), and lines to print."""
     names = read_nodes(node or (), nodes)
-    of_nodes = {"--node": names, "--type": kind, "--rdf": rdf, "--format": format, "--predicate": predicate}
+    of_nodes: dict[str, Any] = {
+        "--node": names,
+        "--type": kind,
+        "--rdf": rdf,
+        "--format": format,
+        "--predicate": predicate,
+    }
+    of_nodes |= {"--provenance": provenance, "--update": update}
     of_molecules = {"--smiles-column": smiles_column, "--workers": workers, "--resume": resume}
     if isinstance(predictor, NodePredictor):
         if smiles is not None:
@@ -282,8 +323,8 @@ def predict(
         refuse(of_molecules, "a file of molecules")
         if names is not None:
             refuse({"--type": kind}, "all nodes, not for those that are named")
-        if out is None or Path(out).suffix != ".nt":
-            refuse({"--predicate": predicate}, "an --out that ends in .nt")
+        if (out is None or Path(out).suffix != ".nt") and update is None:
+            refuse({"--predicate": predicate, "--provenance": provenance}, "an --out that ends in .nt, or --update")
         if not rdf:
             refuse({"--format": format}, "files of --rdf")
         predictions = predictor.predict(names, type=kind, rdf=list(rdf) if rdf else None, format=format)
@@ -300,16 +341,27 @@ def predict(
             bad = f"; invalid SMILES, marked so: {summary.invalid:,}" if summary.invalid else ""
             return None, [f"{counted(summary.molecules, 'molecule')} written to {out}{resumed}{bad}"]
         refuse(of_molecules, "a file of molecules")
-        if Path(smiles).suffix in (".csv", ".tsv", ".smi", ".txt", ".gz"):
+        if Path(smiles).suffix in (".csv", ".tsv", ".smi", ".txt", ".sdf", ".gz"):
             raise ValueError(f"{smiles} must be an existing file or a SMILES")
         predictions = predictor.predict([smiles])
-        if (predictions.labels == -1).any():
+        if np.isnan(predictions.probabilities).any():
             raise ValueError(f'"{smiles}" must be a SMILES or an existing file, and is neither')
     notes = list(predictions.notes)
+    model = predictor.record if provenance and isinstance(predictor, NodePredictor) else None
+    if update is not None:
+        notes.append(_insert(predictions, update, predicate or PREDICTED, model))
     if out is not None:
-        predictions.save(out, predicate or PREDICTED)
+        predictions.save(out, predicate or PREDICTED, model)
         notes.append(f"{counted(len(predictions), 'prediction')} written to {out}")
     return predictions, notes
+
+
+def _insert(predictions: Predictions, url: str, predicate: str, model: ModelRecord | None) -> str:
+    """Insert predictions into the default graph behind an endpoint, all in one update; return a line to print."""
+    if any(name.startswith("_:") for name in predictions.names):
+        raise ValueError("nodes must have IRIs to be updated at an endpoint, got blank nodes; write a file (--out)")
+    Endpoint(url).update(f"INSERT DATA {{\n{predictions.triples(predicate, model)}}}")
+    return f"{counted(len(predictions), 'prediction')} inserted at {url}"
 
 
 def _is_file(text: str) -> bool:
@@ -351,11 +403,10 @@ def explain(
         return explanation
     if smiles is not None:
         raise ValueError("this is a model of the nodes of a graph: give --node, or nothing for all relations")
-    refuse({"--task": task}, "molecules")
     if node is None:
         refuse({"--by": by if by != "strength" else None}, "the edges of a --node")
-    reasons = predictor.explain(node, top=top, by=by)
+    reasons = predictor.explain(node, top=top, by=by, task=task)
     if page is not None:
         known = reasons if isinstance(reasons, NodeExplanation) else None
-        write_explorer(predictor, page, node, known)
+        write_explorer(predictor, page, node, known, task)
     return reasons

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -28,33 +29,28 @@ from rgat.data import load as load_data
 from rgat.memory import free_memory
 from rgat.models import Model
 from rgat.nn import RGCNConv
-from rgat.predictor.choice import FIRST, candidates, choose, config_of, configure_for, number_of, with_input
+from rgat.predictor.choice import FIRST, candidates, choose, config_of, configure_for, number_of, with_inputs
 from rgat.predictor.contributions import contributions
-from rgat.predictor.ensemble import Calibration, Ensemble, calibrate_graphs, calibrate_nodes
-from rgat.predictor.evaluation import Rival, compare, evaluate, keep_best, nan_to_none, where_validated
+from rgat.predictor.described import AUTO, descriptor_contribution
+from rgat.predictor.ensemble import Calibration, Ensemble, calibrate
+from rgat.predictor.evaluation import Rival, compare, evaluate, keep_best, training_summary, where_validated
 from rgat.predictor.fold_results import FoldResults
 from rgat.predictor.inspection import check
 from rgat.predictor.predictor import NodePredictor, Predictor, make_predictor
 from rgat.predictor.searching import OutOfTimeError, TimedSearch, check_minutes, search_trials
+from rgat.predictor.stages import CHOICE, COMPARISON, CROSS_VALIDATION, EVALUATION, SEARCH, TRAINING, stage_names
+from rgat.predictor.transfer import Start, start_of, with_architecture
 from rgat.predictor.validation import make_folds, with_validation
+from rgat.predictor.weighting import choose_weights, take_auto
 from rgat.progress import Progress, Show, Stages, Step, shown
 from rgat.training.checkpoint import digest
-from rgat.training.configuration import (
-    Config,
-    Settings,
-    build_model,
-    split_config,
-    task_of,
-)
+from rgat.training.configuration import Config, Settings, build_model, split_config, task_of
 from rgat.training.distributed import processes
 from rgat.training.loop import Data
-from rgat.training.loss import balanced_class_weights
 from rgat.training.many import Job, bytes_needed, fit_many, members_that_fit
+from rgat.training.metric import metric_name
 from rgat.training.run import Epoch, Result
-from rgat.training.task import graph_logits, node_logits
-
-CHOICE, SEARCH, CROSS_VALIDATION = "choice", "search", "cross-validation"  # stages
-TRAINING, EVALUATION, COMPARISON = "training", "evaluation", "comparison"
+from rgat.training.task import graph_logits, graph_weights, node_logits
 
 
 def fit(
@@ -65,6 +61,9 @@ def fit(
     minutes: float | None = None,
     seed: int = 0,
     comparison: bool = True,
+    descriptors: str = AUTO,
+    start_from: Predictor | None = None,
+    freeze: bool = False,
     device: torch.device | str = "cpu",
     progress: Progress = False,
     checkpoint: str | Path | None = None,
@@ -73,8 +72,8 @@ def fit(
 ) -> Predictor:
     """Fit a predictor to labelled nodes or graphs; the defaults are meant to work.
 
-    For nodes, validation inside the training part chooses what is not given: the input of a graph that
-    `rgat.data.from_rdf` read with features "auto" (`rgat.predictor.choice`), and the model.
+    Validation chooses what is not given (`rgat.predictor.choice`): the input of a graph that `rgat.data.from_rdf` read
+    with features "auto", and the model; for molecules, the descriptors beside the graph.
 
     Args:
         data: what `rgat.data.from_rdf` or `rgat.data.from_smiles` returns, or the name of a data set.
@@ -86,6 +85,12 @@ def fit(
         comparison: compare inputs and models, and train simpler systems on the same split, for the predictor's
             ``report``; several processes leave this out. For graphs: if one of these, an RGCN, has a higher validation
             score, it becomes the predictor, unless ``model`` is given or ``ensemble`` is above 1.
+        descriptors: what a model of molecules reads beside the graph: "none", "rdkit" (descriptors of RDKit), "morgan"
+            (bits of the Morgan fingerprint), "both", or "auto": whatever has the highest validation score; without a
+            comparison, and for more than 50,000 training molecules, none.
+        start_from: a model of other molecules, whose relational layers are the first values of this one's; its
+            dense layers are new.
+        freeze: leave these relational layers as they are, and learn the dense layers alone.
         device: where to train.
         progress: show the progress, or a function to call with each `rgat.progress.Step`.
         checkpoint: a folder where an interrupted fit resumes. It keeps what the fit was asked for, the results of
@@ -108,19 +113,28 @@ def fit(
     check_count("search", search, least=0)
     started = check_minutes(minutes, search)
     check(data)
+    start = start_of(data, start_from, freeze)
+    is_auto, options = take_auto(data, with_architecture(options, start))
     config = configure_for(data, options)
     data = with_validation(data, config, seed)
     folder = None if checkpoint is None else Path(checkpoint)
     folds = make_folds(data, seed)
     given = options if minutes is None else {"model": FIRST} | options  # a search in minutes tries all models
-    has_choice = number_of(*candidates(data, given, len(folds), comparison)) > 0
+    has_choice = number_of(*candidates(data, given, len(folds), comparison, descriptors)) > 0
     names = stage_names(bool(search or minutes), bool(folds), comparison, has_choice)
     with shown(progress if processes().rank == 0 else False, names) as stages:
-        trainer = _Trainer(data, folds, torch.device(device), seed, stages, folder)
-        asked = {"seed": seed, "ensemble": ensemble, "search": search} | ({"minutes": minutes} if minutes else {})
+        trainer = _Trainer(data, folds, torch.device(device), seed, stages, folder, start)
+        asked: dict[str, Any] = {"seed": seed, "ensemble": ensemble, "search": search}
+        asked |= {"minutes": minutes} if minutes else {}
+        asked |= {"class_weights": "auto"} if is_auto else {}
+        asked |= {"descriptors": descriptors} if descriptors != AUTO else {}
+        asked |= {} if start is None else {"start_from": start.identity}
         trainer.fold_results.check_same_fit(config | asked)
-        trainer, config, found = _choose(trainer, config, given, comparison)
+        trainer, config, found = _choose(trainer, given, comparison, descriptors)
         data = trainer.data
+        if is_auto:
+            config, found["class_weights"] = choose_weights(data, config, trainer.held_out, stages.part(TRAINING, 0, 0))
+            options = options | {"class_weights": config["class_weights"]}
         if search:
             config = search_trials(trainer.try_config, task_of(data), config, options, search, seed)
         if minutes is not None:
@@ -128,40 +142,32 @@ def fit(
             config, found["searched"] = trainer.search(config, options, minutes, started, models)
         predictor, valid = trainer.fit(config, ensemble)
         predictor.report.update(seed=seed, ensemble=ensemble, search=search, **found)
+        predictor.report.update({} if start is None else start.report)
         if keep is not None:
             keep(predictor)
         if isinstance(data, NodeData) and isinstance(predictor, NodePredictor) and processes().number == 1:
             predictor.report.update(contributions(predictor, data, seed, stages.part(EVALUATION, 0.0, 1.0)))
+        if isinstance(data, GraphData):
+            predictor.report.update(descriptor_contribution(predictor, data, seed))
         if comparison and processes().number == 1:
             tell = partial(stages, COMPARISON, 0.0)
             predictor.report["comparison"], rival = compare(data, config, seed, trainer.train_rival, tell)
-            if rival is not None and "choice" not in found:
+            if rival is not None and ("choice" not in found or isinstance(data, GraphData)):
                 predictor = keep_best(predictor, rival, data, valid, ensemble == 1 and "model" not in options)
         trainer.fold_results.remove()
         return predictor
 
 
-def stage_names(is_searched: bool, has_folds: bool, comparison: bool, has_choice: bool) -> list[str]:
-    """Return the stages of a fit."""
-    is_compared = comparison and processes().number == 1
-    due = {CHOICE: has_choice and is_compared, SEARCH: is_searched, CROSS_VALIDATION: has_folds, TRAINING: True}
-    due |= {EVALUATION: True, COMPARISON: is_compared}
-    return [name for name, is_due in due.items() if is_due]
-
-
 def _choose(
-    trainer: _Trainer, config: Config, options: Mapping[str, Any], comparison: bool
+    trainer: _Trainer, options: Mapping[str, Any], comparison: bool, descriptors: str
 ) -> tuple[_Trainer, Config, dict[str, Any]]:
     """Return the trainer of the chosen input, the chosen configuration, and what the report says of the choice."""
     data, stages = trainer.data, trainer.stages
-    inputs, models = candidates(data, options, len(trainer.folds), comparison)
+    inputs, models = candidates(data, options, len(trainer.folds), comparison, descriptors)
     total = number_of(inputs, models)
     if not total and CHOICE in stages.names:
         stages(CHOICE, 1.0, "not needed: input and model are given")
-    if isinstance(data, GraphData):
-        return trainer, config, {}
-    described = with_input(data, inputs[-1])
-    datas = {kind: data if kind == "identity" else described for kind in inputs}
+    datas = with_inputs(data, inputs)
     trainers = {kind: trainer.with_data(datas[kind], kind) for kind in inputs}
     if not total:
         return trainers[inputs[0]], config_of(inputs[0], models[0], datas[inputs[0]], options), {}
@@ -179,28 +185,35 @@ def _choose(
 
 def mean_of(points: Sequence[Epoch], name: str) -> float:
     """Return the mean of a score over the folds."""
-    return float(statistics.mean(getattr(point, name) for point in points))
+    return mean_known([getattr(point, name) for point in points])
 
 
-def _summary(result: Result) -> dict[str, Any]:
-    """Return the training result of one member as plain values."""
-    scores, constant_scores = nan_to_none(result.scores), nan_to_none(result.constant_scores)
-    epochs = {"best_epoch": result.best_epoch, "epochs": len(result.curve)}
-    return {**epochs, "scores": scores, "constant_scores": constant_scores, "how": result.how}
+def mean_known(scores: Sequence[float]) -> float:
+    """Return the mean of the scores that are defined; a fold may have one label only."""
+    known = [score for score in scores if not math.isnan(score)]
+    return float(statistics.mean(known)) if known else math.nan
 
 
 class _Trainer:
-    """Trains models on one data set; ``folder`` is where an interrupted fit resumes."""
+    """Trains models on one data set; ``folder`` is where an interrupted fit resumes, ``start`` what it starts from."""
 
     def __init__(
-        self, data: Data, folds: list[NodeData], device: torch.device, seed: int, stages: Stages, folder: Path | None
+        self,
+        data: Data,
+        folds: list[NodeData],
+        device: torch.device,
+        seed: int,
+        stages: Stages,
+        folder: Path | None,
+        start: Start | None = None,
     ) -> None:
+        self.start = start
         self.data, self.folds, self.device, self.seed, self.stages = data, folds, device, seed, stages
         self.folder, self.fold_results = folder, FoldResults(folder, data, seed)
         self.trained: dict[str, tuple[Model, Result]] = {}  # by configuration, on the validation part
 
-    def with_data(self, data: NodeData, kind: str) -> _Trainer:
-        """Return a trainer of the same graph with another kind of input, whose results are kept with the others."""
+    def with_data(self, data: Data, kind: str) -> _Trainer:
+        """Return a trainer of the same graphs with another kind of input, whose results are kept with the others."""
         if data is self.data:
             return self
         other = copy.copy(self)
@@ -216,7 +229,7 @@ class _Trainer:
         self.stages(EVALUATION)
         predictor = make_predictor(trained, self.data)
         predictor.report.update(**evaluate(predictor, self.data))
-        predictor.report["training"] = [_summary(result) for result in results]
+        predictor.report["training"] = [training_summary(result) for result in results]
         return predictor, self.valid_score(config, results)
 
     def run(
@@ -234,6 +247,8 @@ class _Trainer:
             build_model(data, seed, settings.shard_embeddings, **options).to(self.device)
             for data, seed in zip(datas, seeds, strict=True)
         ]
+        if self.start is not None:
+            self.start.take_over(models, config)
         # The seed decides the order of the batches, which members of a stack share.
         order = [self.seed] * len(models) if isinstance(self.data, GraphData) else list(seeds)
         results = fit_many(models, list(datas), settings, order, progress=show, checkpoint=checkpoint)
@@ -273,7 +288,8 @@ class _Trainer:
             return self.cross_validate(config, Stages(show, [CROSS_VALIDATION]), folds)[0]
 
         share = models / self.num_folds
-        timed = TimedSearch(task_of(self.data), config, given, self.num_folds, self.seed, share)
+        metric = None if self.data.values is None else metric_name(self.data.targets)
+        timed = TimedSearch(task_of(self.data), config, given, self.num_folds, self.seed, share, metric)
         return timed.run(best_epochs, minutes, started)
 
     def cross_validate(
@@ -334,16 +350,16 @@ class _Trainer:
         if self.folds:
             best, logits = self.cross_validate(config, stages)
             # Each node is predicted by the model that did not learn from it.
-            labels = torch.cat([fold.labels[fold.valid] for fold in self.folds])
-            calibration = calibrate_nodes(torch.cat(logits), labels)
+            held_out = torch.cat([fold.valid for fold in self.folds])
+            calibration = calibrate(torch.cat(logits), self.data, held_out, self._class_weights(config))
             epochs = statistics.median_high([point.epoch for point in best])
             settings = dataclasses.replace(settings, max_epochs=epochs, patience=None)
         if ensemble == 1 and (known := self.trained.get(digest(sorted(config.items())))):  # as a candidate
-            return Ensemble([known[0]], config, self._calibrate([known[0]]), {}), [known[1]]
+            return Ensemble([known[0]], config, self._calibrate([known[0]], config), {}), [known[1]]
         stages(TRAINING)
         show = stages.part(TRAINING, 0.0, 1.0)
         members, results = self.run([self.data] * ensemble, config, settings, seeds, show, checkpoint)
-        return Ensemble(members, config, calibration or self._calibrate(members), {}), results
+        return Ensemble(members, config, calibration or self._calibrate(members, config), {}), results
 
     def train_rival(self, config: Config) -> Rival:
         """Train one model to compare with; raise if memory is short."""
@@ -354,19 +370,35 @@ class _Trainer:
         ensemble, results = self.train(
             config, 1, Stages(self.stages.part(COMPARISON, 0.0, 1.0, config["model"]), names)
         )
-        return Rival(ensemble, [_summary(result) for result in results], self.valid_score(config, results))
+        return Rival(ensemble, [training_summary(result) for result in results], self.valid_score(config, results))
 
     def valid_score(self, config: Config, results: Sequence[Result]) -> float:
         """Return the mean metric over the folds of cross-validation, or of the members on the validation part."""
         best = [found[0] for fold in range(len(self.folds)) if (found := self.fold_results.get(config, fold))]
         scores = [point.valid_metric for point in best] or [result.scores["valid"] for result in results]
-        return statistics.mean(scores)
+        return mean_known(scores)
 
-    def _calibrate(self, members: list[Model]) -> Calibration:
+    def _calibrate(self, members: list[Model], config: Config) -> Calibration:
         """Calibrate on the validation part."""
-        data, valid = self.data, self.data.valid
-        if isinstance(data, GraphData):
-            logits = torch.stack([graph_logits(member, data.graphs, valid) for member in members]).mean(0)
-            return calibrate_graphs(logits, data.labels[valid], balanced_class_weights(data.labels[data.train]))
-        logits = torch.stack([node_logits(member, data, nodes=valid) for member in members]).mean(0)
-        return calibrate_nodes(logits, data.labels[valid])
+        logits = torch.stack([self._valid_logits(member) for member in members]).mean(0)
+        return calibrate(logits, self.data, self.data.valid, self._class_weights(config))
+
+    def _valid_logits(self, model: Model) -> Tensor:
+        if isinstance(self.data, GraphData):
+            return graph_logits(model, self.data.graphs, self.data.valid)
+        return node_logits(model, self.data, nodes=self.data.valid)
+
+    def _class_weights(self, config: Config) -> Tensor:
+        """Return the weights of the 0/1 tasks of graphs in losses, or 1 for each output."""
+        if isinstance(self.data, GraphData):
+            return graph_weights(self.data, config.get("class_weights"))
+        return torch.ones(len(self.data.classes), 2)
+
+    def held_out(self, config: Config, show: Show) -> tuple[Tensor, Tensor]:
+        """Train on the folds, or on the training part; return the ids of held-out examples and their logits."""
+        if self.folds:
+            _, logits = self.cross_validate(config, Stages(show, [CROSS_VALIDATION]))
+            return torch.cat([fold.valid for fold in self.folds]), torch.cat(logits)
+        models, results = self.run([self.data], config, split_config(config)[1], [self.seed * 1000], show)
+        self._keep_trained(config, models[0], results[0])
+        return self.data.valid, self._valid_logits(models[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rgat.checks import check_ids
-from rgat.data import NodeData
+from rgat.checks import check_ids, check_word
+from rgat.data import NodeData, Target
 from rgat.data.dataset import PARTS
+from rgat.data.molecules.descriptors import KINDS as DESCRIPTORS
+from rgat.data.molecules.descriptors import Descriptors, number_of_columns
 from rgat.data.store import StoredGraph, open_store
+from rgat.data.targets import KINDS, output_names
 from rgat.graph import RelationalGraph
 from rgat.models import GraphClassifier
 from rgat.predictor.ensemble import Calibration, Ensemble, MoleculeVocabulary
@@ -40,8 +44,11 @@ def write_folder(folder: str | PathLike[str], ensemble: Ensemble, data: NodeData
         "members": len(ensemble.members),
         "report": ensemble.report,
     }
+    if ensemble.targets:
+        record["targets"] = [asdict(target) for target in ensemble.targets]
     if isinstance(data, NodeData):
         tensors |= {"labels": data.labels} | {part: getattr(data, part) for part in PARTS}
+        tensors |= {} if data.values is None else {"values": data.values}
         record |= {"task": "node", "name": data.name, "provenance": data.provenance}
         if data.is_stored:  # the folder refers to it
             store: Any = data.graph
@@ -55,6 +62,9 @@ def write_folder(folder: str | PathLike[str], ensemble: Ensemble, data: NodeData
     else:
         record |= {"task": "graph", "provenance": data.provenance, "in_channels": data.in_channels}
         record |= {"tasks": list(data.tasks), "relation_names": list(data.relation_names)}
+        if (described := data.descriptors) is not None:
+            tensors |= {"descriptor_mean": described.mean, "descriptor_scale": described.scale}
+            record["descriptors"] = {"kind": described.kind, "properties": list(described.properties)}
     save_checkpoint(Path(folder), tensors, record, NAME)
 
 
@@ -114,6 +124,10 @@ def _read_nodes(tensors: dict[str, Tensor], record: dict[str, Any], folder: Path
     for part in PARTS:
         _check_tensor(tensors, part, (None,), floating=False)
         check_ids(part, tensors[part], num_nodes, "nodes")
+    targets = _targets(record, names["classes"])
+    if targets:
+        _check_tensor(tensors, "values", (num_nodes, num_classes), floating=True)
+        names |= {"targets": targets, "values": tensors["values"]}
     if "x" in tensors:
         _check_tensor(tensors, "x", (num_nodes, None), floating=True)
     if graph is None:
@@ -123,16 +137,44 @@ def _read_nodes(tensors: dict[str, Tensor], record: dict[str, Any], folder: Path
     fields: dict[str, Any] = {**names, **{part: tensors[part] for part in PARTS}, "provenance": record["provenance"]}
     data = NodeData(name=record["name"], graph=graph, x=x, labels=tensors["labels"], **fields)
     options, _ = split_config(record["config"])
-    return _read_ensemble(tensors, record, lambda: build_model(data, 0, **options), (), (num_classes,)), data
+    slope = (num_classes,) if targets else ()
+    build = lambda: build_model(data, 0, **options)
+    return _read_ensemble(tensors, record, build, slope, (num_classes,), targets), data
 
 
 def _read_molecules(tensors: dict[str, Tensor], record: dict[str, Any]) -> tuple[Ensemble, MoleculeVocabulary]:
     tasks, relation_names = _names(record, "tasks"), _names(record, "relation_names")
-    vocabulary = MoleculeVocabulary(tasks, relation_names, record["in_channels"], record["provenance"])
+    targets = _targets(record, tasks)
+    described = _read_descriptors(tensors, record["descriptors"]) if "descriptors" in record else None
+    fields = (tasks, relation_names, record["in_channels"], record["provenance"], targets, described)
+    vocabulary = MoleculeVocabulary(*fields)
     options, _ = split_config(record["config"])
-    sizes = (vocabulary.in_channels, len(tasks), len(relation_names))
-    shape = (len(tasks),)
-    return _read_ensemble(tensors, record, lambda: GraphClassifier(*sizes, **options), shape, shape), vocabulary
+    options |= {} if described is None else {"descriptor_channels": described.channels}
+    sizes = (vocabulary.in_channels, len(tasks), len(relation_names), 1 if targets else 2)
+    shape, build = (len(tasks),), lambda: GraphClassifier(*sizes, **options)
+    return _read_ensemble(tensors, record, build, shape, shape, targets), vocabulary
+
+
+def _targets(record: dict[str, Any], outputs: tuple[str, ...]) -> tuple[Target, ...]:
+    """Return the targets of a record, checked against the names of the outputs; none in records without."""
+    targets = []
+    for fields in record.get("targets", []):
+        target = Target(**fields | {"classes": tuple(fields["classes"])})
+        if target.kind not in KINDS or not 0 < float(target.scale) < float("inf"):
+            raise ValueError(f"`targets` must have a known kind and a scale above 0, got {fields}")
+        targets.append(target)
+    if targets and output_names(targets) != outputs:
+        raise ValueError(f"`targets` must have the outputs {', '.join(outputs)}, got {output_names(targets)}")
+    return tuple(targets)
+
+
+def _read_descriptors(tensors: dict[str, Tensor], record: dict[str, Any]) -> Descriptors:
+    properties = _names(record, "properties")
+    check_word("descriptors", record["kind"], DESCRIPTORS[1:])
+    width = number_of_columns(record["kind"], properties)
+    for name in ("descriptor_mean", "descriptor_scale"):
+        _check_tensor(tensors, name, (width,), floating=True)
+    return Descriptors(record["kind"], properties, tensors["descriptor_mean"], tensors["descriptor_scale"])
 
 
 def _read_ensemble(
@@ -141,6 +183,7 @@ def _read_ensemble(
     build: Callable[[], nn.Module],
     slope: tuple[int, ...],
     intercept: tuple[int, ...],
+    targets: tuple[Target, ...],
 ) -> Ensemble:
     """Check all shapes, of the calibration against those given, before the members are built."""
     _check_tensor(tensors, "slope", slope, floating=True)
@@ -161,7 +204,8 @@ def _read_ensemble(
                 raise ValueError(f"`{name}` must have the shape {expected.get(name)} by the configuration, got {shape}")
         members.append(build().eval())
         members[-1].load_state_dict(state)
-    return Ensemble(members, record["config"], Calibration(tensors["slope"], tensors["intercept"]), record["report"])
+    calibration = Calibration(tensors["slope"], tensors["intercept"], targets)
+    return Ensemble(members, record["config"], calibration, record["report"])
 
 
 def _names(record: dict[str, Any], key: str) -> tuple[str, ...]:

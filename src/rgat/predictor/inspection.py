@@ -9,24 +9,30 @@ import torch
 
 from rgat.data import MISSING, GraphData, NodeData
 from rgat.data.dataset import PARTS
+from rgat.data.molecules.smiles import NUM_ATOM_FEATURES
 from rgat.data.rdf import leaks
 from rgat.data.rdf.features import learn_vocabulary, read_vocabulary
 from rgat.data.rdf.featurised import is_open, triples_of
 from rgat.data.rdf.leaks import Facts, Leak
+from rgat.data.targets import Target, places
 from rgat.predictor.words import counted, listed, short
 
 MIN_EXAMPLES = 2  # training nodes of each class
+MOST_CLASSES = 40  # to describe
 LITERAL_COLUMNS = ("predicate", "used as", "values", "nodes")
 _USES = {"date": "date or time", "category": "one column per value", "text": "words and n-grams"}
 
 
 def check(data: NodeData | GraphData) -> None:
     """Raise unless there are enough labels to learn from."""
+    if isinstance(data, NodeData) and data.graph.num_edges == 0:
+        raise ValueError(f"{data.name}: the graph must have edges, got {data.graph.num_nodes} nodes and no edge")
+    if data.values is not None:
+        _check_targets(data)
+        return
     if isinstance(data, GraphData):
         _check_tasks(data)
         return
-    if data.graph.num_edges == 0:
-        raise ValueError(f"{data.name}: the graph must have edges, got {data.graph.num_nodes} nodes and no edge")
     counts = data.labels[data.train].bincount(minlength=len(data.classes)).tolist()
     if not sum(counts):
         raise ValueError(f"{data.name}: some nodes must have labels to learn from, got none")
@@ -41,6 +47,43 @@ def check(data: NodeData | GraphData) -> None:
                 f"{data.name}: each class must have {MIN_EXAMPLES} labelled nodes or more to learn from, got {count} "
                 f'of "{name}" in the training part; label more, or leave this class out'
             )
+
+
+def _check_targets(data: NodeData | GraphData) -> None:
+    """Raise unless each target has examples in the training part that differ."""
+    assert data.values is not None
+    for target, place in places(data.targets):
+        learned = data.values[data.train, place]
+        known = learned[~learned.isnan().any(1)]
+        advice = "give more rows, or leave the column out"
+        if len(known) < MIN_EXAMPLES:
+            raise ValueError(
+                f"{data.name}: {target.name} must have {MIN_EXAMPLES} values or more to learn from in the training "
+                f"part, got {len(known)}; {advice}"
+            )
+        if target.kind == "regression" and bool((known == known[0]).all()):
+            raise ValueError(
+                f"{data.name}: {target.name} must have different values to learn from in the training part, got only "
+                f"{float(known[0, 0]):g}; {advice}"
+            )
+        _check_classes(data.name, target, known.sum(0).tolist(), len(known))
+
+
+def _check_classes(name: str, target: Target, counts: list[float], total: int) -> None:
+    """Raise if a class has no examples, or a label only positive or only negative ones."""
+    classes = target.classes if target.kind in ("multi-class", "multi-label") else (target.name,)
+    for word, count in zip(classes, counts, strict=True) if target.kind != "regression" else ():
+        if count == 0 or (target.kind != "multi-class" and count == total):
+            got = "none" if count == 0 else "nothing else"
+            need = "some rows" if target.kind == "multi-class" else "a row with and one without it"
+            raise ValueError(
+                f'{name}: "{word}" of {target.name} must have {need} to learn from in the training part, got {got}; '
+                "give more rows, or leave it out"
+            )
+    if target.kind == "multi-class" and len(classes) < 2:
+        raise ValueError(
+            f'{name}: {target.name} must have two classes or more, got one only, "{classes[0]}"; leave the column out'
+        )
 
 
 def _check_tasks(data: GraphData) -> None:
@@ -66,6 +109,7 @@ def describe(data: NodeData | GraphData) -> list[str]:
         one_hot = "one-hot nodes or features" if is_open(data) else one_hot
         features = one_hot if data.x is None else counted(data.x.shape[1], "node feature")
         counts = data.labels[data.labels != MISSING].bincount(minlength=len(data.classes)).tolist()
+        labelled = counted(sum(counts), "node")
         sizes = ", ".join(f"{name} ({count})" for name, count in zip(data.classes, counts, strict=True))
         edges = provenance.get("edges", data.graph.num_edges)
         relations = provenance.get("relations", data.graph.num_relations)
@@ -74,7 +118,10 @@ def describe(data: NodeData | GraphData) -> list[str]:
             f"graph: {counted(data.graph.num_nodes, 'node')}, {counted(edges, 'triple')}, "
             f"{counted(relations, 'relation')}; input {features}",
             *_describe_use(data),
-            f"labels: {counted(sum(counts), 'node')} of {counted(len(counts), 'class', 'classes')}: {sizes}",
+            f"labels: {labelled} of {counted(len(counts), 'class', 'classes')}: {sizes}"
+            if data.values is None
+            else f"labels: {labelled}",
+            *_describe_targets(data),
             *(
                 [f"skipped: {counted(invalid['count'], 'invalid RDF line')}, the first: {invalid['first']}"]
                 if invalid
@@ -91,7 +138,8 @@ def describe(data: NodeData | GraphData) -> list[str]:
             f"skipped: {counted(len(skipped), 'row')} with invalid SMILES (line{'s' * (len(skipped) > 1)} "
             f"{', '.join(map(str, skipped[:5]))}{more})"
         )
-    for task, column in zip(data.tasks, data.labels.t(), strict=True):
+    lines += _describe_targets(data)
+    for task, column in zip(data.tasks, data.labels.t(), strict=True) if data.values is None else ():
         ones, zeros, missing = ((column == value).sum().item() for value in (1, 0, MISSING))
         lines.append(f"task {task}: {ones:,} positive, {zeros:,} negative, {missing:,} missing")
     if provenance.get("repeated_molecules"):
@@ -100,13 +148,68 @@ def describe(data: NodeData | GraphData) -> list[str]:
             f"{provenance['contradictory_molecules']:,} of them with contradictory labels; "
             "all rows of a molecule are in the same part, and each counts"
         )
+    if "mixtures" in provenance:
+        done = (
+            "only the largest fragment of each was kept"
+            if provenance["fragments"] == "largest"
+            else "all fragments were kept (--fragments largest keeps the largest)"
+        )
+        lines.append(f"salts and mixtures: {counted(provenance['mixtures'], 'molecule')} of several fragments; {done}")
+    if provenance.get("stereo_molecules"):
+        is_used = data.graphs.edge_attr is not None or data.in_channels > NUM_ATOM_FEATURES
+        lines.append(
+            f"stereo: {counted(provenance['stereo_molecules'], 'molecule')} with stereo marks, which the model "
+            f"{'reads' if is_used else 'ignores'}; "
+            f"{counted(provenance['stereoisomers'], 'structure')} in several stereoisomers, "
+            f"{provenance['contradictory_isomers']:,} of them with contradictory labels"
+        )
+    lines += [f"warning: {each}" for each in _missing_classes(data)]
     if provenance.get("ignored_columns"):
         lines.append(f"ignored columns: {', '.join(provenance['ignored_columns'])}")
-    return [*lines, f"split ({provenance.get('split', 'given')}): {parts}"]
+    by = f" by {provenance['split_column']}" if "split_column" in provenance else ""
+    return [*lines, f"split ({provenance.get('split', 'given')}{by}): {parts}"]
+
+
+def _missing_classes(data: GraphData) -> list[str]:
+    """Return a sentence for each task that has both classes, but in some part only one."""
+    sentences = []
+    for task, column in zip(data.tasks, data.labels.t(), strict=True) if data.values is None else ():
+        for part in PARTS:
+            labels = column[getattr(data, part)]
+            for value, word in ((1, "positive"), (0, "negative")):
+                if len(labels) and (column == value).any() and not (labels == value).any():
+                    sentences.append(f"the {part} part has no {word} of {task}; --split stratified may help")
+    return sentences
+
+
+def _describe_targets(data: NodeData | GraphData) -> list[str]:
+    """Return a line for each target with values: its kind, its values, and how many are missing."""
+    lines: list[str] = []
+    if data.values is None:
+        return lines
+    for target, place in places(data.targets):
+        values = data.values[:, place]
+        known = values[~values.isnan().any(1)]
+        missing = int((data.labels != MISSING).sum()) if isinstance(data, NodeData) else len(values)
+        missing -= len(known)
+        if target.kind == "regression":
+            unit = f" {target.unit}" if target.unit else ""
+            shown = f"from {float(known.min()):.4g} to {float(known.max()):.4g}{unit}, training mean {target.mean:.4g}"
+            if data.bounds is not None and (count := int((data.bounds[:, place] != 0).sum())):
+                shown += f", {counted(count, 'bound')}"
+        else:
+            names = target.classes if target.width > 1 else ("positive",)
+            counts = zip(names, known.sum(0).long().tolist(), strict=False)
+            shown = ", ".join(f"{name} ({count:,})" for name, count in list(counts)[:MOST_CLASSES])
+            shown += f" and {target.width - MOST_CLASSES} more" if target.width > MOST_CLASSES else ""
+        lines.append(f"target {target.name} ({target.kind}): {shown}; {missing:,} missing")
+    return lines
 
 
 def find_leaks(data: NodeData) -> list[Leak]:
     """Return the relations and literals that alone tell the classes of training nodes."""
+    if data.values is not None:
+        return []
     labels = np.full(data.graph.num_nodes, MISSING)
     labels[data.train] = data.labels[data.train]
     if data.is_stored:

@@ -63,7 +63,11 @@ def extend_by(data: NodeData, triples: Triples) -> tuple[NodeData, set[str], lis
         "self" in data.relation_names,
         data.name,
     )
-    return dataclasses.replace(extended, provenance=data.provenance), set(added_names), notes + literals
+    fields: dict[str, Any] = {"provenance": data.provenance}
+    if data.values is not None:
+        unknown = data.values.new_full((len(added), data.values.shape[1]), torch.nan)
+        fields |= {"values": torch.cat([data.values, unknown]), "targets": data.targets}
+    return dataclasses.replace(extended, **fields), set(added_names), notes + literals
 
 
 def select_known(triples: Triples, known: set[str]) -> tuple[set[str], list[str]]:

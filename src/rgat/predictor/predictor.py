@@ -13,15 +13,18 @@ import torch
 from torch import Tensor
 
 from rgat.data import GraphData, NodeData
+from rgat.data.molecules.descriptors import describe
 from rgat.data.molecules.smiles import parse_smiles, store_molecules
 from rgat.data.rdf.labels import similar_node
 from rgat.graph import RelationalGraph
-from rgat.predictor.ensemble import Ensemble, MoleculeVocabulary
+from rgat.predictor.ensemble import Columns, Ensemble, MoleculeVocabulary
 from rgat.predictor.explain_molecule import MoleculeExplanation, explain_molecule
 from rgat.predictor.explain_node import NodeExplanation, RelationImportance, explain_node, explain_relations
+from rgat.predictor.export import export
 from rgat.predictor.folder import read_folder, write_folder
 from rgat.predictor.new_triples import extend
 from rgat.predictor.predictions import Array, Predictions
+from rgat.predictor.provenance import ModelRecord, model_record
 from rgat.predictor.selection import select, shared_type
 from rgat.predictor.words import titles_among, titles_of
 from rgat.sampling import NeighborSampler
@@ -59,6 +62,11 @@ class NodePredictor(Ensemble):
             return self.logits[:, nodes]
         ids, place = torch.unique(torch.tensor(nodes, dtype=torch.long), return_inverse=True)
         return torch.stack([node_logits(member, self.data, nodes=ids) for member in self.members])[:, place]
+
+    @cached_property
+    def record(self) -> ModelRecord:
+        """What triples of predictions say about this model."""
+        return model_record(self, self.data.provenance)
 
     @cached_property
     def titles(self) -> dict[str, str]:
@@ -113,7 +121,9 @@ class NodePredictor(Ensemble):
         names = tuple(self.data.node_names[i] for i in ids)
         notes = (f"predicted the unlabelled nodes {kind} (--type and --node select others)",) * (nodes is None)
         titles = titles_among([*names, *self.data.classes], self.titles)
-        return Predictions(names, self.data.classes, probabilities, spread, notes=notes, titles=titles)
+        return Predictions(
+            names, self.data.classes, probabilities, spread, notes=notes, titles=titles, targets=self.targets
+        )
 
     def predict_proba(self, nodes: Sequence[str] | None = None) -> Array:
         """Return only the probabilities of the classes, ``[n, classes]``."""
@@ -143,20 +153,23 @@ class NodePredictor(Ensemble):
         return shared_type(self.data)
 
     def explain(
-        self, node: str | None = None, *, top: int = 20, by: str = "strength"
+        self, node: str | None = None, *, top: int = 20, by: str = "strength", task: str | None = None
     ) -> NodeExplanation | RelationImportance:
         """Explain the prediction of a node or, without a node, the importance of each relation in the whole graph.
 
         A node's ``top`` edges come in the order of "strength" (attention and effect together), "attention" or "effect".
+        ``task`` names a target, or one of its classes or labels; by default the first target is explained.
         """
+        if task is not None and not self.targets:
+            raise ValueError("`task` (--task) must be left out: this model predicts one class of each node")
         if node is None:
             self.refuse_stored("explain all relations")
-            ranked = explain_relations(self, self.data)
+            ranked = explain_relations(self, self.data, task)
             return dataclasses.replace(ranked, titles=titles_among(list(ranked.attention), self.titles))
         data, start = self.data, self.find(node)
         if data.is_stored:
             data, start = receptive_data(data, start, self.num_layers), 0
-        explanation = explain_node(self, data, start, top, by)
+        explanation = explain_node(self, data, start, top, by, task)
         return dataclasses.replace(explanation, titles=titles_among(explanation.names(), self.titles))
 
     def refuse_stored(self, purpose: str, instead: str = "name a node (--node)") -> None:
@@ -167,6 +180,15 @@ class NodePredictor(Ensemble):
     def save(self, folder: str | PathLike[str]) -> None:
         """Write the predictor into a folder, which `load` reads."""
         write_folder(folder, self, self.data)
+
+    def export(self, path: str | PathLike[str]) -> float:
+        """Write a program that runs without this package, .onnx or .pt2 (`torch.export`).
+
+        Returns:
+            The largest difference of its probabilities from those of this predictor, at most 1e-5.
+        """
+        self.refuse_stored("export a model", "train on the dump itself")
+        return export(self, self.data, path)
 
 
 def receptive_data(data: NodeData, node: int, num_layers: int) -> NodeData:
@@ -180,7 +202,7 @@ def receptive_data(data: NodeData, node: int, num_layers: int) -> NodeData:
     names = tuple(data.node_names[i] for i in nodes.tolist())
     none = torch.empty(0, dtype=torch.long)
     x = None if data.x is None else data.x[nodes].float()
-    fields: dict[str, Any] = {"graph": graph, "x": x, "labels": data.labels[nodes], "node_names": names}
+    fields: dict[str, Any] = {"graph": graph, "x": x, "node_names": names, **data.labels_of(nodes)}
     return dataclasses.replace(data, **fields, train=none, valid=none, test=none)
 
 
@@ -191,15 +213,21 @@ class MoleculeBatch(NamedTuple):
     x: Any  # int8 [atoms, F]; atom features are small integers
     edges: Any  # int32 [3, edges]: source, target, relation
     sizes: Any  # int32, atoms of each molecule
+    columns: Any = None  # float32 [molecules, D], descriptors
 
 
-def parse_molecules(smiles: Sequence[str], self_loops: bool) -> MoleculeBatch:
-    """Parse SMILES into one batch, without the invalid ones."""
-    molecules = [parse_smiles(text, relaxed=True) if text.strip() else None for text in smiles]
+def parse_molecules(
+    smiles: Sequence[str], self_loops: bool, columns: Columns | None = None, largest: bool = False
+) -> MoleculeBatch:
+    """Parse SMILES into one batch, without the invalid ones, and compute descriptors if asked."""
+    molecules = [parse_smiles(text, relaxed=True, largest=largest) if text.strip() else None for text in smiles]
     valid = [i for i, molecule in enumerate(molecules) if molecule is not None]
-    store = store_molecules([molecules[i] for i in valid], self_loops)
+    kept = [molecules[i] for i in valid]
+    store = store_molecules(kept, self_loops)
+    described = None if columns is None else describe(kept, *columns).numpy()
     edges = torch.cat([store.edge_index, store.edge_type.unsqueeze(0)]).int()
-    return MoleculeBatch(valid, store.x.to(torch.int8).numpy(), edges.numpy(), store.node_ptr.diff().int().numpy())
+    sizes = store.node_ptr.diff().int().numpy()
+    return MoleculeBatch(valid, store.x.to(torch.int8).numpy(), edges.numpy(), sizes, described)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,10 +258,10 @@ class MoleculePredictor(Ensemble):
         probabilities, spread = np.full((2, len(texts), len(self.tasks)), np.nan)
         for start in range(0, len(texts), BATCH_SIZE):
             batch = slice(start, start + BATCH_SIZE)
-            parsed = parse_molecules(texts[batch], self.vocabulary.self_loops)
+            parsed = parse_molecules(texts[batch], *self.vocabulary.reading)
             part = self.predict_parsed(texts[batch], parsed)
             probabilities[batch], spread[batch] = part.probabilities, part.spread
-        return Predictions(tuple(texts), self.tasks, probabilities, spread, exclusive=False)
+        return Predictions(tuple(texts), self.tasks, probabilities, spread, exclusive=False, targets=self.targets)
 
     def predict_parsed(self, smiles: Sequence[str], batch: MoleculeBatch) -> Predictions:
         """Predict all tasks for molecules that `parse_molecules` has parsed, in one forward pass."""
@@ -249,9 +277,12 @@ class MoleculePredictor(Ensemble):
                 num_graphs=len(sizes),
                 validate=False,
             )
+            if self.vocabulary.descriptors is not None:
+                columns = torch.from_numpy(batch.columns)
+                graph.graph_attr = self.vocabulary.descriptors.standardise(columns).float()
             logits = self.member_logits(torch.from_numpy(batch.x).float(), graph)
             probabilities[batch.valid], spread[batch.valid] = self.probabilities(logits), self.spread(logits)
-        return Predictions(tuple(smiles), self.tasks, probabilities, spread, exclusive=False)
+        return Predictions(tuple(smiles), self.tasks, probabilities, spread, exclusive=False, targets=self.targets)
 
     def predict_proba(self, smiles: Sequence[str] | str) -> Array:
         """Return only the probabilities, ``[n, tasks]``."""
@@ -265,6 +296,14 @@ class MoleculePredictor(Ensemble):
         """Write the predictor into a folder, which `load` reads."""
         write_folder(folder, self, self.vocabulary)
 
+    def export(self, path: str | PathLike[str]) -> float:
+        """Write a program that runs without this package, .onnx or .pt2 (`torch.export`).
+
+        Returns:
+            The largest difference of its probabilities from those of this predictor, at most 1e-5.
+        """
+        return export(self, self.vocabulary, path)
+
 
 Predictor = NodePredictor | MoleculePredictor
 
@@ -274,7 +313,9 @@ def make_predictor(ensemble: Ensemble, data: NodeData | GraphData | MoleculeVoca
     if isinstance(data, NodeData):
         return NodePredictor(**vars(ensemble), data=data)
     if isinstance(data, GraphData):
-        data = MoleculeVocabulary(data.tasks, data.relation_names, data.in_channels, data.provenance)
+        targets = () if data.values is None else data.targets
+        fields = (data.tasks, data.relation_names, data.in_channels, data.provenance, targets, data.descriptors)
+        data = MoleculeVocabulary(*fields)
     return MoleculePredictor(**vars(ensemble), vocabulary=data)
 
 

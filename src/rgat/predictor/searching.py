@@ -86,12 +86,21 @@ class TimedSearch:
         num_folds: number of validation folds.
         seed: the seed of the proposals.
         final_share: the models to train afterwards, as a share of those of all folds.
+        metric: name of the validation score, if there are targets.
     """
 
     def __init__(
-        self, task: str, config: Config, given: Mapping[str, Any], num_folds: int, seed: int, final_share: float
+        self,
+        task: str,
+        config: Config,
+        given: Mapping[str, Any],
+        num_folds: int,
+        seed: int,
+        final_share: float,
+        metric: str | None = None,
     ) -> None:
         load_optuna()
+        self.metric = metric or ("accuracy" if task == "node" else "ROC-AUC")
         self.task, self.config, self.seed, self.final_share = task, config, seed, final_share
         self.space = searched_space(task, given)
         folds = range(num_folds)
@@ -152,13 +161,12 @@ class TimedSearch:
         trials = merge(self.records)
         best = select(finalists(trials) or trials)
         diverged = sum(trial["status"] != "done" for trial in trials)
-        metric = "accuracy" if self.task == "node" else "ROC-AUC"
         where = f"{len(best['folds'])} folds of the training part" if len(best["folds"]) > 1 else "the validation part"
         return Found(
             best["config"],
             f"search: {len(trials)} configurations in {minutes:.1f} minutes ({diverged} diverged), "
-            f"{len(finalists(trials))} of them on {where}; number {best['trial'] + 1} was selected by its {metric} "
-            f"there, {best['objective']:.4f}",
+            f"{len(finalists(trials))} of them on {where}; number {best['trial'] + 1} was selected by its "
+            f"{self.metric} there, {best['objective']:.4f}",
         )
 
 

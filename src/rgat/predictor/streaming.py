@@ -22,8 +22,10 @@ import torch
 
 from rgat.checks import check_count
 from rgat.data.files import MAX_LINE_BYTES, kind_of, move_into_place, open_lines
+from rgat.data.molecules.sdf import SUFFIXES, read_records
 from rgat.data.tables import csv_cell, separator_hint
 from rgat.locks import locked
+from rgat.predictor.ensemble import MoleculeVocabulary
 from rgat.predictor.predictions import table_text
 from rgat.predictor.predictor import MoleculeBatch, MoleculePredictor, parse_molecules
 from rgat.progress import Progress, Stages, shown
@@ -54,8 +56,8 @@ def predict_file(
     """Predict all molecules of a file and write a .csv or .tsv table with one row per molecule, in the same order.
 
     The file is CSV or TSV with a column of SMILES (by default the one called smiles), or .smi or .txt with one SMILES
-    per line; plain or compressed. So many worker processes parse SMILES, by default one per core. With ``resume``, an
-    interrupted run continues, whose rows are beside ``out``.
+    per line, or .sdf; plain or compressed. So many worker processes parse SMILES, by default one per core. With
+    ``resume``, an interrupted run continues, whose rows are beside ``out``.
     """
     source, out = Path(source), Path(out)
     if out.suffix not in (".csv", ".tsv"):
@@ -99,7 +101,7 @@ def _predict_file(
         with part.open("a", encoding="utf-8", newline="") as file:
             if part.stat().st_size == 0:
                 file.write(table_text([header], out))
-            for smiles, batch in _parsed(rows, workers, predictor.vocabulary.self_loops):
+            for smiles, batch in _parsed(rows, workers, predictor.vocabulary):
                 file.write(table_text(predictor.predict_parsed(smiles, batch).rows(), out))
                 file.flush()
                 predicted, invalid = predicted + len(smiles), invalid + len(smiles) - len(batch.valid)
@@ -120,10 +122,18 @@ def _predict_file(
 def _digest(predictor: MoleculePredictor) -> str:
     """Return a hash of the tasks, the calibration and all parameters."""
     digest = hashlib.sha256(repr((predictor.tasks, predictor.calibration)).encode())
+    if (described := predictor.vocabulary.descriptors) is not None:
+        digest.update(repr((described.kind, described.mean.tolist(), described.scale.tolist())).encode())
     for member in predictor.members:
         for tensor in member.state_dict().values():
             digest.update(tensor.cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()
+
+
+def refuse_column(path: Path, column: str | None) -> None:
+    """Raise if a column is named for a file without columns of SMILES."""
+    if column is not None:
+        raise ValueError(f"{path}: has no columns, so `smiles_column` (--smiles-column) must be left out")
 
 
 def read_smiles(path: Path, column: str | None = None) -> Iterator[str]:
@@ -131,9 +141,12 @@ def read_smiles(path: Path, column: str | None = None) -> Iterator[str]:
     try:
         with open_lines(path) as file:
             suffix = kind_of(path)
+            if suffix in SUFFIXES:
+                refuse_column(path, column)
+                yield from (record.smiles for record in read_records(path))
+                return
             if suffix in (".smi", ".txt"):
-                if column is not None:
-                    raise ValueError(f"{path}: has no columns, so `smiles_column` (--smiles-column) must be left out")
+                refuse_column(path, column)
                 yield from (words[0] if (words := line.split()) else "" for line in file)
                 return
             reader = csv.reader(file, delimiter="\t" if suffix == ".tsv" else ",", strict=True)
@@ -193,12 +206,14 @@ def _complete_rows(file: IO[bytes], delimiter: str) -> Iterator[tuple[list[str],
         return
 
 
-def _parsed(rows: Iterator[str], workers: int, self_loops: bool) -> Iterator[tuple[list[str], MoleculeBatch]]:
+def _parsed(
+    rows: Iterator[str], workers: int, vocabulary: MoleculeVocabulary
+) -> Iterator[tuple[list[str], MoleculeBatch]]:
     """Yield batches in the order of the file, parsed in worker processes; few are in memory at a time."""
     pending: deque[tuple[list[str], Future[MoleculeBatch]]] = deque()
     with WorkerPool(workers, torch.set_num_threads, 1) as pool:
         while smiles := list(itertools.islice(rows, BATCH_SIZE)):
-            pending.append((smiles, pool.submit(parse_molecules, smiles, self_loops)))
+            pending.append((smiles, pool.submit(parse_molecules, smiles, *vocabulary.reading)))
             if len(pending) > 2 * workers:
                 first, future = pending.popleft()
                 yield first, future.result()

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from rgat.predictor.described import WORDS
 from rgat.predictor.explain_literals import LiteralReason
 from rgat.predictor.explain_molecule import MoleculeExplanation
 from rgat.predictor.explain_node import NO_CHOICE, NodeExplanation, RelationImportance
 from rgat.predictor.predictions import Predictions
 from rgat.predictor.predictor import NodePredictor, Predictor
+from rgat.predictor.target_text import Row, Table, target_performance, target_prediction_rows
 from rgat.predictor.words import counted, titled
 from rgat.training.configuration import VARIANTS
 
-Row = tuple[str, ...]
-Table = tuple[str, Row, list[Row], int]  # title, columns, rows, and how many columns are text
 LEAST_CHANGE = 0.05  # of the accuracy, to name a predicate
 SATURATED = 0.99  # a probability beyond which effects in points are all near 0
 MOST_PREDICATES = 10  # to print; the report of a model has all
@@ -28,6 +28,8 @@ def performance(predictor: Predictor) -> list[str]:
         return ["held-out performance: unknown, because there is no labelled test part"]
     low, high = report["interval"]
     score = report["scores"]["test"]
+    if "targets" in report:
+        return target_performance(predictor)
     if report["metric"] == "accuracy":
         line = f"accuracy {score:.1%} ({report['right']} of {counted(report['tested'], 'test node')})"
         bounds = f"{low:.1%} to {high:.1%}"
@@ -36,10 +38,30 @@ def performance(predictor: Predictor) -> list[str]:
         bounds = f"{low:.3f} to {high:.3f}"
     lines = [f"held-out performance: {line}; 95 % interval {bounds}"]
     if "pr_auc" in report:
-        lines.append(f"mean PR-AUC {report['pr_auc']:.3f}, where {report['positives']:.1%} of the labels are positive")
+        line = f"mean PR-AUC {report['pr_auc']:.3f}, where {report['positives']:.1%} of the labels are positive"
+        if report.get("macro_f1") is not None:  # not in models that an earlier version wrote
+            line += f"; macro-F1 {report['macro_f1']:.1%}, balanced accuracy {report['balanced_accuracy']:.1%}"
+        lines.append(line)
         unknown = [task for task, value in report["tasks"].items() if value is None]
         if unknown:
             lines.append(f"no score for {', '.join(unknown)}: the test part has one class only")
+    if (found := report.get("cross_validation")) and found["mean"] is not None:
+        spread = "" if found["deviation"] is None else f" ± {found['deviation']:.3f}"
+        scores = ", ".join("-" if score is None else f"{score:.3f}" for score in found["scores"])
+        lines.append(
+            f"cross-validation: {found['metric']} {found['mean']:.3f}{spread} (mean and standard deviation over "
+            f"{found['folds']} folds: {scores})"
+        )
+    if begun := report.get("started_from"):
+        how = "frozen" if begun["frozen"] else "trained on"
+        lines.append(f"started from a model of {', '.join(begun['tasks'])}: its relational layers, {how}")
+    found = report.get("descriptor_contribution")
+    if found and None not in (found["score"], found["exchanged"]):
+        part = {"test": "test", "valid": "validation"}[found["part"]]
+        lines.append(
+            f"descriptors beside the graph: exchanged among {part} molecules, they would change the {report['metric']} "
+            f"from {found['score']:.3f} to {found['exchanged']:.3f}"
+        )
     return lines
 
 
@@ -67,6 +89,8 @@ def class_tables(predictor: Predictor) -> list[tuple[str, Row, list[Row]]]:
     some = f"the {MOST_CLASSES} of lowest recall" if len(tested) > MOST_CLASSES else "lowest recall first"
     title = f"classes of the test part, {some}; macro-F1 {report['macro_f1']:.1%}, "
     title += f"balanced accuracy {report['balanced_accuracy']:.1%}"
+    if report.get("average_precision") is not None:  # not in models that an earlier version wrote
+        title += f", average precision {report['average_precision']:.1%}"
     tables: list[tuple[str, Row, list[Row]]] = [(title, ("class", "mistaken for", "nodes", *_PER_CLASS), rows)]
     if len(names) <= MOST_CLASSES:
         numbers = [str(number + 1) for number in range(len(names))]
@@ -85,7 +109,8 @@ def choice_table(predictor: Predictor) -> list[Table]:
     for row in choice["candidates"]:
         is_chosen = (row["input"], row["model"]) == (choice["input"], choice["model"])
         score = "diverged" if row["score"] is None else f"{100 * row['score']:.1f}"
-        rows.append((row["input"], row["model"], "chosen" if is_chosen else "", score))
+        words = row["input"] if isinstance(predictor, NodePredictor) else WORDS[row["input"]]
+        rows.append((words, row["model"], "chosen" if is_chosen else "", score))
     title = f"compared by {predictor.report['metric']} {choice['on']}:"
     return [(title, ("input", "model", "", "%"), rows, 3)]
 
@@ -100,7 +125,7 @@ def contribution_table(predictor: Predictor) -> list[Table]:
     for row in found["predicates"][:MOST_PREDICATES]:
         name, change = titled(row["predicate"], predictor.titles), 100 * (row["score"] - found["score"])
         rows.append((name, row["used_as"], f"{100 * row['score']:.1f}", f"{change:+.1f}"))
-    title = f"accuracy on {nodes} with the facts of one predicate exchanged among nodes (with all: "
+    title = f"{predictor.report['metric']} on {nodes} with the facts of one predicate exchanged among nodes (with all: "
     return [(f"{title}{_percent(found['score'])}):", ("predicate", "used as", "%", "change"), rows, 2)]
 
 
@@ -125,6 +150,9 @@ def verdicts(predictor: Predictor) -> list[str]:
     """Return sentences on which model was kept and why, on what attention changes, and on simpler systems."""
     report, model = predictor.report, predictor.config["model"]
     lines = _rests_on(predictor)
+    if weights := report.get("class_weights"):
+        scores = ", ".join(f"{word} {_percent(score)}" for word, score in weights["average_precision"].items())
+        lines.append(f"Class weights were chosen by average precision on held-out examples ({scores}).")
     if selection := report.get("selection"):
         mine, (other, theirs) = selection["scores"][model], *(i for i in selection["scores"].items() if i[0] != model)
         if mine is not None and theirs is not None:
@@ -169,7 +197,7 @@ def _rests_on(predictor: Predictor) -> list[str]:
         return []
     name = titled(first["predicate"], predictor.titles)
     return [
-        f"The model rests most on {name} ({first['used_as']}): without it the accuracy falls from "
+        f"The model rests most on {name} ({first['used_as']}): without it the {predictor.report['metric']} falls from "
         f"{_percent(found['score'])} to {_percent(first['score'])}."
     ]
 
@@ -197,6 +225,8 @@ def _score_row(name: str, scores: Mapping[str, float | None]) -> Row:
 def prediction_rows(predictions: Predictions) -> tuple[Row, list[Row]]:
     """Return columns and rows: the most probable class of each node, or one row per molecule and task."""
     names, columns = predictions.names, predictions.columns
+    if predictions.targets:
+        return target_prediction_rows(predictions)
     if predictions.exclusive:
         cells = [(i, int(k)) for i, k in enumerate(predictions.probabilities.argmax(1))]
         labels = [(titled(names[i], predictions.titles), titled(columns[k], predictions.titles)) for i, k in cells]
@@ -208,20 +238,31 @@ def prediction_rows(predictions: Predictions) -> tuple[Row, list[Row]]:
     return (*header, "probability", "spread"), [(*label, *row) for label, row in zip(labels, numbers, strict=True)]
 
 
+def _number_effect(value: float) -> str:
+    return f"{value:+.4g}"
+
+
+def _points(value: float) -> str:
+    return f"{100 * value:+.1f}"
+
+
 def node_rows(explanation: NodeExplanation, wide: bool = True) -> tuple[Row, list[Row]]:
     """Return columns and rows of the reasons: literals, the largest effect first, then edges.
 
     Narrow tables have attention and one effect: in points or, where the probability is saturated, in log-odds.
     """
     columns = ("relation", "source", "target", "attention", "effect, points", "log-odds", "equal share", "choice")
-    titles = explanation.titles
+    titles, is_number = explanation.titles, explanation.kind == "regression"
+    if is_number:
+        columns = (*columns[:4], f"effect, {explanation.unit or 'value'}", "deviations", *columns[6:])
+    effect = _number_effect if is_number else _points
     rows: list[Row] = [
         (
             titled(reason.relation, titles),
             titled(reason.source, titles),
             "itself" if reason.target == explanation.node else titled(reason.target, titles),
             f"{reason.attention:.1%}",
-            f"{100 * reason.effect:+.1f}",
+            effect(reason.effect),
             f"{reason.log_odds:+.2f}",
             f"{reason.equal_share:.1%}",
             f"{reason.choice:+.2f}",
@@ -233,15 +274,29 @@ def node_rows(explanation: NodeExplanation, wide: bool = True) -> tuple[Row, lis
             titled(reason.predicate, titles),
             shown(reason),
             "itself" if reason.node == explanation.node else titled(reason.node, titles),
-            *("-", f"{100 * reason.effect:+.1f}", f"{reason.log_odds:+.2f}", "-", "-"),
+            *("-", effect(reason.effect), f"{reason.log_odds:+.2f}", "-", "-"),
         )
         for reason in explanation.literals
     ]
     rows = of_literals + rows
     if wide:
         return columns, rows
-    effect = columns.index("log-odds" if explanation.probability >= SATURATED else "effect, points")
-    return (*columns[:4], columns[effect]), [(*row[:4], row[effect]) for row in rows]
+    place = 5 if is_saturated(explanation) else 4
+    return (*columns[:4], columns[place]), [(*row[:4], row[place]) for row in rows]
+
+
+def is_saturated(explanation: NodeExplanation) -> bool:
+    """Return whether a probability is so near to 1 that effects in points are all near 0."""
+    return explanation.kind != "regression" and explanation.probability >= SATURATED
+
+
+def prediction_text(explanation: NodeExplanation) -> str:
+    """Return what is predicted for a node: a class or a label with its probability, or a number."""
+    name, titles = titled(explanation.predicted, explanation.titles), explanation.titles
+    known = "" if explanation.label is None else f" (labelled {titled(explanation.label, titles)})"
+    if explanation.kind == "regression":
+        return f"{name} is {explanation.probability:.4g}{f' {explanation.unit}' if explanation.unit else ''}{known}"
+    return f"is {name}, with probability {explanation.probability:.1%}{known}"
 
 
 def shown(reason: LiteralReason) -> str:
@@ -252,20 +307,20 @@ def shown(reason: LiteralReason) -> str:
 def node_sentences(explanation: NodeExplanation) -> list[str]:
     """Return sentences about the prediction, and about how far attention explains it."""
     titles = explanation.titles
-    label = "" if explanation.label is None else f" (labelled {titled(explanation.label, titles)})"
+    sign = ":" if explanation.kind == "regression" else ""
     lines = [
-        f"{titled(explanation.node, titles)} is {titled(explanation.predicted, titles)}, with probability "
-        f"{explanation.probability:.1%}{label}. Its receptive field has {counted(explanation.num_edges, 'edge')}; "
+        f"{titled(explanation.node, titles)}{sign} {prediction_text(explanation)}. Its receptive field has "
+        f"{counted(explanation.num_edges, 'edge')}; "
         f"{explanation.own:.1%} of the attention stays with its own input."
     ]
-    if explanation.probability >= SATURATED:
+    if is_saturated(explanation):
         lines.append("So near to 1, a probability hardly changes: read the effects as changes of its log-odds.")
     if explanation.literals:
         literal = explanation.literals[0]
         whose = "" if literal.node == explanation.node else f" of {titled(literal.node, titles)}"
         lines.append(
             f"The literal with the largest effect is {titled(literal.predicate, titles)} {shown(literal)}{whose}: if "
-            f"it were missing, the log-odds would change by {literal.log_odds:+.2f}."
+            f"it were missing, {_changing(explanation)} would change by {literal.log_odds:+.2f}."
         )
     if explanation.choice < NO_CHOICE:
         lines.append(
@@ -277,6 +332,11 @@ def node_sentences(explanation: NodeExplanation) -> list[str]:
         guide = "is a good guide here" if value > 0.5 else "is a weak guide here: trust the effects"
         lines.append(f"Rank correlation of attention and effect: {value:.2f}; attention {guide}.")
     return lines
+
+
+def _changing(explanation: NodeExplanation) -> str:
+    is_number = explanation.kind == "regression"
+    return "the number, in deviations of the training part," if is_number else "the log-odds"
 
 
 def _first(attention: Mapping[str, float], count: int) -> list[tuple[str, float]]:
@@ -295,19 +355,35 @@ def explanation_table(
         nodes = counted(explanation.nodes, "labelled node")
         sentence = f"Literals by effect, then relations by attention, over {nodes}; effect: mean change without them."
         columns: Row = ("relation", "attention", "effect, points", "log-odds", "class changes")
+        is_number = explanation.kind == "regression"
+        if is_number:
+            sentence = sentence.replace("mean change", f"mean absolute change of {explanation.target}")
+            columns = (*columns[:2], f"effect, {explanation.unit or 'value'}", "deviations", "changes by 0.1 dev.")
         rows: list[Row] = [
             (
                 titled(name, explanation.titles),
                 f"{attention:.1%}" if attention else "-",
-                f"{100 * explanation.effect[name]:+.2f}",
+                f"{explanation.effect[name]:.4g}" if is_number else f"{100 * explanation.effect[name]:+.2f}",
                 f"{explanation.log_odds[name]:+.3f}",
                 f"{explanation.changed[name]:.1%}",
             )
             for name, attention in _first(explanation.attention, top)
         ]
     else:
-        probability = f"{explanation.probability:.1%}"
-        sentence = f"{explanation.smiles}: {explanation.task} positive with probability {probability}"
-        columns = ("atom or bond", "attention", "effect, points")
-        rows = [(name, f"{share:.1%}", f"{100 * effect:+.1f}") for name, share, effect in explanation.named()[:top]]
-    return [sentence], columns, rows, 1
+        amount, is_number = explanation.amount, explanation.kind == "regression"
+        word = " positive" if explanation.kind == "binary" else ""
+        shown = amount(explanation.probability)
+        of_task = f"{explanation.task} {shown}" if is_number else f"{explanation.task}{word} with probability {shown}"
+        sentence = f"{explanation.smiles}: {of_task}"
+        columns = ("atom or bond", "attention", f"effect, {explanation.unit or 'value' if is_number else 'points'}")
+        named = explanation.named()[:top]
+        rows = [(name, f"{share:.1%}", amount(effect, change=True)) for name, share, effect in named]
+    lines = [sentence]
+    if isinstance(explanation, MoleculeExplanation) and explanation.descriptor_effect is not None:
+        change = explanation.amount(explanation.descriptor_effect, change=True)
+        what = f"value would change by {change}" if is_number else f"probability would change by {change} points"
+        lines.append(
+            f"Descriptors beside the graph: if all were those of the average training molecule, the {what}; effects of "
+            "atoms and bonds are of the graph."
+        )
+    return lines, columns, rows, 1

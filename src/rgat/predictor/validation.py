@@ -8,6 +8,7 @@ import torch
 
 from rgat.data import GraphData, NodeData
 from rgat.data.splits import stratified_folds, stratified_parts
+from rgat.data.targets import TargetTable, standardise, strata
 from rgat.training.configuration import Config
 from rgat.training.loop import Data
 
@@ -26,17 +27,29 @@ def with_validation(data: Data, config: Config, seed: int) -> Data:
     if config.get("fanouts") is None and len(data.train) < MANY_NODES:
         return data
     shares = (1 - VALID_SHARE, VALID_SHARE)
-    train, valid, _ = stratified_parts(data.labels[data.train].tolist(), shares, seed)
+    train, valid, _ = stratified_parts(_strata(data), shares, seed)
     if not len(valid):
         return data
-    return dataclasses.replace(data, train=data.train[train], valid=data.train[valid])
+    held_out = dataclasses.replace(data, train=data.train[train], valid=data.train[valid])
+    if data.values is None:
+        return held_out
+    table = TargetTable(data.targets, data.values, data.bounds)
+    return dataclasses.replace(held_out, targets=standardise(table, held_out.train))
+
+
+def _strata(data: NodeData) -> list[int]:
+    """Return the classes of the training nodes, or strata of their values."""
+    if data.values is not None:
+        return strata(data.targets, data.values[data.train])
+    classes: list[int] = data.labels[data.train].tolist()
+    return classes
 
 
 def make_folds(data: Data, seed: int) -> list[NodeData]:
     """Return the data sets of a cross-validation inside the training part; none where there is a validation part."""
     if isinstance(data, GraphData) or len(data.valid):
         return []
-    classes = data.labels[data.train].tolist()
+    classes = _strata(data)
     folds = []
     for held_out in stratified_folds(classes, min(NUM_FOLDS, len(classes)), seed):
         is_learned = torch.ones(len(classes), dtype=torch.bool).index_fill_(0, held_out, False)

@@ -64,6 +64,7 @@ class NodeAnswers:
                 self.added = AddedNodes(predictor)
             except ValueError as error:
                 self.added = str(error)
+        self.columns = described_columns(self.data.classes, predictor)
         self._explained = lru_cache(KEPT_EXPLANATIONS)(self._explain)
 
     @property
@@ -82,7 +83,7 @@ class NodeAnswers:
             "name": self.data.name,
             "nodes": len(self.data.node_names),
             "relations": len(set(self.data.base_relation)),
-            "classes": [{"name": name, "title": self._title(name)} for name in self.data.classes],
+            "columns": self.columns,
             "new_nodes": not isinstance(self.added, str),
             "examples": [
                 self.data.node_names[i] for i in (self.data.labels != MISSING).nonzero()[:3].flatten().tolist()
@@ -142,16 +143,18 @@ class NodeAnswers:
         check_items(len(request.nodes), "new nodes", self.limits)
         return request
 
-    def _explain(self, node: str, top: int, by: str) -> dict[str, Any]:
+    def _explain(self, node: str, top: int, by: str, task: str | None) -> dict[str, Any]:
         self.check_nodes([node])
-        explanation = self.predictor.explain(node, top=top, by=by)
+        explanation = self.predictor.explain(node, top=top, by=by, task=task)
         assert isinstance(explanation, NodeExplanation)
         return explained(self.predictor, explanation)
 
-    def _explain_new(self, text: str, rdf_format: str, node: str, top: int, by: str) -> dict[str, Any]:
+    def _explain_new(self, text: str, rdf_format: str, *asked: Any) -> dict[str, Any]:
+        """Return the explanation of a node (name, top, by, task) of the extended graph."""
+        node, top, by, task = asked
         data, _, notes = extend_by(self.data, self.read_new(text, rdf_format))
         extended = dataclasses.replace(self.predictor, data=data)
-        explanation = extended.explain(node, top=top, by=by)
+        explanation = extended.explain(node, top=top, by=by, task=task)
         assert isinstance(explanation, NodeExplanation)
         return explained(extended, explanation) | {"notes": notes}
 
@@ -164,21 +167,15 @@ class NodeAnswers:
         for name, probability, spread in zip(
             predictions.names, predictions.probabilities, predictions.spread, strict=True
         ):
-            best, node = int(probability.argmax()), known.get(name)
-            label = MISSING if node is None else int(self.data.labels[node])
-            rows.append(
-                {
-                    "node": name,
-                    "title": self._title(name),
-                    "class": predictions.columns[best],
-                    "probability": number(probability[best]),
-                    "spread": number(spread[best]),
-                    "probabilities": probability.tolist(),
-                    "spreads": spread.tolist(),
-                    "label": None if label == MISSING else self.data.classes[label],
-                }
-            )
-        return {"classes": list(predictions.columns), "predictions": rows, "notes": list(predictions.notes)}
+            row: dict[str, Any] = {"node": name, "title": self._title(name)}
+            row |= {"probabilities": list(map(number, probability)), "spreads": list(map(number, spread))}
+            if not predictions.targets:
+                best, node = int(probability.argmax()), known.get(name)
+                label = MISSING if node is None else int(self.data.labels[node])
+                row |= {"class": predictions.columns[best], "probability": number(probability[best])}
+                row |= {"spread": number(spread[best]), "label": None if label == MISSING else self.data.classes[label]}
+            rows.append(row)
+        return {"columns": self.columns, "predictions": rows, "notes": list(predictions.notes)}
 
 
 class MoleculeAnswers:
@@ -188,6 +185,7 @@ class MoleculeAnswers:
 
     def __init__(self, predictor: MoleculePredictor, limits: Limits) -> None:
         self.predictor, self.limits = predictor, limits
+        self.columns = described_columns(predictor.tasks, predictor)
         self._explained = lru_cache(KEPT_EXPLANATIONS)(self._explain)
 
     @property
@@ -202,7 +200,7 @@ class MoleculeAnswers:
         """Return what the model is and how good it was on held-out molecules."""
         return _described(self.predictor, self.kind) | {
             "name": "molecules",
-            "tasks": list(self.predictor.tasks),
+            "columns": self.columns,
             "examples": ["CC(=O)Nc1ccc(O)cc1", "c1ccccc1C(=O)NC"],
         }
 
@@ -220,7 +218,7 @@ class MoleculeAnswers:
             start = end
         answers = []
         for texts in items:
-            answers.append({"tasks": list(self.predictor.tasks), "predictions": rows[: len(texts)]})
+            answers.append({"columns": self.columns, "predictions": rows[: len(texts)]})
             rows = rows[len(texts) :]
         return answers
 
@@ -278,6 +276,17 @@ def split(predictions: Predictions, sizes: Sequence[int]) -> list[Predictions]:
         parts.append(dataclasses.replace(predictions, **fields))
         start += size
     return parts
+
+
+def described_columns(names: Sequence[str], predictor: NodePredictor | MoleculePredictor) -> list[dict[str, str]]:
+    """Return name, title, kind and unit of each output of a model."""
+    kind = "class" if isinstance(predictor, NodePredictor) else "binary"
+    kinds = [(target.kind, target.unit) for target in predictor.targets for _ in range(target.width)]
+    titles = predictor.titles if isinstance(predictor, NodePredictor) else {}
+    return [
+        {"name": name, "title": titled(name, titles), "kind": each, "unit": unit}
+        for name, (each, unit) in zip(names, kinds or [(kind, "")] * len(names), strict=True)
+    ]
 
 
 def _described(predictor: NodePredictor | MoleculePredictor, kind: str) -> dict[str, Any]:

@@ -32,17 +32,14 @@ async function request(path, body) {
   if (!answer.ok) throw new Error(content.error);
   return content;
 }
-function complain(text) {
-  byId("problem").textContent = text || "";
-  byId("problem").hidden = !text;
-}
+function complain(text) { byId("problem").textContent = text || ""; byId("problem").hidden = !text; }
 
 // The model in one sentence.
 function introduce() {
   const { test, members } = model;
   document.title = byId("title").textContent = model.name;
   const size = members > 1 ? `${members} models` : "one model";
-  const what = model.kind === "nodes" ? `${model.classes.length} classes for ${model.nodes.toLocaleString("en")} nodes` : `${model.tasks.length} tasks for any molecule`;
+  const what = model.kind === "nodes" ? `${model.columns.length} ${model.columns.every(({ kind }) => kind === "class") ? "classes" : "outputs"} for ${model.nodes.toLocaleString("en")} nodes` : `${model.columns.length} tasks for any molecule`;
   let quality = "";
   if (test.right !== undefined) quality = ` On held-out nodes ${test.right} of ${test.tested} were right (95 % interval ${percent(test.interval[0], 0)} to ${percent(test.interval[1], 0)}).`;
   else if (test.score !== null && test.score !== undefined) {
@@ -51,12 +48,9 @@ function introduce() {
   }
   byId("lead").textContent = `${what}, predicted by ${size} (${model.model}).${quality}`;
   byId(model.kind === "nodes" ? "of-nodes" : "of-molecules").hidden = false;
-  const hint = byId("hint");
-  hint.append("For example ");
   model.examples.forEach((name, i) => {
-    if (i) hint.append(", ");
-    const link = make("a", "", hint, name.replace(/^<|>$/g, ""));
-    link.href = `#${encodeURIComponent(name)}`;
+    byId("hint").append(i ? ", " : "For example ");
+    make("a", "", byId("hint"), name.replace(/^<|>$/g, "")).href = `#${encodeURIComponent(name)}`;
   });
   if (model.kind !== "nodes") byId("smiles").focus();
   else {
@@ -69,13 +63,21 @@ function introduce() {
   }
 }
 
-// Probabilities as bars, with the standard deviation over the ensemble.
-function bars(parent, names, probabilities, spreads, best, tasks) {
-  const list = make("dl", "bars", parent);
-  names.map((_, i) => i).sort((a, b) => probabilities[b] - probabilities[a]).slice(0, 30).forEach((i) => {
-    make("dt", "", list, cut(names[i], 80));
+// Numbers in their units, then probabilities as bars, with the standard deviation over the ensemble.
+function bars(parent, { probabilities, spreads, class: best }) {
+  const columns = model.columns, numbers = columns.filter(({ kind }) => kind === "regression").length;
+  columns.forEach(({ kind, title, unit }, i) => {
+    if (kind !== "regression") return;
+    const line = make("p", "verdict", parent);
+    make("b", "", line, `${+probabilities[i].toPrecision(4)} ${unit}`);
+    line.append(title + (model.members > 1 ? `, \u00b1 ${+spreads[i].toPrecision(2)}` : ""));
+  });
+  const list = make("dl", "bars", parent), order = columns.map((_, i) => i).filter((i) => columns[i].kind !== "regression");
+  order.sort((a, b) => probabilities[b] - probabilities[a]).slice(0, 30).forEach((i) => {
+    const tasks = !["class", "multi-class"].includes(columns[i].kind);
+    make("dt", "", list, cut(columns[i].title, 80));
     const track = make("div", "track", make("dd", "", list));
-    make("div", i === best || (tasks && probabilities[i] >= 0.5) ? "fill best" : "fill", track).style.width = share(probabilities[i]);
+    make("div", columns[i].name === best || (tasks && probabilities[i] >= 0.5) ? "fill best" : "fill", track).style.width = share(probabilities[i]);
     if (tasks) make("div", "half", track);
     if (spreads[i] > 0.0005) {
       const whisker = make("div", "spread", track), from = Math.max(0, probabilities[i] - spreads[i]);
@@ -85,28 +87,30 @@ function bars(parent, names, probabilities, spreads, best, tasks) {
     const value = make("dd", "value", list, percent(probabilities[i]));
     if (model.members > 1) make("small", "", value, ` \u00b1 ${(100 * spreads[i]).toFixed(1)}`);
   });
-  if (names.length > 30) make("p", "fine", parent, `The ${names.length - 30} least probable are left out.`);
+  if (order.length > 30) make("p", "fine", parent, `The ${order.length - 30} least probable are left out.`);
+  list.hidden = numbers === columns.length;
 }
 function explainBars(parent) {
   const calibrated = model.calibration.held_out ? "Probabilities are calibrated on held-out data." : "Probabilities are the model's own, not calibrated.";
   make("p", "fine", parent, model.members > 1 ? `${calibrated} Whiskers: one standard deviation over the ${model.members} models.` : `${calibrated} With one model there is no spread; train with --ensemble 5 to see one.`);
 }
-const titleOf = (name) => model.classes.find((each) => each.name === name)?.title ?? name;
-const setOf = (prediction) => prediction.set ?? prediction.prediction_set;
+const titleOf = (name) => model.columns.find((each) => each.name === name)?.title ?? name;
 
 function showPrediction(answer, prediction) {
   const card = make("section", "card");
   make("h2", "", card, prediction.title);
   make("p", "iri", card, prediction.node.replace(/^<|>$/g, ""));
-  const verdict = make("p", "verdict", card);
-  make("b", "", verdict, titleOf(prediction.class));
-  verdict.append(`with probability ${percent(prediction.probability)} `);
-  if (prediction.label !== null) {
+  const verdict = make("p", "verdict");
+  if (prediction.class !== undefined) {
+    card.append(verdict);
+    make("b", "", verdict, titleOf(prediction.class));
+    verdict.append(`with probability ${percent(prediction.probability)} `);
+  }
+  if (prediction.label) {
     const right = prediction.label === prediction.class;
     make("span", right ? "tag good" : "tag bad", verdict, right ? "as labelled" : `labelled ${titleOf(prediction.label)}`);
   }
-  if (setOf(prediction)) make("p", "", card, `Prediction set: ${setOf(prediction).map(titleOf).join(", ")}`);
-  bars(card, answer.classes.map(titleOf), prediction.probabilities, prediction.spreads, answer.classes.indexOf(prediction.class), false);
+  bars(card, prediction);
   for (const note of answer.notes) make("p", "fine", card, note);
   explainBars(card);
   return card;
@@ -183,11 +187,11 @@ function picture(svg, answer) {
 
 function effectTable(parent, answer) {
   const { reasons, saturated, explanation } = answer;
-  const size = (reason) => (saturated ? reason.log_odds : reason.points), unit = saturated ? "log-odds" : "points";
+  const size = (reason) => (saturated ? reason.log_odds : reason.points), isNumber = explanation.kind === "regression", unit = isNumber ? explanation.unit || "units" : saturated ? "log-odds" : "points";
   const card = make("section", "card", parent);
   make("h3", "", card, "What the prediction rests on");
   const words = make("div", "sentences", card), predicted = answer.shown[explanation.predicted] ?? explanation.predicted;
-  make("p", "note", words, `Each triple is removed in turn, and the ${saturated ? "log-odds" : "probability"} of ${predicted} changes. Green: the triple supports the prediction; red: it counts against it.`);
+  make("p", "note", words, `Each triple is removed in turn, and ${isNumber ? "" : saturated ? "the log-odds of " : "the probability of "}${predicted} changes. ${isNumber ? "Green: the triple raises it; red: it lowers it." : "Green: the triple supports the prediction; red: it counts against it."}`);
   answer.sentences.slice(1).forEach((sentence) => make("p", "note", words, sentence));
   const table = make("table", "", make("div", "scroll", card)), head = make("tr", "", make("thead", "", table));
   for (const text of ["triple", "attention", `change without it, ${unit}`]) make("th", "", head, text);
@@ -199,22 +203,20 @@ function effectTable(parent, answer) {
     make("td", "", row, reason.attention === null ? "literal" : percent(reason.attention));
     const both = make("div", "both", make("td", "effect", row)), axis = make("div", "axis", both);
     make("i", size(reason) <= 0 ? "for" : "against", axis).style.width = `${(50 * Math.abs(size(reason))) / most}%`;
-    make("span", "", both, `${size(reason) > 0 ? "+" : ""}${size(reason).toFixed(saturated ? 2 : 1)}`);
+    make("span", "", both, `${size(reason) > 0 ? "+" : ""}${size(reason).toFixed(saturated || isNumber ? 2 : 1)}`);
   }
   if (!reasons.length) make("p", "note", card, "No triple near this node changes its prediction.");
 }
 
+function keyed(figure, keys) {
+  const caption = make("figcaption", "", figure);
+  for (const [name, text] of keys) { make("span", `key ${name}`, caption); caption.append(text); }
+}
 function showExplanation(figure, answer) {
   figure.replaceChildren();
   const svg = draw("svg", { role: "group", "aria-label": "Triples around the node, by their effect" }, figure);
-  const caption = make("figcaption", "", figure);
-  make("span", "key for", caption);
-  caption.append("supports the prediction");
-  make("span", "key against", caption);
-  caption.append("counts against it; the wider, the larger the effect. Click a node to see its own prediction.");
-  const redraw = () => picture(svg, answer);
-  redraw();
-  onresize = redraw;
+  keyed(figure, [["for", "supports the prediction"], ["against", "counts against it; the wider, the larger the effect. Click a node to see its own prediction."]]);
+  (onresize = () => picture(svg, answer))();
   effectTable(byId("result"), answer);
 }
 
@@ -256,14 +258,14 @@ async function askMolecule(smiles, task) {
     const card = make("section", "card");
     make("h2", "", card, smiles);
     make("p", "iri", card, "Probability of a positive result in each task; the dashed line is one half.");
-    bars(card, answer.tasks, prediction.probabilities, prediction.spreads, -1, true);
+    bars(card, prediction);
     explainBars(card);
     const explanation = await request("/explain", task ? { smiles, task } : { smiles });
     if (mine !== turn) return;
     result.replaceChildren();
     const grid = make("div", "grid", result), pair = make("div", "pair");
     grid.append(card);
-    drawMolecule(grid, explanation, "effect", [["raises", "evidence for a positive result"], ["lowers", "evidence against"]], answer.tasks, smiles);
+    drawMolecule(grid, explanation, "effect", [["raises", "evidence for a positive result"], ["lowers", "evidence against"]], model.columns.map(({ name }) => name), smiles);
     result.append(pair);
     drawMolecule(pair, explanation, "attention", [["shares", "share of the attention that starts here"]]);
     atomTable(pair, explanation);
@@ -285,8 +287,7 @@ function drawMolecule(parent, answer, shade, keys, tasks, smiles) {
   const image = make("img", "molecule", figure); // an image runs no scripts
   image.alt = `The molecule, shaded by ${shade}`;
   image.src = `data:image/svg+xml;base64,${btoa(String.fromCharCode(...new TextEncoder().encode(answer.svg[shade])))}`;
-  const caption = make("figcaption", "", figure);
-  for (const [name, text] of keys) { make("span", `key ${name}`, caption); caption.append(text); }
+  keyed(figure, keys);
 }
 function atomTable(parent, answer) {
   const card = make("section", "card", parent);
@@ -388,13 +389,11 @@ const theme = document.querySelector(".theme"), themes = ["system", "light", "da
 function paint(name) {
   if (name === "system") delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = name;
-  theme.textContent = `Colours: ${name}`;
-  theme.setAttribute("aria-label", theme.textContent);
+  theme.ariaLabel = theme.textContent = `Colours: ${name}`;
   theme.value = name;
 }
-let stored = null;
-try { stored = localStorage.getItem("rgat-theme"); } catch { /* private windows have no storage */ }
-paint(themes.includes(stored) ? stored : "system");
+paint("system");
+try { if (themes.includes(localStorage.getItem("rgat-theme"))) paint(localStorage.getItem("rgat-theme")); } catch { /* private windows have no storage */ }
 theme.addEventListener("click", () => {
   paint(themes[(themes.indexOf(theme.value) + 1) % themes.length]);
   try { localStorage.setItem("rgat-theme", theme.value); } catch { /* see above */ }

@@ -235,6 +235,10 @@ def digest_data(data: NodeData | GraphData) -> dict[str, str]:
         "features": features,
         "edges": (graph.edge_index, graph.edge_type, graph.edge_attr, graph.num_relations, sizes),
     }
+    if isinstance(data, GraphData) and data.graphs.graph_attr is not None:
+        parts["descriptors"] = data.graphs.graph_attr
+    if data.values is not None:
+        parts["targets"] = (data.values, data.bounds, data.targets)
     return {name: digest(part) for name, part in parts.items()}
 
 
@@ -279,10 +283,16 @@ def digest(value: Any) -> str:
 
 def _add(sha256: Any, value: Any, seen: set[int]) -> None:
     if isinstance(value, Tensor):
-        _add(sha256, f"{value.layout} {value.dtype} {list(value.shape)}", seen)
+        # Small integers count as the float32 numbers that they stand for: earlier versions stored these.
+        dtype = torch.float32 if value.dtype == torch.int8 else value.dtype
+        _add(sha256, f"{value.layout} {dtype} {list(value.shape)}", seen)
         if value.layout != torch.strided:
             entries = value.detach().to_sparse(layout=torch.sparse_coo).coalesce()
             _add(sha256, [entries.indices(), entries.values()], seen)
+            return
+        if value.dtype == torch.int8:
+            for block in torch.split(value, 1 << 16):
+                sha256.update(as_bytes(block.float()))
             return
         sha256.update(as_bytes(value))
     elif isinstance(value, DividedRows):

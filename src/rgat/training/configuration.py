@@ -65,10 +65,11 @@ DEFAULTS: dict[str, Config] = {
 }
 PER_LAYER = ("kernel_l2", "attention_l2")
 MAX_LAYERS = {"node": 4, "graph": 2}  # with L2 coefficients
+CLASS_WEIGHTS = ("balanced", "none")
 SEEDS_PER_STEP = 1024  # of sampled training, unless a batch size is given
 _FROM_DATA = (
     *("self", "in_channels", "out_channels", "num_classes", "num_tasks", "num_relations", "num_nodes"),
-    *("graph", "options", "make_embedding"),
+    *("graph", "options", "make_embedding", "descriptor_channels"),
 )
 _FROM_VARIANT = ("layer", "scope", "score", "head_merge")
 _FLAGS = (
@@ -205,7 +206,9 @@ class Settings:
     fanouts: tuple[int, ...] | None = None  # edges of each (target, relation) to sample, per layer; None: all nodes
     validate_every: int = 1  # epochs from one validation to the next
     shard_embeddings: bool = False  # divide node embeddings among the processes of `torchrun`
-    class_weights: str | None = None  # "balanced": all classes of nodes count equally in losses; graphs always balance
+    # "balanced": all classes count equally in losses; "none": all examples do; None: "none" for nodes, and "balanced"
+    # for 0/1 tasks and labels of graphs.
+    class_weights: str | None = None
     label_smoothing: float = 0.0  # share of each label that is spread evenly over all classes, in losses to learn from
     weight_averaging: bool = False  # validate and keep the mean of the parameters over epochs (`averaging.py`)
 
@@ -214,7 +217,7 @@ class Settings:
             if getattr(self, name) is not None and not getattr(self, name) > 0:
                 raise ValueError(f"`{name}` must be above 0, got {getattr(self, name)}")
         if self.class_weights is not None:
-            check_word("class_weights", self.class_weights, ("balanced",))
+            check_word("class_weights", self.class_weights, CLASS_WEIGHTS)
         if not 0 <= self.label_smoothing < 1:
             raise ValueError(f"`label_smoothing` must be at least 0 and below 1, got {self.label_smoothing}")
         for name in PER_LAYER:
@@ -246,7 +249,10 @@ def build_model(data: NodeData | GraphData, seed: int = 0, shard_embeddings: boo
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if isinstance(data, GraphData):
-            return GraphClassifier(data.in_channels, len(data.tasks), data.graphs.num_relations, **options)
+            if (described := data.graphs.graph_attr) is not None:
+                options = options | {"descriptor_channels": described.shape[1]}
+            sizes = (data.in_channels, len(data.tasks), data.graphs.num_relations, 2 if data.values is None else 1)
+            return GraphClassifier(*sizes, **options)
         if data.x is None:  # then identity is the input itself
             options = options | {"identity": False}
         if options.get("identity") or (data.x is None and options.get("embedding_channels") is None):
@@ -302,7 +308,7 @@ def check_options(given: Mapping[str, Any], task: str | None = None) -> None:
         if name in _FLAGS and not isinstance(value, bool):
             raise ValueError(f"`{name}` must be true or false, got {value!r}")
         if name == "class_weights" and value is not None:
-            check_word(name, value, ("balanced",))
+            check_word(name, value, (*CLASS_WEIGHTS, "auto"))
         if name == "scope":
             check_word(name, value, ("mixed",))
         if name == "label_smoothing" and (isinstance(value, bool) or not isinstance(value, int | float)):
@@ -331,7 +337,7 @@ def known_options(task: str) -> tuple[str, ...]:
     options = [*inspect.signature(model).parameters, *inspect.signature(RGATConv).parameters, *RGCN_OPTIONS]
     settings = [field.name for field in fields(Settings) if field.name not in PER_LAYER]
     if task == "graph":
-        settings = [name for name in settings if name not in ("fanouts", "shard_embeddings", "class_weights")]
+        settings = [name for name in settings if name not in ("fanouts", "shard_embeddings")]
     per_layer = [f"{name}_{layer}" for name in PER_LAYER for layer in range(1, MAX_LAYERS[task] + 1)]
     chosen = (name for name in options if name not in (*_FROM_DATA, *_FROM_VARIANT))
     return tuple(dict.fromkeys(["model", "scope", *chosen, *settings, *per_layer]))

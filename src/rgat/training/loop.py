@@ -27,6 +27,7 @@ from rgat.training.loss import l2_penalty, member_l2_penalties, relational_layer
 from rgat.training.run import Epoch, Meter, Result, Run, curve_from_json, curve_to_json
 from rgat.training.sampled import SampledTask
 from rgat.training.sharded import ShardedNodeTask
+from rgat.training.targets import make_target_task
 from rgat.training.task import GraphTask, NodeTask, Score, check_parts, device_of
 
 Data = NodeData | GraphData
@@ -109,8 +110,10 @@ def _check_layers(settings: Settings, model: nn.Module) -> None:
 def make_task(datas: Sequence[Data], settings: Settings, device: torch.device, seed: int = 0) -> Task:
     """Return the data of the members of a stack, or of one model, as the loop uses them."""
     selects, first = settings.patience is not None, datas[0]
+    if first.values is not None:
+        return make_target_task(datas, settings, device, selects)
     if isinstance(first, GraphData):
-        return GraphTask(first, settings.batch_size, device, selects)
+        return GraphTask(first, settings.batch_size, device, selects, settings.class_weights)
     if settings.fanouts is not None:
         check_parts(first, selects)
         return SampledTask(first, settings, device, seed)

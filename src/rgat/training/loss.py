@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from rgat.data.dataset import MISSING
+from rgat.data.targets import Target, places
 
 
 def negative_log_likelihood(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
@@ -90,6 +91,48 @@ def multi_task_cross_entropy(
         nll = nll * class_weights.to(wide).gather(1, target.t()).t()
     total = torch.where(labels != MISSING, nll, 0).sum()
     return total / max(labels.shape[0] if num_graphs is None else num_graphs, 1)
+
+
+def target_losses(
+    outputs: Tensor, goals: Tensor, bounds: Tensor | None, targets: Sequence[Target], smoothing: float = 0.0
+) -> Tensor:
+    """Return the loss of each output, all ``[..., outputs]``: cross-entropies, and squared errors of numbers.
+
+    Args:
+        outputs: logits, and standardised numbers.
+        goals: 0 or 1 for classes and labels, standardised numbers; any number where a value is missing.
+        bounds: 1 where only outputs below the goal are wrong, -1 where only those above are, else 0.
+        targets: what the outputs belong to.
+        smoothing: share of each class or label that is spread evenly over all.
+    """
+    losses: list[Tensor] = []
+    for kind, place in _runs(targets):
+        out, goal = outputs[..., place], goals[..., place].to(outputs.dtype)
+        if kind == "regression":
+            error = out - goal
+            if bounds is not None:
+                side = bounds[..., place].to(out.dtype)
+                error = torch.where(side == 0, error, torch.relu(-error * side))
+            losses.append(error.square())
+        elif kind == "multi-class":
+            goal = (1 - smoothing) * goal + smoothing / out.shape[-1]
+            losses.append(-goal * torch.log_softmax(out, dim=-1))
+        else:
+            goal = (1 - smoothing) * goal + smoothing / 2
+            losses.append(binary_cross_entropy_with_logits(out, goal.expand_as(out), reduction="none"))
+    return torch.cat(losses, dim=-1)
+
+
+def _runs(targets: Sequence[Target]) -> list[tuple[str, slice]]:
+    """Return the kinds and places of outputs whose losses are computed together; each softmax stands alone."""
+    runs: list[tuple[str, slice]] = []
+    for target, place in places(targets):
+        kind = "binary" if target.kind == "multi-label" else target.kind
+        if runs and runs[-1][0] == kind != "multi-class":
+            runs[-1] = kind, slice(runs[-1][1].start, place.stop)
+        else:
+            runs.append((kind, place))
+    return runs
 
 
 def balanced_class_weights(labels: Tensor) -> Tensor:

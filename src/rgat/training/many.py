@@ -162,6 +162,8 @@ def _why_not_together(first: Job, other: Job) -> str | None:
         return "others have other batches, which follow from seed and batch size"
     if first.settings.fanouts is not None or other.settings.fanouts is not None:
         return "its batches are sampled"
+    if first.data.values is not other.data.values or first.data.targets != other.data.targets:
+        return "others have other targets"
     if first.settings.class_weights != other.settings.class_weights:
         return "others have other class weights"
     if first.settings.label_smoothing != other.settings.label_smoothing:

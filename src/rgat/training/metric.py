@@ -1,9 +1,9 @@
-"""Metrics of the paper's tables, accuracy and the mean ROC-AUC over tasks, and scores of each class."""
+"""Metrics of the paper's tables, accuracy and the mean ROC-AUC over tasks, of each class, and of other targets."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rgat.data.dataset import MISSING
+from rgat.data.targets import Target, places
+
+Array = NDArray[np.float64]
+METRICS = {"binary": "ROC-AUC", "multi-label": "mean ROC-AUC", "multi-class": "accuracy", "regression": "R2"}
 
 
 def accuracy(logits: Tensor, labels: Tensor) -> float:
@@ -132,3 +136,104 @@ def mean_pr_auc(logits: Tensor, labels: Tensor) -> float:
         0.5
     """
     return _mean(_per_task(pr_auc, logits, labels))
+
+
+def metric_name(targets: Sequence[Target]) -> str:
+    """Return the name of the score of `score_targets`."""
+    names = {METRICS[target.kind] for target in targets}
+    if len(names) > 1:
+        return "mean score"
+    (name,) = names
+    return name if len(targets) == 1 or name.startswith("mean") else f"mean {name}"
+
+
+def score_targets(
+    predictions: Tensor, values: Tensor, targets: Sequence[Target], bounds: Tensor | None = None
+) -> float:
+    """Return the mean score of the targets, the higher the better; NaN where none has one.
+
+    That is the ROC-AUC of binary targets and of labels, the accuracy of classes, and the R2 of numbers: the share of
+    the squared deviation from the training part's mean that predictions explain. All are ``[n, outputs]``.
+    """
+    if predictions.isnan().any():
+        return float("nan")
+    scores = []
+    for target, place in places(targets):
+        known, true, _ = known_rows(predictions, values, place, bounds)
+        scores.append(_score(target, known, true))
+    return _mean(scores)
+
+
+def known_rows(
+    predictions: Tensor, values: Tensor, place: slice, bounds: Tensor | None
+) -> tuple[Array, Array, NDArray[np.bool_]]:
+    """Return predictions and values of the rows whose value is known exactly, and which these are."""
+    true = values[:, place].double().cpu().numpy()
+    known = ~np.isnan(true).any(1)
+    if bounds is not None:
+        known &= (bounds[:, place] == 0).all(1).cpu().numpy()
+    return predictions[:, place].double().cpu().numpy()[known], true[known], known
+
+
+def _score(target: Target, predicted: Array, true: Array) -> float:
+    if not len(true):
+        return float("nan")
+    if target.kind == "regression":
+        total = np.square(true - target.mean).sum()
+        return float(1 - np.square(true - predicted).sum() / total) if total > 0 else float("nan")
+    if target.kind == "multi-class":
+        return float((predicted.argmax(1) == true.argmax(1)).mean())
+    return _mean([roc_auc(scores, each == 1) for scores, each in zip(predicted.T, true.T, strict=True)])
+
+
+def measure_target(target: Target, predicted: Array, true: Array) -> dict[str, Any]:
+    """Return all scores of a target on some examples as plain values; None where one is undefined.
+
+    Args:
+        target: what was predicted.
+        predicted: probabilities, or numbers in their unit, ``[n, outputs]``.
+        true: 0 or 1, or numbers, ``[n, outputs]``, none missing.
+    """
+    scores: dict[str, float] = {"score": _score(target, predicted, true)}
+    if target.kind == "regression":
+        error = (predicted - true)[:, 0]
+        scores |= {"rmse": float(np.sqrt(np.square(error).mean())), "mae": float(np.abs(error).mean())}
+        scores["rank_correlation"] = spearman(predicted[:, 0], true[:, 0])
+    elif target.kind == "multi-class":
+        labels, found = torch.from_numpy(true.argmax(1)), torch.from_numpy(predicted.argmax(1))
+        by_class = score_classes(confusion_matrix(labels, found, target.width))
+        scores |= {name: by_class[name] for name in ("macro_f1", "balanced_accuracy")}
+        scores["average_precision"] = mean_average_precision(predicted, true)
+    else:
+        scores |= binary_scores(predicted, true)
+        scores["average_precision"] = mean_average_precision(predicted, true)
+        scores["positives"] = float(true.mean())
+    plain = {name: None if math.isnan(value) else value for name, value in scores.items()}
+    return {"kind": target.kind, "examples": len(true), **plain}
+
+
+def binary_scores(probabilities: Array, true: Array) -> dict[str, float]:
+    """Return macro-F1 and balanced accuracy at a probability of one half, means over the columns that have both."""
+    found = []
+    for scores, each in zip(probabilities.T, true.T, strict=True):
+        known = ~np.isnan(each)
+        if len(np.unique(each[known])) == 2:
+            labels, predicted = (torch.from_numpy(a[known].astype(np.int64)) for a in (each, scores >= 0.5))
+            found.append(score_classes(confusion_matrix(labels, predicted, 2)))
+    return {name: _mean([each[name] for each in found]) for name in ("macro_f1", "balanced_accuracy")}
+
+
+def mean_average_precision(scores: Array, true: Array) -> float:
+    """Return the mean average precision of the columns, each against the rest; NaN if none has both."""
+    return _mean([pr_auc(column, each == 1) for column, each in zip(scores.T, true.T, strict=True)])
+
+
+def spearman(first: Array, second: Array) -> float:
+    """Return the rank correlation, tied values sharing their mean rank; NaN if undefined."""
+    ranks = []
+    for values in (first, second):
+        _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+        ranks.append((np.cumsum(counts) - (counts - 1) / 2)[inverse])
+    if min(len(np.unique(rank)) for rank in ranks) < 2:
+        return float("nan")
+    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])

@@ -55,7 +55,7 @@ class SampledTask:
         self.loader = NeighborLoader(graph, data.train, share=self.processes, **options)  # type: ignore[arg-type]
         self.num_steps = len(self.loader)
         self.labels = data.labels
-        self.weight = None if settings.class_weights is None else node_weights(data, settings.class_weights)
+        self.weight = node_weights(data, settings.class_weights) if settings.class_weights == "balanced" else None
         self.dtype = torch.bfloat16 if settings.autocast else None
         self._padded: PaddedSampler | None = None
         self._same_place = False

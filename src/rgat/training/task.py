@@ -44,7 +44,7 @@ def check_parts(data: NodeData | GraphData, selects: bool) -> None:
         >>> rgat.training.check_parts(data, selects=True)  # no error: there are labels to learn from and to select on
     """
     needed = ("train", "valid") if selects else ("train",)
-    most = len(data.classes) - 1 if isinstance(data, NodeData) else 1
+    most = len(data.classes) - 1 if isinstance(data, NodeData) else 1  # with values, labels are at most 1
     for part in PARTS:
         labels = data.labels[getattr(data, part)]
         if part in needed and not len(labels):
@@ -81,7 +81,7 @@ def device_of(model: nn.Module) -> torch.device:
 
 @torch.no_grad()
 def graph_logits(model: nn.Module, store: GraphStore, graphs: Tensor, constant_attention: bool = False) -> Tensor:
-    """Return a model's logits of graphs, ``[G, tasks, classes]`` on the CPU, in batches of bounded memory.
+    """Return a model's logits of graphs, ``[G, tasks, classes]`` or ``[G, outputs]`` on the CPU, in bounded batches.
 
     Examples:
         >>> import rgat
@@ -93,7 +93,8 @@ def graph_logits(model: nn.Module, store: GraphStore, graphs: Tensor, constant_a
     device = device_of(model)
     batches = (store.batch(ids) for ids in store.split(graphs))
     parts = [model(x.to(device), graph.to(device), constant_attention=constant_attention) for x, graph in batches]
-    return torch.cat([part.float().cpu() for part in parts])
+    logits = torch.cat([part.float().cpu() for part in parts])
+    return logits.squeeze(-1) if logits.shape[-1] == 1 else logits
 
 
 @torch.no_grad()
@@ -263,9 +264,15 @@ class NodeTask:
 
 def node_weights(data: NodeData, class_weights: str | None) -> Tensor:
     """Return the weight of each class in the loss, ``[classes]``: 1, or balanced over the training part."""
-    if class_weights is None:
+    if class_weights != "balanced" or data.values is not None:
         return torch.ones(len(data.classes))
     return balanced_node_weights(data.labels[data.train], len(data.classes))
+
+
+def graph_weights(data: GraphData, class_weights: str | None) -> Tensor:
+    """Return the weight of each class of the 0/1 tasks in the loss, ``[tasks, 2]``: balanced unless this is "none"."""
+    weights = balanced_class_weights(data.labels[data.train])
+    return torch.ones_like(weights) if class_weights == "none" else weights
 
 
 def _padded(labels: Sequence[Tensor], ids: Sequence[Tensor], weights: Sequence[Tensor], device: torch.device) -> _Part:
@@ -287,10 +294,12 @@ class GraphTask:
     metric = "mean ROC-AUC"
     label_smoothing = 0.0
 
-    def __init__(self, data: GraphData, batch_size: int, device: torch.device, selects: bool = True) -> None:
+    def __init__(
+        self, data: GraphData, batch_size: int, device: torch.device, selects: bool = True, weights: str | None = None
+    ) -> None:
         check_parts(data, selects)
         labels = data.labels[data.valid]
-        if selects and not ((labels == 0).any(0) & (labels == 1).any(0)).any():
+        if selects and data.values is None and not ((labels == 0).any(0) & (labels == 1).any(0)).any():
             raise ValueError(f"some task of {data.name} must have both classes among its validation graphs, got none")
         self.data = data
         self.batch_size = batch_size
@@ -298,10 +307,10 @@ class GraphTask:
         self.processes = processes()
         self.num_steps = -(-len(data.train) // batch_size)
         self.why_not_pad = None if self.processes.number == 1 else "several processes share its batches"
-        self.class_weights = balanced_class_weights(data.labels[data.train]).to(device)
+        self.class_weights = graph_weights(data, weights).to(device)
         self._kept: dict[str, list[tuple[Tensor, RelationalGraph]]] = {}  # batches of parts
         self._padded: PaddedBatch | None = None
-        self._tables: list[Any] = []  # features, edge features and labels, with a last row for the padding of a batch
+        self._tables: list[Any] = []  # features, edge features, descriptors and labels, with a last row for padding
 
     def batches(self, generator: torch.Generator, epoch: int) -> Iterator[Tensor]:
         order = torch.randperm(len(self.data.train), generator=generator)
@@ -320,27 +329,36 @@ class GraphTask:
         return torch.stack([multi_task_cross_entropy(each, *terms) * scale for each in logits])
 
     def pad(self, ids: Tensor) -> bool:
-        store, size = self.data.graphs, min(self.batch_size, len(self.data.train))
+        store, labels, size = self.data.graphs, self.data.labels, min(self.batch_size, len(self.data.train))
         same = self._padded is not None and self._padded.holds(ids)
         if self._padded is None:
             self._padded = PaddedBatch(store, size, self.device, Capacity.usual(store, self.data.train, size))
             self._tables = [
                 None if table is None else nn.functional.pad(table, (0, 0, 0, 1), value=value).to(self.device)
-                for table, value in ((store.x, 0), (store.edge_attr, 0), (self.data.labels, MISSING))
+                for table, value in ((store.x, 0), (store.edge_attr, 0), (store.graph_attr, 0), (labels, MISSING))
             ]
         if not same and not self._padded.holds(ids):
             self._padded = PaddedBatch(store, size, self.device, Capacity.usual(store, ids, size))
         self._padded.fill(ids)
         return same
 
-    def padded_losses(self, model: nn.Module) -> Tensor:
-        batch, (features, edge_attr, known) = self._padded, self._tables
+    def padded_logits(self, model: nn.Module) -> tuple[Tensor, PaddedBatch]:
+        """Return the logits of the batch in the padded buffer, ``[S, G, tasks, classes]``, and the buffer."""
+        batch, (features, edge_attr, graph_attr, _) = self._padded, self._tables
         assert batch is not None
         batch.widen()
         if edge_attr is not None:
             batch.graph.edge_attr = edge_attr.index_select(0, batch.edges)
-        labels = known.index_select(0, batch.ids)
-        logits = _members(model, model(features.index_select(0, batch.nodes), batch.graph))[:, : batch.num_graphs]
+        if graph_attr is not None:
+            described = graph_attr.index_select(0, batch.ids).float()
+            batch.graph.graph_attr = nn.functional.pad(described, (0, 0, 0, 1))  # the last graph is padding
+        x = features.index_select(0, batch.nodes)
+        x = x if x.is_floating_point() else x.float()
+        return _members(model, model(x, batch.graph))[:, : batch.num_graphs], batch
+
+    def padded_losses(self, model: nn.Module) -> Tensor:
+        logits, batch = self.padded_logits(model)
+        labels = self._tables[-1].index_select(0, batch.ids)
         terms = (labels, self.class_weights, 1, self.label_smoothing)
         return torch.cat([multi_task_cross_entropy(each, *terms) / batch.number for each in logits])
 

@@ -31,11 +31,11 @@ def test_a_table_of_molecules(tmp_path):
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        (CSV, {"tasks": ["dose"]}, r'm\.csv, line 2: task dose must be 0, 1 or empty, got "2\.5"'),
+        (CSV, {"tasks": ["dose"], "task": "binary"}, r'm\.csv, line 2: task dose must be 0, 1 or empty, got "2\.5"'),
         (CSV, {}, r"m\.csv: column dose holds numbers other than 0 and 1; cut them .*--threshold dose=VALUE"),
         (CSV, {"tasks": ["toxic"], "thresholds": {"id": 1}}, r'line 2: id, which has a threshold, .* got "m1"'),
         (CSV, {"thresholds": {"dos": 1}}, r'did you mean "dose"\?'),
-        ("smiles,t\nCCO,blue\n", {}, r"some column beside smiles must hold 0, 1 or nothing, got t"),
+        ("smiles,t\nCCO,blue\n", {}, r"some column beside smiles must hold 0, 1 or nothing, or numbers, got t"),
         (CSV, {"tasks": ["activ"]}, r'did you mean "active"\?'),
         (CSV, {"smiles_column": "smiles"}, r'got "smiles"'),
         (CSV, {"tasks": ["active", "active"]}, r"`tasks` \(--tasks\) must name each column once, got active twice"),

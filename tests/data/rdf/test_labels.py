@@ -3,7 +3,7 @@ import torch
 from helpers_rdf import EX, table, write
 
 from rgat.data import MISSING, from_rdf
-from rgat.data.rdf.labels import read_labels, similar_node
+from rgat.data.rdf.labels import LabelSource, match_labels, read_label_tables, read_labels, similar_node
 
 
 def test_labels_come_with_a_column_of_parts(tmp_path):
@@ -95,3 +95,29 @@ def test_a_table_without_column_names_is_noticed(tmp_path, first):
     with pytest.raises(ValueError, match=message):
         from_rdf(write(tmp_path), train=labels)
     assert len(from_rdf(write(tmp_path), labels, node_column=first, skip_unknown=True).classes) == 2
+
+
+def test_nodes_are_split_by_time_by_group_or_at_random(tmp_path):
+    lines = [f"n{row}\tc{row % 2}\t{2000 + row}\tlab{row % 5}\n" for row in range(20)]
+    path = write(tmp_path, "node\tclass\tyear\tlab\n" + "".join(lines), "t.tsv")
+    names = sorted(f"n{row}" for row in range(20))
+    options = {"labels": path, "label_column": "class", "shares": (0.6, 0.2)}
+
+    def parts(**more):
+        source = LabelSource(**options | more)
+        found = match_labels(read_label_tables(source), names, False)
+        _, ids = found.split(20, source)
+        return [[int(names[i][1:]) for i in part.tolist()] for part in ids]
+
+    train, valid, test = parts(split="time", split_column="year")
+    assert max(train) < min(valid) <= max(valid) < min(test)
+    groups = [{row % 5 for row in part} for part in parts(split="group", split_column="lab")]
+    assert sum(map(len, groups)) == 5
+    assert all(groups)
+    assert parts(split="random", seed=1) != parts(split="stratified", seed=1)
+    with pytest.raises(ValueError, match=r'line 2: a split by time needs a column of dates .* got "lab0"'):
+        parts(split="time", split_column="lab")
+    with pytest.raises(ValueError, match="`split` must be"):
+        parts(split="scaffold")
+    with pytest.raises(ValueError, match='the split "time" needs one table of labels'):
+        LabelSource(train=path, split="time", split_column="year")

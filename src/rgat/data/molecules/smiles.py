@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rgat.data.dataset import GraphStore
+from rgat.data.graph_store import GraphStore
 
 # fmt: off
 ELEMENTS = (
@@ -98,8 +98,11 @@ def bond_features(bond: Any, relation: int) -> list[float]:
     return [*_one_hot(relation, len(BONDS)), float(bond.GetIsConjugated()), float(bond.IsInRing()), *stereos]
 
 
-def parse_smiles(smiles: str, relaxed: bool = False) -> Any:
-    """Return an RDKit molecule, or None for an invalid SMILES; ``relaxed`` accepts valences that RDKit rejects."""
+def parse_smiles(smiles: str, relaxed: bool = False, largest: bool = False) -> Any:
+    """Return an RDKit molecule, or None for an invalid SMILES.
+
+    ``relaxed`` accepts valences that RDKit rejects; ``largest`` keeps only the largest fragment of a salt or mixture.
+    """
     chem = rdkit()
     if len(smiles) > MAX_SMILES:
         return None
@@ -113,7 +116,14 @@ def parse_smiles(smiles: str, relaxed: bool = False) -> Any:
             molecule.UpdatePropertyCache(strict=False)
     if molecule is None or any(bond_relation(bond) is None for bond in molecule.GetBonds()):
         return None
-    return molecule
+    return largest_fragment(molecule) if largest and "." in smiles else molecule
+
+
+def largest_fragment(molecule: Any) -> Any:
+    """Return the fragment with the most heavy atoms; of equals the one whose SMILES is first."""
+    chem = rdkit()
+    fragments = chem.GetMolFrags(molecule, asMols=True, sanitizeFrags=False)
+    return min(fragments, key=lambda each: (-each.GetNumHeavyAtoms(), chem.MolToSmiles(each)), default=molecule)
 
 
 def bond_relation(bond: Any) -> int | None:

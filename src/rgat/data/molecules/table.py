@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,24 +15,32 @@ from torch import Tensor
 
 from rgat.checks import check_word
 from rgat.data.dataset import MISSING, GraphData, GraphStore
-from rgat.data.molecules.smiles import BONDS, parse_smiles, rdkit, scaffold, store_molecules
-from rgat.data.splits import Parts, grouped_parts, random_parts
+from rgat.data.files import kind_of
+from rgat.data.molecules.reading import FRAGMENTS, Molecules, read_molecules
+from rgat.data.molecules.sdf import SUFFIXES, read_sdf
+from rgat.data.molecules.smiles import BONDS, store_molecules
+from rgat.data.molecules.splitting import SPLITS, split_molecules
+from rgat.data.splits import Parts, check_split
 from rgat.data.tables import Table, read_table, separator_hint
+from rgat.data.targets import TargetTable, Task, is_like_number, kinds_of, output_names, read_targets, standardise
 
-SPLITS = ("random", "scaffold")
 _VALUES = {"0": 0, "0.0": 0, "1": 1, "1.0": 1, "": MISSING, "nan": MISSING, "NaN": MISSING, "NA": MISSING}
 
 
 def from_smiles(
-    path: str | PathLike[str],
+    path: str | PathLike[str] | Any,
     smiles_column: str | None = None,
     tasks: Sequence[str] | None = None,
     *,
+    task: Task = None,
+    censored: bool = False,
     thresholds: Mapping[str, float] | None = None,
-    split: str = "random",
+    split: str | None = None,
+    split_column: str | None = None,
     shares: tuple[float, float] = (0.8, 0.1),
     seed: int = 0,
     skip_invalid: bool = False,
+    fragments: str = "keep",
     relaxed: bool = False,
     self_loops: bool = True,
     rich: bool = False,
@@ -38,14 +50,24 @@ def from_smiles(
     r"""Read a table of molecules and their labels.
 
     Args:
-        path: a CSV or TSV file, plain or compressed.
+        path: a CSV or TSV file, or an SDF file, whose properties are its columns, plain or compressed; or a data frame
+            of pandas or Polars.
         smiles_column: the column of SMILES; by default the one called smiles.
-        tasks: the columns to learn, with 0, 1 or nothing; by default all columns that hold only these.
+        tasks: the columns to learn; by default those that hold only 0, 1 or nothing or, if none does, the one column
+            of numbers.
+        task: "binary", "multi-class", "multi-label" or "regression", for all columns to learn or as a dict for some of
+            them, which are then learned too; by default found from the cells (`rgat.data.targets.find_kind`).
+        censored: read cells such as ``>10`` as bounds of a number.
         thresholds: columns of numbers to learn; a molecule is positive from the threshold on.
-        split: "random", or "scaffold", which keeps each scaffold in one part. Rows of one molecule stay in one part.
+        split: "random"; "stratified" by the labels; "scaffold", which keeps each scaffold in one part; or by
+            ``split_column``: "time", oldest to train on, newest to test on; "group", which keeps each group in one
+            part; "column", the words train, valid and test. Rows of one molecule, whatever its stereo marks, stay in
+            one part, except by words.
+        split_column: the column to split by; without ``split`` a column of words.
         shares: shares of the training and validation parts.
         seed: random seed of the split.
         skip_invalid: leave out rows with an invalid SMILES instead of raising.
+        fragments: of salts and mixtures, "keep" all fragments, or only the "largest"; a model predicts alike.
         relaxed: accept valences that RDKit rejects.
         self_loops: add a relation from every atom to itself.
         rich: add ten atom features to the usual 75.
@@ -60,24 +82,44 @@ def from_smiles(
         >>> data.tasks, len(data.train)
         (('toxic',), 12)
     """
-    check_word("split", split, SPLITS)
-    table = read_table(path)
+    kind = check_split(split, split_column, SPLITS)
+    check_word("fragments", fragments, FRAGMENTS)
+    path = Path(path)
+    table = read_sdf(path) if kind_of(path) in SUFFIXES else read_table(path)
     column = _smiles_column(table, smiles_column)
-    chosen, ignored, labels = _read_tasks(table, column, tasks, dict(thresholds or {}))
+    by = None if split_column is None else [value.strip() for value in table.column(split_column)]
+    chosen, ignored = _choose_tasks(table, (column, split_column), tasks, task, dict(thresholds or {}))
+    read = _read_columns(table, chosen, task, censored, dict(thresholds or {}))
     smiles = [text.strip() for text in table.column(column)]
-    molecules = _parse_rows(table, smiles, relaxed, skip_invalid)
-    rows = list(molecules)
-    names = [smiles[row] for row in rows]
-    canonical = [rdkit().MolToSmiles(molecule) for molecule in molecules.values()]
-    if split == "random":
-        parts = _random_molecules(canonical, seed, shares)
-    else:
-        parts = grouped_parts([scaffold(text) for text in names], shares)
-    store = store_molecules(list(molecules.values()), self_loops, rich, bonds)
-    skipped = [line for row, line in enumerate(table.lines) if row not in molecules]
-    about = {"split": split, "seed": seed, "skipped_lines": skipped, "ignored_columns": ignored}
-    about |= _count_repeats(canonical, labels[rows])
-    return molecule_data(name, names, store, labels[rows], chosen, parts, about)
+    store = partial(store_molecules, self_loops=self_loops, rich=rich, bonds=bonds)
+    found = read_molecules(table, smiles, store, fragments, relaxed=relaxed, skip_invalid=skip_invalid)
+    rows = found.rows
+    kept = TargetTable(read.targets, read.values[rows], None if read.bounds is None else read.bounds[rows])
+    labels = torch.where(kept.values.isnan(), MISSING, kept.values.nan_to_num()).long()
+    split_by = None if by is None else [by[row] for row in rows]
+    origin = lambda row: f"{table.path}, line {table.lines[rows[row]]}"
+    flat = found.names if kind == "scaffold" else found.flat
+    has_numbers = any(target.kind == "regression" for target in read.targets)
+    strata = kept.values if has_numbers else labels
+    parts = split_molecules(kind, flat, strata, split_by, shares, seed, origin)
+    about = _about(table, found, fragments) | {"split": kind, "seed": seed, "ignored_columns": ignored}
+    about |= {"split_column": split_column} if split_column is not None else {}
+    about |= found.repeats(labels if read.is_binary else labels[:, :0])
+    data = molecule_data(name, found.names, found.store, labels, output_names(read.targets), parts, about)
+    if read.is_binary:
+        return data
+    is_number = torch.tensor([target.kind == "regression" for target in read.targets for _ in range(target.width)])
+    labels = torch.where(is_number & (labels != MISSING), 0, labels)
+    return replace(data, labels=labels, values=kept.values, bounds=kept.bounds, targets=standardise(kept, data.train))
+
+
+def _about(table: Table, found: Molecules, fragments: str) -> dict[str, Any]:
+    """Return what the provenance says of the rows that were left out, and of salts and mixtures."""
+    kept = set(found.rows)
+    about: dict[str, Any] = {"skipped_lines": [line for row, line in enumerate(table.lines) if row not in kept]}
+    if found.num_mixtures or fragments != "keep":
+        about |= {"mixtures": found.num_mixtures, "fragments": fragments}
+    return about
 
 
 def molecule_data(
@@ -105,30 +147,6 @@ def molecule_data(
     )
 
 
-def _parse_rows(table: Table, smiles: Sequence[str], relaxed: bool, skip_invalid: bool) -> dict[int, Any]:
-    """Return RDKit molecules by row; raise at an invalid SMILES unless these are skipped."""
-    parsed = {row: parse_smiles(text, relaxed) if text else None for row, text in enumerate(smiles)}
-    molecules = {row: molecule for row, molecule in parsed.items() if molecule is not None}
-    invalid = [row for row in range(len(smiles)) if row not in molecules]
-    if invalid and not skip_invalid:
-        raise ValueError(
-            f'{table.path}, line {table.lines[invalid[0]]}: "{smiles[invalid[0]]}" cannot be read as SMILES '
-            f"({len(invalid)} of {len(smiles)} rows); pass `skip_invalid` (--skip-invalid) to leave them out, or "
-            "`relaxed` (--relaxed) to accept unusual valences"
-        )
-    return molecules
-
-
-def _count_repeats(names: Sequence[str], labels: Tensor) -> dict[str, int]:
-    """Count the molecules in several rows, and those among them with a 0 and a 1 for the same task."""
-    rows: dict[str, list[int]] = {}
-    for row, name in enumerate(names):
-        rows.setdefault(name, []).append(row)
-    repeated = [labels[group] for group in rows.values() if len(group) > 1]
-    contradictory = sum(bool(((group == 0).any(0) & (group == 1).any(0)).any()) for group in repeated)
-    return {"repeated_molecules": len(repeated), "contradictory_molecules": contradictory} if repeated else {}
-
-
 def _smiles_column(table: Table, name: str | None) -> str:
     if name is not None:
         check_word(f"column of {table.path}", name, table.header)
@@ -142,88 +160,108 @@ def _smiles_column(table: Table, name: str | None) -> str:
     return candidates[0]
 
 
-def _read_tasks(
-    table: Table, smiles: str, tasks: Sequence[str] | None, thresholds: Mapping[str, float]
-) -> tuple[list[str], list[str], Tensor]:
-    """Return the columns to learn, the ignored columns, and labels ``[rows, tasks]``."""
-    others = [name for name in table.header if name != smiles]
+def _choose_tasks(
+    table: Table,
+    used: tuple[str, str | None],
+    tasks: Sequence[str] | None,
+    task: Task,
+    thresholds: Mapping[str, float],
+) -> tuple[list[str], list[str]]:
+    """Return the columns to learn and the ignored columns; those that are ``used`` otherwise are neither."""
+    smiles, others = used[0], [name for name in table.header if name not in used]
     for name in thresholds:
         check_word(f"threshold: column of {table.path}", name, others)
-    if tasks is None:
-        chosen = _find_tasks(table, smiles, others, thresholds)
+    said = [] if task is None or isinstance(task, str) else list(kinds_of(task, others))
+    if tasks is None and said:
+        chosen = [name for name in others if name in said or name in thresholds]
+    elif tasks is None:
+        chosen = _find_tasks(table, smiles, others, task, thresholds)
     else:
         twice = sorted({name for name in tasks if list(tasks).count(name) > 1})
         if twice:
             raise ValueError(f"`tasks` (--tasks) must name each column once, got {twice[0]} twice; leave one out")
-        chosen = [*tasks, *(name for name in thresholds if name not in tasks)]
-    values = [_values(table, task, thresholds.get(task)) for task in chosen]
-    labels = torch.tensor(values, dtype=torch.long).view(len(chosen), len(table.rows)).t()
-    return chosen, [name for name in others if name not in chosen], labels
+        chosen = list(dict.fromkeys([*tasks, *thresholds, *said]))
+    return chosen, [name for name in others if name not in chosen]
 
 
-def _random_molecules(names: Sequence[str], seed: int, shares: tuple[float, float]) -> Parts:
-    """Split molecules at random and return the parts' rows; rows of one molecule stay in one part."""
-    number: dict[str, int] = {}
-    molecule = torch.tensor([number.setdefault(name, len(number)) for name in names], dtype=torch.long)
-    rank = torch.empty(len(number), dtype=torch.long)
-    parts = []
-    for part in random_parts(len(number), seed, shares):
-        rank.fill_(len(number))
-        rank[part] = torch.arange(len(part))
-        rows = (rank[molecule] < len(number)).nonzero().squeeze(1)
-        parts.append(rows[rank[molecule[rows]].argsort(stable=True)])
-    return parts[0], parts[1], parts[2]
+def _read_columns(
+    table: Table, chosen: Sequence[str], task: Task, censored: bool, thresholds: Mapping[str, float]
+) -> TargetTable:
+    """Return the targets of the chosen columns; numbers with a threshold become 0 and 1."""
+    origins = [f"{table.path}, line {line}" for line in table.lines]
+    columns = {name: table.column(name) for name in chosen}
+    for name, threshold in thresholds.items():
+        columns[name] = _cut(table, name, threshold)
+    if not table.rows:
+        raise ValueError(f"{table.path}: must have rows below the column names, got none")
+    return read_targets(columns, origins, str(table.path), task, censored)
 
 
-def _find_tasks(table: Table, smiles: str, others: Sequence[str], thresholds: Mapping[str, float]) -> list[str]:
-    """Return the columns that hold labels or have a threshold; columns of text are ignored."""
-    chosen = []
-    for name in filter(None, others):  # a column without a name is the index of an exported table
-        values = [value.strip() for value in table.column(name)]
-        if name in thresholds or all(value in _VALUES for value in values):
-            chosen.append(name)
-        elif any(values) and all(value.lower() in ("true", "false", "yes", "no", "") for value in values):
+def _find_tasks(
+    table: Table, smiles: str, others: Sequence[str], task: Task, thresholds: Mapping[str, float]
+) -> list[str]:
+    """Return the columns to learn: those of 0 and 1 or with a threshold; of a kind that is said; or one of numbers."""
+    names = [name for name in others if name]  # a column without a name is the index of an exported table
+    cells = {name: [value.strip() for value in table.column(name)] for name in names}
+    numeric = [name for name in names if name not in thresholds and _holds_numbers(cells[name])]
+    if isinstance(task, str) and task != "binary":
+        wanted = [name for name in names if (name in numeric) == (task == "regression") and any(cells[name])]
+        if task == "regression" and not wanted:
+            raise ValueError(f"{table.path}: some column beside {smiles} must hold numbers, got {', '.join(others)}")
+        if len(wanted) != 1 and task != "regression":
             raise ValueError(
-                f"{table.path}: column {name} holds words such as {next(filter(None, values))}; write 1 and 0 instead, "
-                "or name the columns to learn with `tasks` (--tasks)"
+                f'{table.path}: the column to learn must be named for a "{task}" task: `tasks` (--tasks), got '
+                f"{', '.join(others) or 'no other column'}"
             )
-        elif all(_is_number(value) or value in _VALUES for value in values):
+        return wanted
+    chosen = [name for name in names if name in thresholds or all(value in _VALUES for value in cells[name])]
+    for name in names:
+        if name not in chosen and all(value.lower() in ("true", "false", "yes", "no", "") for value in cells[name]):
             raise ValueError(
-                f"{table.path}: column {name} holds numbers other than 0 and 1; cut them with `thresholds` "
-                f"(--threshold {name}=VALUE) or name the columns to learn with `tasks` (--tasks)"
+                f"{table.path}: column {name} holds words such as {next(filter(None, cells[name]))}; write 1 and 0 "
+                "instead, or name the columns to learn with `tasks` (--tasks)"
             )
+    numeric = [name for name in numeric if name not in chosen]
+    if not chosen and len(numeric) == 1 and task is None and not _is_index(cells[numeric[0]]):
+        return numeric
+    if numeric:
+        raise ValueError(
+            f"{table.path}: column {numeric[0]} holds numbers other than 0 and 1; cut them with `thresholds` "
+            f"(--threshold {numeric[0]}=VALUE), learn them (--task {numeric[0]}=regression), or name the columns to "
+            "learn with `tasks` (--tasks)"
+        )
     if not chosen:
         raise ValueError(
-            f"{table.path}: some column beside {smiles} must hold 0, 1 or nothing, got "
-            f"{', '.join(others) or 'no other column'}"
+            f"{table.path}: some column beside {smiles} must hold 0, 1 or nothing, or numbers, got "
+            f"{', '.join(others) or 'no other column'}; name columns of classes with `tasks` (--tasks)"
         )
     return chosen
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+def _holds_numbers(cells: Sequence[str]) -> bool:
+    """Return whether most cells are like numbers, some of them neither 0 nor 1."""
+    known = [cell for cell in cells if _VALUES.get(cell) != MISSING]
+    return 2 * sum(map(is_like_number, known)) > len(known) and any(cell not in _VALUES for cell in known)
 
 
-def _values(table: Table, task: str, threshold: float | None) -> list[int]:
-    values = []
+def _is_index(cells: Sequence[str]) -> bool:
+    """Return whether cells number the rows."""
+    start = int(cells[0]) if cells[0].isdecimal() else 0
+    return list(cells) == [str(start + row) for row in range(len(cells))]
+
+
+def _cut(table: Table, task: str, threshold: float) -> list[str]:
+    """Return 1 for the numbers of a column from the threshold on, 0 for others, nothing for missing ones."""
+    cells = []
     for line, text in zip(table.lines, map(str.strip, table.column(task)), strict=True):
-        if threshold is not None and _is_number(text):
-            number = float(text)
-            values.append(MISSING if number != number else int(number >= threshold))
-        elif text in _VALUES and (threshold is None or _VALUES[text] == MISSING):
-            values.append(_VALUES[text])
-        elif threshold is not None:
+        try:
+            number = math.nan if _VALUES.get(text) == MISSING else float(text)
+        except ValueError:
             raise ValueError(
                 f'{table.path}, line {line}: {task}, which has a threshold, must hold numbers, got "{text}"'
-            )
-        else:
-            hint = f"; cut numbers with `thresholds` (--threshold {task}=VALUE)" if _is_number(text) else ""
-            raise ValueError(f'{table.path}, line {line}: task {task} must be 0, 1 or empty, got "{text}"{hint}')
-    return values
+            ) from None
+        cells.append("" if math.isnan(number) else str(int(number >= threshold)))
+    return cells
 
 
 def distinct(names: Sequence[str], labels: Tensor) -> tuple[Tensor, Tensor]:

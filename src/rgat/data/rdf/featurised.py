@@ -49,7 +49,8 @@ def featurise(data: NodeData, features: Sequence[str]) -> NodeData:
     provenance.pop("features", None)
     if vocabulary.reads_literals:
         provenance |= _describe(triples, data, new_id.numpy())
-    return replace(described, provenance=provenance)
+    fields = data.labels_of(nodes) | {"targets": data.targets}
+    return replace(described, provenance=provenance, **fields)  # type: ignore[arg-type]
 
 
 def triples_of(data: NodeData) -> Triples:
@@ -70,7 +71,9 @@ def _describe(triples: Triples, data: NodeData, new_id: NDArray[np.int64]) -> di
     subjects, predicates, literals = literal_edges(triples)
     described: dict[str, Any] = {
         "titles": choose_titles(pairs),
-        "literal_leaks": [leak._asdict() for leak in literal_leaks(triples, labels, data.classes)],
+        "literal_leaks": [leak._asdict() for leak in literal_leaks(triples, labels, data.classes)]
+        if data.values is None
+        else [],
     }
     if len(subjects) <= MOST_VALUES:
         described["literal_values"] = {

@@ -18,10 +18,12 @@ from rgat.data.rdf.labels import (
     FilePath,
     Label,
     LabelSource,
+    LabelTable,
     NodeLabels,
     find_labels,
     match_labels,
 )
+from rgat.data.rdf.node_targets import NodeCells, attach, find_cells
 from rgat.data.rdf.reader import Triples, read_triples
 from rgat.data.store.labels import label_store
 from rgat.data.store.stored_graph import StoredGraph, find_store
@@ -31,7 +33,7 @@ from rgat.progress import Progress, shown
 
 def from_rdf(
     files: FilePath | Sequence[FilePath],
-    labels: FilePath | None = None,
+    labels: LabelTable | None = None,
     *,
     skip_invalid: bool = False,
     format: str | None = None,  # noqa: A002
@@ -51,7 +53,8 @@ def from_rdf(
 
     Args:
         files: one or several RDF files, or a store with its relations, features and, unless others are given, labels.
-        labels: a TSV or CSV file of nodes and classes, split by ``split_column`` or else at random, stratified.
+        labels: a TSV or CSV file, or a data frame of pandas or Polars, of nodes and classes, split by ``split_column``
+            or else at random, stratified.
         skip_invalid: leave out invalid lines of N-Triples and N-Quads files.
         format: format of the RDF files, if their suffixes do not tell it.
         inverses: add an inverse of every relation.
@@ -123,9 +126,9 @@ def _load_store(store: StoredGraph, source: LabelSource, features: Sequence[str]
         )
     triples, x, provenance = store.to_triples(), store.x, dict[str, Any]()
     if source.is_empty and store.labels is not None:
-        labels = _named_labels(store, store.labels)
+        labels: Sequence[Label] | NodeCells = _named_labels(store, store.labels)
     else:
-        triples, labels = find_labels(triples, source)
+        triples, labels = find_all_labels(triples, source)
     if x is not None:
         x = x.to(torch.float32, copy=True)
         provenance = {word: store.provenance[word] for word in ("vocabulary",) if word in store.provenance}
@@ -198,7 +201,7 @@ def label_triples(
 ) -> NodeData:
     """Return a data set of triples, with the labels and the split of a source and the requested node features."""
     skipped = triples.skipped
-    triples, labels = find_labels(triples, source)
+    triples, labels = find_all_labels(triples, source)
     provenance = {"invalid_lines": {"count": len(skipped), "first": skipped[0]}} if skipped else {}
     data = _attach(triples, None, labels, source, inverses, self_loops, name, provenance)
     return featurise(data, features) if features else data
@@ -207,7 +210,7 @@ def label_triples(
 def _attach(
     triples: Triples,
     x: Tensor | None,
-    labels: Sequence[Label],
+    labels: Sequence[Label] | NodeCells,
     source: LabelSource,
     inverses: bool,
     self_loops: bool,
@@ -215,12 +218,23 @@ def _attach(
     provenance: dict[str, Any],
 ) -> NodeData:
     """Return a data set of triples and features, with labels matched to its nodes and split."""
-    matched = match_labels(labels, triples.node_names, source.skip_unknown)
-    if matched.num_unknown:
-        provenance["unknown_nodes"] = matched.num_unknown
-    targets, parts = matched.split(len(triples.node_names), source)
-    data = assemble(triples, x, targets, matched.class_names, parts, inverses, self_loops, name)
-    return replace(data, provenance=data.provenance | provenance)
+    fields: dict[str, Any] = {}
+    if isinstance(labels, NodeCells):
+        fields, num_unknown = attach(labels, triples.node_names, source)
+        targets, classes, parts = fields["labels"], fields["classes"], [fields[part] for part in PARTS]
+    else:
+        matched = match_labels(labels, triples.node_names, source.skip_unknown)
+        classes, num_unknown = matched.class_names, matched.num_unknown
+        targets, parts = matched.split(len(triples.node_names), source)
+    if num_unknown:
+        provenance["unknown_nodes"] = num_unknown
+    data = assemble(triples, x, targets, classes, parts, inverses, self_loops, name)
+    return replace(data, provenance=data.provenance | provenance, **fields)
+
+
+def find_all_labels(triples: Triples, source: LabelSource) -> tuple[Triples, Sequence[Label] | NodeCells]:
+    """Return the classes of nodes, or whatever else they are to learn, and the triples that remain as the graph."""
+    return find_cells(triples, source) or find_labels(triples, source)
 
 
 def prune(data: NodeData, hops: int) -> NodeData:
@@ -251,7 +265,7 @@ def prune(data: NodeData, hops: int) -> NodeData:
         data,
         graph=graph,
         x=None if data.x is None else data.x[nodes],
-        labels=data.labels[nodes],
+        **data.labels_of(nodes),  # type: ignore[arg-type]
         train=new_id[data.train],
         valid=new_id[data.valid],
         test=new_id[data.test],

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from os import PathLike
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,10 +14,13 @@ from torch import Tensor
 
 from rgat.data.dataset import MISSING, PARTS
 from rgat.data.rdf.reader import Triples, split_literal
-from rgat.data.splits import stratified_parts
+from rgat.data.splits import OF_COLUMN, check_split, column_parts, shuffled_parts, stratified_parts
 from rgat.data.tables import Table, read_table, separator_hint
+from rgat.data.targets import Task, kinds_of
 
 FilePath = str | PathLike[str]
+LabelTable = FilePath | Any  # a file, or a data frame
+SPLITS = ("stratified", "random", "time", "group", "column")
 RDFS_LABEL = "<http://www.w3.org/2000/01/rdf-schema#label>"
 
 
@@ -35,30 +39,49 @@ class LabelSource:
     """Where labels come from and how they are split; the fields are arguments of `rgat.data.from_rdf`.
 
     Attributes:
-        labels: a TSV or CSV file of nodes and classes, split by ``split_column`` or else at random, stratified.
+        labels: a TSV or CSV file, or a data frame, of nodes and classes, split by ``split``.
         label_predicate: the IRI whose triples name the class of their subject; they and their inverses are removed.
         train: a label file of the training part, instead of ``labels``.
         valid: a label file of the validation part.
         test: a label file of the test part.
         node_column: the column that names the node; by default the first.
-        label_column: the column that names the class; by default the last other one.
-        split_column: a column with the words train, valid and test.
+        label_column: the column that names the class, or several columns to learn; by default the last other one.
+        split: "stratified" by class, or "random"; or by ``split_column``: "time", oldest to train on, newest to test
+            on; "group", which keeps each group in one part; "column", the words train, valid and test.
+        split_column: the column to split by; without ``split`` a column of words.
         shares: shares of the training and validation parts in a random split; the rest is the test part.
         seed: random seed of the split.
         skip_unknown: leave out labels of nodes that are not in the graph.
+        task: "binary", "multi-class", "multi-label" or "regression", for all columns to learn or as a dict by column;
+            by default numbers with a fraction are a regression, ``a|b`` are several labels, anything else classes.
+        censored: read cells such as ``>10`` as bounds of a number.
     """
 
-    labels: FilePath | None = None
+    labels: LabelTable | None = None
     label_predicate: str | None = None
-    train: FilePath | None = None
-    valid: FilePath | None = None
-    test: FilePath | None = None
+    train: LabelTable | None = None
+    valid: LabelTable | None = None
+    test: LabelTable | None = None
     node_column: str | None = None
-    label_column: str | None = None
+    label_column: str | Sequence[str] | None = None
+    split: str | None = None
     split_column: str | None = None
     shares: tuple[float, float] = (0.8, 0.1)
     seed: int = 0
     skip_unknown: bool = False
+    task: Task = None
+    censored: bool = False
+
+    def refuse_targets(self, purpose: str) -> None:
+        """Raise if labels other than one class per node are asked for."""
+        columns = [] if self.label_column is None else self.label_column
+        names = [columns] if isinstance(columns, str) else list(columns)
+        kinds = kinds_of(self.task, names or list(self.task if isinstance(self.task, dict) else ["class"]))
+        if len(names) > 1 or any(kind in ("multi-label", "regression") for kind in kinds.values()):
+            raise ValueError(
+                f"{purpose} must have one class per node, got a regression, several labels or several columns; leave "
+                "`task` (--task) out, or train on the graph in memory"
+            )
 
     @property
     def is_empty(self) -> bool:
@@ -66,6 +89,9 @@ class LabelSource:
         return all(getattr(self, name) is None for name in ("labels", "label_predicate", *PARTS))
 
     def __post_init__(self) -> None:
+        kind = check_split(self.split, self.split_column, SPLITS)
+        if kind in OF_COLUMN and self.labels is None:
+            raise ValueError(f'the split "{kind}" needs one table of labels (`labels`, --labels), got none')
         by_part = any(getattr(self, part) is not None for part in PARTS)
         if (self.labels is not None) + by_part + (self.label_predicate is not None) > 1:
             raise ValueError(
@@ -98,6 +124,8 @@ class NodeLabels:
         unsplit = self.nodes[self.parts < 0].sort().values
         if not len(unsplit):
             return targets, [self.nodes[self.parts == part] for part in range(len(PARTS))]
+        if source.split == "random":
+            return targets, list(shuffled_parts(unsplit, source.shares, source.seed))
         return targets, [
             unsplit[part] for part in stratified_parts(targets[unsplit].tolist(), source.shares, source.seed)
         ]
@@ -112,9 +140,10 @@ def find_labels(triples: Triples, source: LabelSource) -> tuple[Triples, list[La
 
 def read_label_tables(source: LabelSource, node_names: Sequence[str] = ()) -> list[Label]:
     """Return the labels of a source's tables; by the sorted names of all nodes a table without header is noticed."""
-    columns = (source.node_column, source.label_column)
+    column = source.label_column
+    columns = (source.node_column, column if column is None or isinstance(column, str) else next(iter(column), None))
     if source.labels is not None:
-        return read_labels(source.labels, *columns, source.split_column, node_names)
+        return read_labels(source.labels, *columns, source.split_column, node_names, source)
     labels = []
     for part in PARTS:
         if (path := getattr(source, part)) is not None:
@@ -135,61 +164,96 @@ def _check_header(table: Table, node_names: Sequence[str]) -> None:
 
 
 def read_labels(
-    path: FilePath,
+    path: LabelTable,
     node_column: str | None = None,
     label_column: str | None = None,
     split_column: str | None = None,
     node_names: Sequence[str] = (),
+    split_by: LabelSource | None = None,
 ) -> list[Label]:
     """Read a label table; by default its first column names the node and its last other column the class.
 
-    A table without a line of column names is recognised by the sorted ``node_names`` of the graph, and refused.
+    A table without a line of column names is recognised by the sorted ``node_names`` of the graph, and refused. The
+    split column holds words, or what ``split_by`` says.
     """
-    table = read_table(path)
-    if node_column is None:
-        _check_header(table, node_names)
-        node_column = table.header[0]
-    if label_column is None:
-        others = [name for name in table.header if name not in (node_column, split_column)]
-        if not others:
-            hint = separator_hint(table.header)
-            raise ValueError(f"{table.path}: must have a column of classes beside {node_column}, got none{hint}")
-        label_column = others[-1]
-    nodes, names = table.column(node_column), table.column(label_column)
-    parts: Sequence[str | None] = [None] * len(nodes) if split_column is None else table.column(split_column)
+    source = LabelSource(path, node_column=node_column, label_column=label_column, split_column=split_column)
+    table, node_column, (column, *_) = label_columns(path, source, node_names)
     labels: dict[str, Label] = {}
-    for node, name, part, line in zip(nodes, names, parts, table.lines, strict=True):
-        origin = f"{table.path}, line {line}"
-        node, name = node.strip(), name.strip()
-        if not node or not name:
+    rows = table_rows(table, node_column, split_column, split_by or source)
+    for (node, part, origin), name in zip(rows, map(str.strip, table.column(column)), strict=True):
+        if not name:
             raise ValueError(f"{origin}: node and class must not be empty")
-        if part is not None and part not in PARTS:
-            raise ValueError(f'{origin}: the part must be "train", "valid" or "test", got "{part}"')
         known = labels.setdefault(node, Label(node, name, part, origin))
         if (known.name, known.part) != (name, part):
             raise ValueError(
                 f'{origin}: {node} is "{name}" here but "{known.name}" in {known.origin}; keep one of them'
+                + (', or say `task` "multi-label" (--task multi-label)' if known.part == part else "")
             )
     return list(labels.values())
 
 
+def label_columns(path: FilePath, source: LabelSource, node_names: Sequence[str]) -> tuple[Table, str, list[str]]:
+    """Return a label table, the name of its column of nodes, and those of its columns to learn."""
+    table, node_column = read_table(path), source.node_column
+    if node_column is None:
+        _check_header(table, node_names)
+        node_column = table.header[0]
+    columns = [source.label_column] if isinstance(source.label_column, str) else list(source.label_column or ())
+    if not columns:
+        others = [name for name in table.header if name not in (node_column, source.split_column)]
+        if not others:
+            hint = separator_hint(table.header)
+            raise ValueError(f"{table.path}: must have a column of classes beside {node_column}, got none{hint}")
+        columns = others[-1:]
+    return table, node_column, columns
+
+
+def table_rows(
+    table: Table, node_column: str, split_column: str | None, source: LabelSource
+) -> Iterator[tuple[str, str | None, str]]:
+    """Yield the node, the part and the origin of each row of a label table."""
+    nodes = table.column(node_column)
+    origins = [f"{table.path}, line {line}" for line in table.lines]
+    parts: list[str | None] = [None] * len(nodes)
+    if split_column is not None:
+        values = [value.strip() for value in table.column(split_column)]
+        found = column_parts(source.split or "column", values, source.shares, source.seed, origins.__getitem__)
+        for part, rows in zip(PARTS, found, strict=True):
+            for row in rows.tolist():
+                parts[row] = part
+    for node, own, origin in zip(map(str.strip, nodes), parts, origins, strict=True):
+        if not node:
+            raise ValueError(f"{origin}: node and class must not be empty")
+        yield node, own, origin
+
+
 def take_labels(triples: Triples, predicate: str) -> tuple[Triples, list[Label]]:
     """Return the classes that a predicate gives to its subjects, and the triples without these and their inverses."""
+    rest, iri, pairs = split_by_predicate(triples, predicate)
+    labels: dict[str, Label] = {}
+    for node, name in pairs:
+        if node in labels:
+            raise ValueError(
+                f"{node} must have one value of {iri}, got {labels[node].name} and {name}; keep one, or say `task` "
+                '"multi-label" (--task multi-label)'
+            )
+        labels[node] = Label(node, name, None, f"predicate {iri}")
+    return rest, list(labels.values())
+
+
+def split_by_predicate(triples: Triples, predicate: str) -> tuple[Triples, str, list[tuple[str, str]]]:
+    """Return the triples without those of a predicate and their inverses, its IRI, and its subjects and objects."""
     iri = f"<{predicate.strip('<>')}>"
     if iri not in triples.relation_names:
         known = ", ".join(triples.relation_names[:5])
         raise ValueError(f"`label_predicate` must be a predicate of the graph, got {iri}; it has {known}, ...")
     subject, relation, value = triples.edges.T
     labelling = relation == triples.relation_names.index(iri)
-    labels: dict[str, Label] = {}
-    for subject_id, class_id in zip(subject[labelling].tolist(), value[labelling].tolist(), strict=True):
-        node, name = triples.node_names[subject_id], triples.node_names[class_id]
-        if node in labels:
-            raise ValueError(f"{node} must have one value of {iri}, got {labels[node].name} and {name}; keep one")
-        labels[node] = Label(node, name, None, f"predicate {iri}")
+    ids = zip(subject[labelling].tolist(), value[labelling].tolist(), strict=True)
+    pairs = [(triples.node_names[subject_id], triples.node_names[class_id]) for subject_id, class_id in ids]
     size = len(triples.node_names)
     inverse = np.isin(value * size + subject, subject[labelling] * size + value[labelling])
-    return triples.keep(~labelling & ~inverse)[0], list(labels.values())
+    return triples.keep(~labelling & ~inverse)[0], iri, pairs
 
 
 def choose_titles(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:

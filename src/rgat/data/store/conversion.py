@@ -97,6 +97,7 @@ def convert(
     """
     features = () if features == AUTO else features  # chosen when the store is used
     source = LabelSource(labels, **labelling)
+    source.refuse_targets("the labels that a store keeps")
     if "shares" in labelling or "seed" in labelling:
         raise ValueError("`shares` and `seed` must be given where the labels are used, such as to `from_rdf(STORE)`")
     drop_predicates = (drop_predicates,) if isinstance(drop_predicates, str) else tuple(drop_predicates)

@@ -32,6 +32,7 @@ def label_store(
     """
     store = store if isinstance(store, StoredGraph) else open_store(store)
     source = LabelSource() if source is None else source
+    source.refuse_targets(f"{store.path}: a graph that stays in its store")
     if source.label_predicate is not None:
         raise ValueError(
             f"{store.path}: `label_predicate` must be chosen when a store is written, because its triples are removed "

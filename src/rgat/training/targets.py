@@ -1,0 +1,190 @@
+"""Training on targets other than one class per node and 0/1 tasks: numbers, labels, classes of graphs, mixed ones.
+
+A model has one flat vector of outputs, whose columns belong to the targets (`rgat.data.targets`). Missing values have
+weight 0 in the loss. Early stopping watches the validation loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from rgat.data import GraphData, NodeData, Target
+from rgat.data.targets import places
+from rgat.training.configuration import Settings
+from rgat.training.distributed import processes
+from rgat.training.loss import target_losses
+from rgat.training.metric import metric_name, score_targets
+from rgat.training.task import GraphTask, NodeTask, Score, _members, wide
+
+CLASSES = ("binary", "multi-class", "multi-label")  # kinds whose classes can be balanced
+LEAST_SCORE = -1.0  # of a validation, so that one fold whose few numbers are nearly equal does not decide
+
+
+class Goals(NamedTuple):
+    """What outputs are to be, ``[rows, outputs]`` each."""
+
+    values: Tensor  # standardised, 0 where missing
+    weights: Tensor  # 0 where missing
+    bounds: Tensor | None
+
+    def to(self, device: torch.device) -> Goals:
+        """Return the same on a device."""
+        return Goals(*(None if tensor is None else tensor.to(device) for tensor in self))  # type: ignore[arg-type]
+
+    def rows(self, ids: Tensor) -> Goals:
+        """Return those of some rows, in the shape of their ids."""
+        return Goals(*(None if tensor is None else tensor[ids] for tensor in self))  # type: ignore[arg-type]
+
+
+def units(targets: Sequence[Target]) -> tuple[Tensor, Tensor]:
+    """Return the mean and scale of each output, 0 and 1 for classes and labels."""
+    pairs = [(target.mean, target.scale) for target in targets for _ in range(target.width)]
+    means, scales = torch.tensor(pairs, dtype=torch.float64).t()
+    return means, scales
+
+
+def in_units(outputs: Tensor, targets: Sequence[Target]) -> Tensor:
+    """Return outputs with numbers in their units; logits stay as they are."""
+    means, scales = (each.to(outputs) for each in units(targets))
+    return outputs * scales + means
+
+
+def make_goals(data: NodeData | GraphData, balanced: Sequence[str]) -> Goals:
+    """Return the goals of a data set; classes of the ``balanced`` kinds count equally in the training part."""
+    assert data.values is not None
+    means, scales = units(data.targets)
+    known = ~data.values.isnan()
+    values = ((data.values - means) / scales).nan_to_num()
+    weights = known.double()
+    for target, place in places(data.targets):
+        if target.kind in balanced:
+            learned, is_known = values[data.train, place], known[data.train, place]
+            ones, count = learned.sum(0), is_known.sum(0)  # [outputs of the target]
+            if target.kind == "multi-class":
+                ratio = count / (ones.clamp(min=1) * (ones > 0).sum().clamp(min=1))
+                weights[:, place] *= (values[:, place] * ratio).sum(1, keepdim=True)
+            else:
+                ratio = torch.where((ones > 0) & (ones < count), (count - ones) / ones.clamp(min=1), 1.0)
+                weights[:, place] *= 1 + values[:, place] * (ratio - 1)
+    bounds = None if data.bounds is None else data.bounds.float()
+    return Goals(values.float(), weights.float(), bounds)
+
+
+def _score(predictions: Tensor, values: Tensor, targets: Sequence[Target], bounds: Tensor | None) -> float:
+    score = score_targets(in_units(predictions, targets), values, targets, bounds)
+    return LEAST_SCORE if score < LEAST_SCORE else score  # NaN stays
+
+
+class NodeTargetTask(NodeTask):
+    """Full-batch training on the targets of the nodes of one graph."""
+
+    def __init__(
+        self, datas: Sequence[NodeData], device: torch.device, selects: bool = True, class_weights: str | None = None
+    ) -> None:
+        super().__init__(datas, device, selects)
+        self.data, self.metric = datas[0], metric_name(datas[0].targets)
+        balanced = CLASSES if class_weights == "balanced" else ()
+        goals = [make_goals(data, balanced) for data in (datas if balanced else datas[:1])]
+        self.goals = goals[0].to(device)
+        # Class weights follow from each member's training part.
+        self.weights = torch.stack([each.weights for each in goals]).expand(len(datas), -1, -1).to(device)
+
+    def _losses(self, logits: Tensor, part: str, smoothing: float = 0.0) -> Tensor:
+        """Return the loss of each member over a part, summed over the targets, per node: ``[S]``."""
+        nodes, known, _ = self.parts[part]
+        index = nodes.unsqueeze(-1).expand(-1, -1, logits.shape[2])
+        goals, outputs = self.goals.rows(nodes), wide(logits.gather(1, index))
+        weights = self.weights.gather(1, index) * known.unsqueeze(-1)
+        losses = target_losses(outputs, goals.values, goals.bounds, self.data.targets, smoothing)
+        return (losses * weights).sum((1, 2)) / known.sum(1).clamp(min=1)
+
+    def losses(self, model: nn.Module, ids: Tensor) -> Tensor:
+        """Return the loss of each member on a batch, ``[S]``."""
+        logits = _members(model, model(self.x, self._field(model, "train")))
+        return self._losses(logits, "train", self.label_smoothing)
+
+    def scores(self, logits: Tensor, part: str) -> list[Score]:
+        """Return the loss and score of each member."""
+        nodes, known, _ = (each.cpu() for each in self.parts[part])
+        data, losses, scores = self.data, self._losses(logits, part).tolist(), []
+        assert data.values is not None
+        for outputs, ids, is_node in zip(logits.cpu(), nodes, known > 0, strict=True):
+            own = ids[is_node]
+            bounds = None if data.bounds is None else data.bounds[own]
+            scores.append(_score(outputs[own].double(), data.values[own], data.targets, bounds))
+        return list(zip(losses, scores, strict=True))
+
+    def select(self, members: list[int]) -> None:
+        """Keep only these members."""
+        super().select(members)
+        self.weights = self.weights[members]
+
+
+class GraphTargetTask(GraphTask):
+    """Mini-batches of graphs with any targets; by default, positives and negatives of labels count equally."""
+
+    def __init__(
+        self, data: GraphData, batch_size: int, device: torch.device, selects: bool = True, weights: str | None = None
+    ) -> None:
+        super().__init__(data, batch_size, device, selects)
+        self.metric = metric_name(data.targets)
+        kinds = {"balanced": CLASSES, "none": ()}
+        self.goals = make_goals(data, kinds.get(weights or "", ("binary", "multi-label")))
+
+    def _sums(self, logits: Tensor, goals: Goals, smoothing: float = 0.0) -> Tensor:
+        """Return the sum of the losses of each member, ``[S]``, from outputs ``[S, G, outputs, 1]``."""
+        losses = target_losses(wide(logits.squeeze(-1)), goals.values, goals.bounds, self.data.targets, smoothing)
+        return (losses * goals.weights).sum((1, 2))
+
+    def losses(self, model: nn.Module, ids: Tensor) -> Tensor:
+        """Return the loss of each member on a batch, ``[S]``."""
+        logits = _members(model, model(*self._batch(ids)))
+        return self._sums(logits, self.goals.rows(ids).to(self.device), self.label_smoothing) / len(ids)
+
+    def pad(self, ids: Tensor) -> bool:
+        """Copy a batch into the padded buffer; return whether the buffer is still at the same address."""
+        is_first = self._padded is None
+        same = super().pad(ids)
+        if is_first:  # the last row is for the padding of a batch
+            padded = [None if t is None else nn.functional.pad(t, (0, 0, 0, 1)) for t in self.goals]
+            self._table = Goals(*padded).to(self.device)  # type: ignore[arg-type]
+        return same
+
+    def padded_losses(self, model: nn.Module) -> Tensor:
+        """Return the losses of the batch in the padded buffer; every batch takes the same kernel launches."""
+        logits, batch = self.padded_logits(model)
+        goals = Goals(*(None if t is None else t.index_select(0, batch.ids) for t in self._table))  # type: ignore[arg-type]
+        return self._sums(logits, goals, self.label_smoothing) / batch.number
+
+    def scores(self, logits: Tensor, part: str) -> list[Score]:
+        """Return the loss and score of each member."""
+        ids, logits, data = getattr(self.data, part), logits.cpu(), self.data
+        assert data.values is not None
+        losses = self._sums(logits, self.goals.rows(ids)) / max(len(ids), 1)
+        bounds = None if data.bounds is None else data.bounds[ids]
+        scores = [_score(each.squeeze(-1).double(), data.values[ids], data.targets, bounds) for each in logits]
+        return list(zip(losses.tolist(), scores, strict=True))
+
+    def watched(self, score: Score) -> tuple[float, float]:
+        """Return what early stopping minimises; the second number breaks ties."""
+        return score[0], -score[1]
+
+
+def make_target_task(
+    datas: Sequence[NodeData | GraphData], settings: Settings, device: torch.device, selects: bool
+) -> NodeTargetTask | GraphTargetTask:
+    """Return the task of data with targets; raise for ways of training that only classes have."""
+    if settings.fanouts is not None or processes().number > 1:
+        way = "sampled batches (`fanouts`, --fanouts)" if settings.fanouts is not None else "several processes"
+        raise ValueError(
+            f"{way} must be left out for numbers, several labels and mixed targets; train on one class per node, 0/1 "
+            "tasks of graphs, or the whole graph in one process"
+        )
+    if isinstance(datas[0], GraphData):
+        return GraphTargetTask(datas[0], settings.batch_size, device, selects, settings.class_weights)
+    nodes = [data for data in datas if isinstance(data, NodeData)]
+    return NodeTargetTask(nodes, device, selects, settings.class_weights)
