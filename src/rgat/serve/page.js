@@ -13,11 +13,11 @@ function make(name, className, parent, text) {
   if (parent) parent.append(created);
   return created;
 }
-function draw(name, attributes, parent, text) {
+function draw(name, attributes, parent, text = "") {
   const created = document.createElementNS("http://www.w3.org/2000/svg", name);
   for (const key in attributes) created.setAttribute(key, attributes[key]);
-  if (text !== undefined) created.textContent = text;
-  if (parent) parent.append(created);
+  created.textContent = text;
+  parent.append(created);
   return created;
 }
 
@@ -158,7 +158,6 @@ function picture(svg, answer) {
   const place = (node, depth, parent) => {
     const first = slot;
     if (!node.children.length) slot += 1;
-    const before = node.children.map((child) => [child, () => place(child, depth + 1, node)]);
     const middle = first + (node.children.length ? leaves(node) : 1) / 2;
     const angle = (2 * Math.PI * middle) / total - Math.PI / 2, far = depth === 0 ? 0 : depth === 1 && deep && node.children.length ? 0.5 : depth === 1 && deep ? 0.72 : 1;
     Object.assign(node, { x: cx + far * rx * Math.cos(angle), y: cy + far * ry * Math.sin(angle), side: Math.cos(angle) });
@@ -168,7 +167,7 @@ function picture(svg, answer) {
       if (edge) line.dataset.tip = `${short(edge.source)} \u2192 ${short(edge.target)}\n${short(edge.relation)}\nwithout it, log-odds ${edge.log_odds > 0 ? "+" : ""}${edge.log_odds.toFixed(2)}; attention ${percent(edge.attention)}`;
     }
     marks.push([node, depth]);
-    for (const [, go] of before) go();
+    for (const child of node.children) place(child, depth + 1, node);
   };
   place(root, 0, null);
   for (const [node, depth] of marks) {
@@ -257,7 +256,7 @@ async function askMolecule(smiles, task) {
     if (prediction.problem) throw new Error(`This ${prediction.problem}.`);
     const card = make("section", "card");
     make("h2", "", card, smiles);
-    make("p", "iri", card, "Probability of a positive result in each task; the dashed line is one half.");
+    if (model.columns.some(({ kind }) => kind !== "regression")) make("p", "iri", card, "Probability of a positive result in each task; the dashed line is one half.");
     bars(card, prediction);
     explainBars(card);
     const explanation = await request("/explain", task ? { smiles, task } : { smiles });
@@ -265,7 +264,7 @@ async function askMolecule(smiles, task) {
     result.replaceChildren();
     const grid = make("div", "grid", result), pair = make("div", "pair");
     grid.append(card);
-    drawMolecule(grid, explanation, "effect", [["raises", "evidence for a positive result"], ["lowers", "evidence against"]], model.columns.map(({ name }) => name), smiles);
+    drawMolecule(grid, explanation, "effect", [["raises", "raises the value"], ["lowers", "lowers it"]], model.columns.map(({ name }) => name), smiles);
     result.append(pair);
     drawMolecule(pair, explanation, "attention", [["shares", "share of the attention that starts here"]]);
     atomTable(pair, explanation);
@@ -291,19 +290,19 @@ function drawMolecule(parent, answer, shade, keys, tasks, smiles) {
 }
 function atomTable(parent, answer) {
   const card = make("section", "card", parent);
-  make("h3", "", card, "Change of the probability without an atom or a bond");
+  const { kind, unit } = answer.explanation, isNumber = kind === "regression";
+  make("h3", "", card, `Change of the ${isNumber ? "number" : "probability"} without an atom or a bond`);
   const table = make("table", "", make("div", "scroll", card)), head = make("tr", "", make("thead", "", table));
-  for (const text of ["atom or bond", "attention", "points"]) make("th", "", head, text);
+  for (const text of ["atom or bond", "attention", isNumber ? unit || "units" : "points"]) make("th", "", head, text);
   const body = make("tbody", "", table);
   for (const [name, attention, effect] of answer.rows.slice(0, 12)) {
     const row = make("tr", "", body);
-    for (const text of [name, percent(attention), `${effect > 0 ? "+" : ""}${(100 * effect).toFixed(1)}`]) make("td", "", row, text);
+    for (const text of [name, percent(attention), `${effect > 0 ? "+" : ""}${isNumber ? effect.toFixed(2) : (100 * effect).toFixed(1)}`]) make("td", "", row, text);
   }
 }
 
 // Completion of names.
-const search = byId("search"), hits = byId("hits");
-let active = -1, typed = 0;
+let active = -1, typed = 0, search = byId("search"), hits = byId("hits");
 function close() { hits.hidden = true; active = -1; search.setAttribute("aria-expanded", "false"); search.removeAttribute("aria-activedescendant"); }
 function mark(number) {
   const items = [...hits.querySelectorAll("[role=option]")];
@@ -313,7 +312,6 @@ function mark(number) {
 }
 function choose(name) {
   close();
-  search.value = name.replace(/^<|>$/g, "");
   const hash = `#${encodeURIComponent(name)}`;
   if (location.hash === hash) askKnown(name); else location.hash = hash;
   byId("tab-known").click();
