@@ -7,6 +7,7 @@ parsed from memory.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -44,8 +45,8 @@ def refused(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def number(value: float) -> float | None:
-    """Return a number that JSON can have; None for NaN."""
-    return None if math.isnan(value) else float(value)
+    """Return a number that JSON can have; None for NaN and infinity."""
+    return float(value) if math.isfinite(value) else None
 
 
 class NodeAnswers:
@@ -110,12 +111,12 @@ class NodeAnswers:
 
     def predict(self, nodes: Sequence[str]) -> dict[str, Any]:
         """Return the predictions of nodes of a graph in memory, whose logits are known."""
-        return self._answer(self.predictor.predict(nodes))
+        return self._answer(self._rows(self.predictor.predict(nodes)))
 
     def _predict_stored(self, items: list[Sequence[str]]) -> list[Any]:
         """Return the predictions of nodes of a graph in a store, for several requests in one pass."""
-        predictions = self.predictor.predict([node for nodes in items for node in nodes])
-        return [self._answer(part) for part in split(predictions, [len(nodes) for nodes in items])]
+        rows = self._rows(self.predictor.predict([node for nodes in items for node in nodes]))
+        return [self._answer(part) for part in split(rows, items)]
 
     def read_new(self, text: str, rdf_format: str) -> Triples:
         """Return the triples of a text."""
@@ -133,7 +134,7 @@ class NodeAnswers:
         if valid and isinstance(self.added, AddedNodes):
             predicted = self.added.predict([answers[place] for place in valid])
             for place, predictions in zip(valid, predicted, strict=True):
-                answers[place] = self._answer(predictions)
+                answers[place] = self._answer(self._rows(predictions), predictions.notes)
         return answers
 
     def _read_request(self, text: str, rdf_format: str, nodes: Sequence[str] | None) -> Any:
@@ -161,21 +162,24 @@ class NodeAnswers:
     def _title(self, name: str) -> str:
         return titled(name, self.predictor.titles)
 
-    def _answer(self, predictions: Predictions) -> dict[str, Any]:
+    def _answer(self, rows: Sequence[Any], notes: Sequence[str] = ()) -> dict[str, Any]:
+        return {"columns": self.columns, "predictions": rows, "notes": list(notes)}
+
+    def _rows(self, predictions: Predictions) -> list[dict[str, Any]]:
         rows = []
         known: Mapping[str, int] = {} if self.data.is_stored else self.predictor.node_ids
-        for name, probability, spread in zip(
-            predictions.names, predictions.probabilities, predictions.spread, strict=True
-        ):
-            row: dict[str, Any] = {"node": name, "title": self._title(name)}
-            row |= {"probabilities": list(map(number, probability)), "spreads": list(map(number, spread))}
+        for place, (name, values) in enumerate(zip(predictions.names, row_values(predictions), strict=True)):
+            row = {"node": name, "title": self._title(name), **values}
             if not predictions.targets:
-                best, node = int(probability.argmax()), known.get(name)
+                best, node = int(predictions.probabilities[place].argmax()), known.get(name)
                 label = MISSING if node is None else int(self.data.labels[node])
-                row |= {"class": predictions.columns[best], "probability": number(probability[best])}
-                row |= {"spread": number(spread[best]), "label": None if label == MISSING else self.data.classes[label]}
+                row |= {"class": predictions.columns[best], "probability": values["probabilities"][best]}
+                row |= {
+                    "spread": values["spreads"][best],
+                    "label": None if label == MISSING else self.data.classes[label],
+                }
             rows.append(row)
-        return {"columns": self.columns, "predictions": rows, "notes": list(predictions.notes)}
+        return rows
 
 
 class MoleculeAnswers:
@@ -216,19 +220,12 @@ class MoleculeAnswers:
                 end += 1
             rows += self._rows(self.predictor.predict(smiles[start:end]))
             start = end
-        answers = []
-        for texts in items:
-            answers.append({"columns": self.columns, "predictions": rows[: len(texts)]})
-            rows = rows[len(texts) :]
-        return answers
+        return [{"columns": self.columns, "predictions": part} for part in split(rows, items)]
 
     def _rows(self, predictions: Predictions) -> list[dict[str, Any]]:
         rows = []
-        for smiles, probability, spread in zip(
-            predictions.names, predictions.probabilities.tolist(), predictions.spread.tolist(), strict=True
-        ):
-            problem = "cannot be read as SMILES" if any(map(math.isnan, probability)) else None
-            values = {"probabilities": [number(p) for p in probability], "spreads": [number(s) for s in spread]}
+        for smiles, values in zip(predictions.names, row_values(predictions), strict=True):
+            problem = "cannot be read as SMILES" if None in values["probabilities"] else None
             rows.append({"smiles": smiles, "problem": problem, **values})
         return rows
 
@@ -267,15 +264,29 @@ def explained(predictor: NodePredictor, explanation: NodeExplanation) -> dict[st
     )
 
 
-def split(predictions: Predictions, sizes: Sequence[int]) -> list[Predictions]:
-    """Return the predictions of several requests, which were made together."""
-    parts, start = [], 0
-    for size in sizes:
-        rows = slice(start, start + size)
-        fields = {name: getattr(predictions, name)[rows] for name in ("names", "probabilities", "spread")}
-        parts.append(dataclasses.replace(predictions, **fields))
-        start += size
-    return parts
+def row_values(predictions: Predictions) -> list[dict[str, Any]]:
+    """Return what is predicted for each example, with sets, intervals and warnings where there are any."""
+    regions: Sequence[Any] = getattr(predictions, "regions", ())
+    warnings: Sequence[str] = getattr(predictions, "warnings", [""] * len(predictions))
+    rows: list[dict[str, Any]] = []
+    for place, (probability, spread) in enumerate(zip(predictions.probabilities, predictions.spread, strict=True)):
+        row: dict[str, Any] = {"probabilities": list(map(number, probability)), "spreads": list(map(number, spread))}
+        insides = [(region, region.inside[place].tolist()) for region in regions]
+        sets = {
+            region.name: [name for name, is_in in zip(region.classes, inside, strict=True) if is_in]
+            for region, inside in insides
+            if region.classes
+        }
+        intervals = {region.name: list(map(number, inside)) for region, inside in insides if not region.classes}
+        row |= {"coverage": getattr(predictions, "coverage", None), "sets": sets, "intervals": intervals}
+        rows.append(row | {"warning": warnings[place]})
+    return rows
+
+
+def split(rows: Sequence[Any], items: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+    """Return the rows of several requests, which were made together."""
+    ends = list(itertools.accumulate(map(len, items)))
+    return [rows[end - len(item) : end] for end, item in zip(ends, items, strict=True)]
 
 
 def described_columns(names: Sequence[str], predictor: NodePredictor | MoleculePredictor) -> list[dict[str, str]]:
