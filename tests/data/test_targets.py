@@ -27,7 +27,7 @@ def read(cells, **options):
     ],
 )
 def test_the_kind_is_found_from_the_cells(cells, kind):
-    assert find_kind([cell for cell in cells]) == kind
+    assert find_kind(cells) == kind
 
 
 def test_columns_become_outputs_with_missing_values():
@@ -49,17 +49,9 @@ def test_columns_become_outputs_with_missing_values():
     ("cells", "options", "message"),
     [
         (["1.5", "2", "abc"], {}, r't\.csv, line 4: y must be a number, as most cells .* got "abc"; correct it, leave'),
-        (
-            ["1.5", "1,5"],
-            {},
-            r't\.csv, line 3: y must be a number with a decimal point .* got "1,5"; write 1,5 as 1\.5',
-        ),
+        (["1.5", "1,5"], {}, r'line 3: y must be a number with a decimal point .* got "1,5"; write 1,5 as 1\.5'),
         (["1.5", "1,000"], {}, r'line 3: y must be a number with a decimal point .* got "1,000"; .* 1,000 as 1000'),
-        (
-            ["3.2 mg", "2"],
-            {},
-            r'line 2: y must be a number alone, got "3\.2 mg"; write 3\.2, and the unit into the name',
-        ),
+        (["3.2 mg", "2"], {}, r'line 2: y must be a number alone, got "3\.2 mg"; write 3\.2, and the unit into'),
         (["2.5", "inf"], {}, r'line 3: y must be a number that is finite, got "inf"; correct it, or leave the cell'),
         (["2.5", "1e999"], {}, r'line 3: y must be a number that is finite, got "1e999"'),
         (["2.5", ">10"], {}, r'line 3: y must be a number, got ">10"; pass `censored` \(--censored\)'),
@@ -114,9 +106,7 @@ def test_the_one_column_of_numbers_of_molecules_is_found(tmp_path):
     ids = from_smiles(write(tmp_path, "id,t", range(1, 13), [n % 2 for n in range(12)]), tasks=["t"])
     assert ids.values is None  # 0/1 tasks alone stay labels
     assert [target.kind for target in ids.targets] == ["binary"]
-    with pytest.raises(
-        ValueError, match=r"column id holds numbers other than 0 and 1; cut them .*--task id=regression"
-    ):
+    with pytest.raises(ValueError, match=r"column id holds numbers other than 0 and 1; .*--task id=regression"):
         from_smiles(write(tmp_path, "id", range(1, 13)))
 
 
@@ -132,13 +122,11 @@ def test_columns_of_molecules_are_learned_by_name_and_kind(tmp_path):
         from_smiles(path, task="multi-class")
     with pytest.raises(ValueError, match="some column beside smiles must hold numbers, got colour"):
         from_smiles(write(tmp_path, "colour", colours), task="regression")
+    (tmp_path / "m.csv").write_text("smiles,y\n")
     with pytest.raises(ValueError, match=r"m\.csv: must have rows below the column names, got none"):
-        (tmp_path / "m.csv").write_text("smiles,y\n")
         from_smiles(tmp_path / "m.csv", tasks=["y"])
-    with pytest.raises(
-        ValueError, match=r"line 2: must have 2 fields .* got 3; write decimal points instead of commas"
-    ):
-        (tmp_path / "m.csv").write_text("smiles,y\nCC,1,5\n")
+    (tmp_path / "m.csv").write_text("smiles,y\nCC,1,5\n")
+    with pytest.raises(ValueError, match=r"line 2: must have 2 fields .* got 3; write decimal points instead of"):
         from_smiles(tmp_path / "m.csv")
 
 
@@ -199,9 +187,9 @@ def test_mixed_columns_of_nodes_may_miss_values(tmp_path):
     assert (data.labels == 0).sum() == 11  # a node without any value has no label
     small = from_rdf(tmp_path / "g.nt", tmp_path / "l.tsv", label_column=options["label_column"], hops=1)
     assert torch.equal(small.values.isnan(), data.values[[data.node_names.index(n) for n in small.node_names]].isnan())
+    (tmp_path / "t.tsv").write_text(f"node\ty\n{EX}1\t1.5\n")
+    (tmp_path / "v.tsv").write_text(f"node\tz\n{EX}2\t1.5\n")
     with pytest.raises(ValueError, match=r"must have the columns y to learn, got z"):
-        (tmp_path / "t.tsv").write_text(f"node\ty\n{EX}1\t1.5\n")
-        (tmp_path / "v.tsv").write_text(f"node\tz\n{EX}2\t1.5\n")
         from_rdf(tmp_path / "g.nt", train=tmp_path / "t.tsv", valid=tmp_path / "v.tsv")
     with pytest.raises(ValueError, match="must have rows below the column names, got none"):
         nodes(tmp_path, [], task="regression")

@@ -168,7 +168,7 @@ def assert_refused(done, message, folder):
         ("smiles,a\n" + "CC,1\n" * 20, "task a must have a 0 and a 1 among"),
         (
             "smiles,a,b\n" + "".join(f"{'C' * n}O,{n % 2},\n" for n in range(1, 20)),
-            "task b must have a 0 and a 1 among the",
+            "column b must hold some values to learn, got none",
         ),
         (
             "smiles;a\nCC;1\n",
@@ -239,7 +239,7 @@ def test_questions_that_do_not_fit_are_refused(tmp_path, files, node_model, grap
         (graph_model, {}, "this is a model of molecules"),
         (graph_model, {"smiles": "CC", "node": "a"}, "--node must be left out here"),
         (graph_model, {"smiles": "CC", "by": "effect"}, "--by must be left out here"),
-        (node_model, {"task": "a"}, "--task must be left out here: it is for molecules"),
+        (node_model, {"task": "a"}, r"`task` \(--task\) must be left out: this model predicts one class"),
         (graph_model, {"smiles": "CC", "page": "m.pdf"}, r"ends in \.html"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -157,11 +157,20 @@ def test_a_training_on_targets_resumes_and_notices_other_values(graphs, tmp_path
 
 
 def test_sampling_and_processes_are_refused(nodes, monkeypatch):
-    with pytest.raises(ValueError, match="sampled batches .* must be left out for numbers, several labels and mixed"):
+    with pytest.raises(ValueError, match=r"sampled batches .* must be left out for numbers, several labels and mixed"):
         make_task([nodes], Settings(fanouts=(2, 2)), CPU)
     monkeypatch.setattr("rgat.training.targets.processes", lambda: type("P", (), {"number": 2}))
     with pytest.raises(ValueError, match="several processes must be left out"):
         make_task([nodes], Settings(), CPU)
+
+
+def test_validation_graphs_must_have_values(graphs):
+    values = graphs.values.clone()
+    values[graphs.valid] = torch.nan
+    empty = dataclasses.replace(graphs, values=values)
+    with pytest.raises(ValueError, match="must have known values among its validation graphs, got none"):
+        make_task([empty], Settings(), CPU)
+    make_task([empty], Settings(patience=None), CPU)
 
 
 def test_outputs_are_given_back_in_their_unit():

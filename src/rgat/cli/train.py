@@ -178,7 +178,7 @@ def train(
       rgat train --rdf dump.nt.gz --labels labels.tsv --out model
       rgat train --rdf dump.ttl --label-predicate http://x.org/group --out model
       rgat train --smiles assays.csv --threshold IC50=10 --out model
-      rgat train --smiles solubility.csv --tasks logS --task regression --out model
+      rgat train --smiles table.csv --task logS=regression --out model
       rgat train --rdf STORE --labels labels.tsv --fanouts 20,10 --out model
       rgat train --smiles assays.csv --minutes 10 --out model
       rgat train --smiles few.csv --from model --freeze --out tuned

@@ -157,10 +157,7 @@ class AddedNodes:
         titles = titles_among(data.classes, model.titles)
         return [
             Predictions(
-                *(tuple(r.names), data.classes, p.numpy(), s.numpy()),
-                notes=r.notes,
-                titles=titles,
-                targets=model.targets,
+                tuple(r.names), data.classes, p.numpy(), s.numpy(), notes=r.notes, titles=titles, targets=model.targets
             )
             for r, p, s in zip(requests, *parts, strict=True)
         ]

@@ -70,19 +70,17 @@ def _check_targets(data: NodeData | GraphData) -> None:
 
 
 def _check_classes(name: str, target: Target, counts: list[float], total: int) -> None:
-    """Raise if a class has no examples, or a label only positive or only negative ones."""
-    classes = target.classes if target.kind in ("multi-class", "multi-label") else (target.name,)
-    for word, count in zip(classes, counts, strict=True) if target.kind != "regression" else ():
-        if count == 0 or (target.kind != "multi-class" and count == total):
-            got = "none" if count == 0 else "nothing else"
-            need = "some rows" if target.kind == "multi-class" else "a row with and one without it"
-            raise ValueError(
-                f'{name}: "{word}" of {target.name} must have {need} to learn from in the training part, got {got}; '
-                "give more rows, or leave it out"
-            )
-    if target.kind == "multi-class" and len(classes) < 2:
+    """Raise unless two classes, or a label and its absence, have examples; others may be too rare to be learned."""
+    if target.kind == "regression":
+        return
+    if target.kind == "multi-class":
+        is_enough, need = sum(count > 0 for count in counts) > 1, "two classes or more"
+    else:
+        is_enough, need = any(0 < count < total for count in counts), "rows with a label and rows without it"
+    if not is_enough:
         raise ValueError(
-            f'{name}: {target.name} must have two classes or more, got one only, "{classes[0]}"; leave the column out'
+            f"{name}: {target.name} must have {need} to learn from among the {total} known values of the training "
+            "part, got the same in all; give more rows, or leave the column out"
         )
 
 
@@ -143,9 +141,10 @@ def describe(data: NodeData | GraphData) -> list[str]:
         ones, zeros, missing = ((column == value).sum().item() for value in (1, 0, MISSING))
         lines.append(f"task {task}: {ones:,} positive, {zeros:,} negative, {missing:,} missing")
     if provenance.get("repeated_molecules"):
+        contradictory = f"{provenance['contradictory_molecules']:,} of them with contradictory labels"
         lines.append(
-            f"repeated: {counted(provenance['repeated_molecules'], 'molecule')} with several rows, "
-            f"{provenance['contradictory_molecules']:,} of them with contradictory labels; "
+            f"repeated: {counted(provenance['repeated_molecules'], 'molecule')} with several rows"
+            f"{f', {contradictory}' if data.values is None else ''}; "
             "all rows of a molecule are in the same part, and each counts"
         )
     if "mixtures" in provenance:

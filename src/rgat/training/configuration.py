@@ -206,7 +206,7 @@ class Settings:
     fanouts: tuple[int, ...] | None = None  # edges of each (target, relation) to sample, per layer; None: all nodes
     validate_every: int = 1  # epochs from one validation to the next
     shard_embeddings: bool = False  # divide node embeddings among the processes of `torchrun`
-    # "balanced": all classes count equally in losses; "none": all examples do; None: "none" for nodes, and "balanced"
+    # "balanced": all classes count equally in losses; "none": all examples do. None is "none" for nodes, and "balanced"
     # for 0/1 tasks and labels of graphs.
     class_weights: str | None = None
     label_smoothing: float = 0.0  # share of each label that is spread evenly over all classes, in losses to learn from

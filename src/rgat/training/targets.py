@@ -134,6 +134,10 @@ class GraphTargetTask(GraphTask):
         self.metric = metric_name(data.targets)
         kinds = {"balanced": CLASSES, "none": ()}
         self.goals = make_goals(data, kinds.get(weights or "", ("binary", "multi-label")))
+        if selects and not bool(self.goals.weights[data.valid].any()):
+            raise ValueError(
+                f"{data.name} must have known values among its validation graphs, got none; give more rows"
+            )
 
     def _sums(self, logits: Tensor, goals: Goals, smoothing: float = 0.0) -> Tensor:
         """Return the sum of the losses of each member, ``[S]``, from outputs ``[S, G, outputs, 1]``."""
