@@ -300,9 +300,9 @@ def attack(service: Service, count: int) -> None:
         for method, path, body in own:
             try:
                 status, _ = ask(connection, method, path, body or None)
-            except (BrokenPipeError, ConnectionResetError):  # refused before all of it was sent: send it alone
+            except (BrokenPipeError, ConnectionResetError):  # the answer came before all of the body was sent
                 connection.close()
-                status = 413 if len(body) > 1 << 20 else 0
+                status = 0
             statuses[status] += 1
 
     def run(part: Sequence[tuple[str, str, bytes]]) -> float:
