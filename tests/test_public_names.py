@@ -12,11 +12,11 @@ import pytest
 
 PACKAGES = (
     "rgat", "rgat.nn", "rgat.models", "rgat.data", "rgat.data.store", "rgat.sampling", "rgat.training",
-    "rgat.predictor", "rgat.ops", "rgat.baselines", "rgat.report", "rgat.sklearn",
+    "rgat.predictor", "rgat.ops", "rgat.baselines", "rgat.report", "rgat.sklearn", "rgat.serve",
 )  # fmt: skip
 NEEDED = {  # libraries of extras
     "rdf": "pyoxigraph", "molecule": "rdkit", "Molecule": "rdkit", "smiles": "rdkit", "FEAT": "sklearn",
-    "report": "matplotlib", "convert(": "pyoxigraph", "sparql": "pyoxigraph", "fetch_neigh": "pyoxigraph",
+    "report": "matplotlib", "serve": "fastapi", "convert(": "pyoxigraph", "sparql": "pyoxigraph", "fetch_neigh": "pyoxigraph",
     "torch_geometric": "torch_geometric", "read_graph(": "pyoxigraph",
 }  # fmt: skip
 SOURCE = Path(importlib.import_module("rgat").__file__).parent.parent

@@ -117,8 +117,8 @@ def test_what_a_fit_can_take_is_counted_before_it_begins(node_data, monkeypatch)
     )
     found = estimates.forecast(load("molecules"), ensemble=2, search=4, max_epochs=1000)
     assert found.startswith(
-        "time: at most about 4:12:40 (h:mm:ss) for 3 candidates of input and model, 4 configurations to try (larger ones "
-        "take longer), 2 models, an RGCN to compare with"
+        "time: at most about 4:12:40 (h:mm:ss) for 3 candidates of input and model, 4 configurations to try (larger "
+        "ones take longer), 2 models, an RGCN to compare with"
     )
     assert found.endswith("memory: about 3.0 GiB")
 

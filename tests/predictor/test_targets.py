@@ -158,19 +158,20 @@ def test_molecules_of_all_kinds(molecule_model, tmp_path):
     assert "change of the value without it, in k" in page
 
 
-def test_models_of_targets_are_exported_but_not_served(node_model, molecule_model, tmp_path):
+def test_models_of_targets_are_served(node_model, molecule_model):
+    from rgat.serve import Limits
     from rgat.serve.answers import make_answers
 
-    described = dataclasses.replace(molecule_model.vocabulary, descriptors="some")
-    with pytest.raises(ValueError, match="a model to export must read the graph alone, got one with descriptors"):
-        dataclasses.replace(molecule_model, vocabulary=described).export(tmp_path / "m.pt2")
+    for model in (node_model, molecule_model):
+        columns = make_answers(model, Limits()).describe()["columns"]
+        assert list(dict.fromkeys(column["kind"] for column in columns)) == [target.kind for target in model.targets]
+    (row,) = make_answers(node_model, Limits()).predict([node_model.data.node_names[0]])["predictions"]
+    assert row["probabilities"] == node_model.predict([row["node"]]).probabilities[0].tolist()
+
+
+def test_models_of_targets_are_exported(molecule_model, tmp_path):
     molecule_model.export(tmp_path / "m.pt2")  # compares its outputs with the model's
     assert (tmp_path / "m.pt2").stat().st_size > 1000
-    for model in (node_model, molecule_model):
-        with pytest.raises(
-            ValueError, match=r"must predict one class per node, .* got regression, multi-class, binary"
-        ):
-            make_answers(model, None)
     table = molecule_model.predict(["CCO"]).to_pandas()
     assert table["income (k)"].dtype == float
 

@@ -37,7 +37,7 @@ def test_predictions_by_name_equal_predict(nodes, open_model):
     names = [name for name in open_model.data.node_names if "/person/" in name]
     answer = nodes.post("/predict", json={"nodes": names}).json()
     expected = open_model.predict(names)
-    assert answer["classes"] == list(expected.columns)
+    assert [column["name"] for column in answer["columns"]] == list(expected.columns)
     assert [row["node"] for row in answer["predictions"]] == names
     assert [row["class"] for row in answer["predictions"]] == expected.labels.tolist()
     assert [row["probabilities"] for row in answer["predictions"]] == expected.probabilities.tolist()
@@ -62,8 +62,8 @@ def test_new_nodes_equal_predict_with_a_file(nodes, open_model, tmp_path):
 def test_explanations_equal_explain(nodes, open_model):
     answer = nodes.post("/explain", json={"node": PERSON, "top": 3, "by": "effect"}).json()
     assert answer["explanation"] == json.loads(json.dumps(open_model.explain(PERSON, top=3, by="effect").as_json()))
-    assert answer["sentences"][0].startswith("person/55 is ")
-    assert answer["shown"][PERSON] == "person/55"
+    assert answer["sentences"][0].startswith('person/55 "</script>')
+    assert answer["shown"][PERSON].startswith('person/55 "</script>')
 
 
 def test_molecules_equal_predict_and_explain(molecules, molecule_model):
@@ -78,6 +78,38 @@ def test_molecules_equal_predict_and_explain(molecules, molecule_model):
     assert explained["explanation"]["task"] == "amide"
     assert explained["svg"]["effect"].startswith("<svg")
     assert len(explained["rows"]) == 9
+
+
+def test_numbers_have_their_kind_and_unit(tmp_path):
+    rows = "".join(f"{'C' * n}O,{100.5 * n},{n % 2}\n" for n in range(1, 25))
+    (tmp_path / "table.csv").write_text("smiles,solubility (mg/L),toxic\n" + rows)
+    kinds = {"solubility (mg/L)": "regression", "toxic": "binary"}
+    data = rgat.data.from_smiles(tmp_path / "table.csv", tasks=list(kinds), task=kinds)
+    model = rgat.fit(data, hidden_channels=4, max_epochs=1, comparison=False)
+    with TestClient(make_app(model)) as client:
+        answer = client.post("/predict", json={"smiles": ["CCO"]}).json()
+        assert [(each["kind"], each["unit"]) for each in answer["columns"]] == [("regression", "mg/L"), ("binary", "")]
+        expected = model.predict(["CCO"]).probabilities[0].tolist()
+        assert answer["predictions"][0]["probabilities"] == pytest.approx(expected, rel=1e-6)
+        explained = client.post("/explain", json={"smiles": "CCO"}).json()["explanation"]
+        assert (explained["kind"], explained["unit"]) == ("regression", "mg/L")
+
+
+def test_a_graph_in_a_store_is_served_too(tmp_path):
+    (tmp_path / "graph.nt").write_text("".join(f"<x:{i}> <x:{i % 2}> <x:{i % 7}> .\n" for i in range(60)))
+    (tmp_path / "labels.tsv").write_text("node\tclass\n" + "".join(f"x:{i}\t{i % 2}\n" for i in range(60)))
+    rgat.data.convert(tmp_path / "graph.nt", tmp_path / "store")
+    data = rgat.data.from_rdf(tmp_path / "store", tmp_path / "labels.tsv", in_memory=False)
+    model = rgat.fit(data, max_epochs=1, comparison=False, fanouts=[5, 5], embedding_channels=4)
+    with TestClient(make_app(model)) as client:
+        rows = client.post("/predict", json={"nodes": ["x:8", "x:3"]}).json()["predictions"]
+        assert [row["node"] for row in rows] == ["<x:8>", "<x:3>"]
+        expected = model.predict(["x:8", "x:3"]).probabilities.tolist()
+        assert [row["probabilities"] for row in rows] == [pytest.approx(row, abs=1e-6) for row in expected]
+        assert client.get("/search?q=x:8").json()["nodes"] == [{"name": "<x:8>", "title": ""}]
+        assert client.post("/explain", json={"node": "x:8", "top": 1}).status_code == 200
+        error = client.post("/predict/new", json={"triples": NEW}).json()["error"]
+        assert error == "the graph must be in memory to predict new nodes, but it is in a store"
 
 
 def test_requests_that_arrive_while_a_pass_runs_are_answered_together(open_model):

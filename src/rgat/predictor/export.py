@@ -87,11 +87,6 @@ def export(ensemble: Ensemble, data: NodeData | MoleculeVocabulary, path: str | 
     path = Path(path)
     if path.suffix not in (".onnx", ".pt2"):
         raise ValueError(f"{path}: a model must be exported to a file that ends in .onnx or .pt2")
-    if isinstance(data, MoleculeVocabulary) and data.descriptors is not None:
-        raise ValueError(
-            "a model to export must read the graph alone, got one with descriptors beside it; train it with "
-            '`descriptors` "none" (--descriptors none)'
-        )
     if path.suffix == ".onnx":
         _check_libraries()
     members = [copy.deepcopy(member).cpu() for member in ensemble.members]

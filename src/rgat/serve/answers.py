@@ -7,6 +7,7 @@ parsed from memory.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -44,8 +45,8 @@ def refused(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def number(value: float) -> float | None:
-    """Return a number that JSON can have; None for NaN."""
-    return None if math.isnan(value) else float(value)
+    """Return a number that JSON can have; None for NaN and infinity."""
+    return float(value) if math.isfinite(value) else None
 
 
 class NodeAnswers:
@@ -64,6 +65,7 @@ class NodeAnswers:
                 self.added = AddedNodes(predictor)
             except ValueError as error:
                 self.added = str(error)
+        self.columns = described_columns(self.data.classes, predictor)
         self._explained = lru_cache(KEPT_EXPLANATIONS)(self._explain)
 
     @property
@@ -82,8 +84,11 @@ class NodeAnswers:
             "name": self.data.name,
             "nodes": len(self.data.node_names),
             "relations": len(set(self.data.base_relation)),
-            "classes": [{"name": name, "title": self._title(name)} for name in self.data.classes],
+            "columns": self.columns,
             "new_nodes": not isinstance(self.added, str),
+            "examples": [
+                self.data.node_names[i] for i in (self.data.labels != MISSING).nonzero()[:3].flatten().tolist()
+            ],
         }
 
     def search(self, text: str, most: int) -> list[dict[str, str]]:
@@ -106,12 +111,12 @@ class NodeAnswers:
 
     def predict(self, nodes: Sequence[str]) -> dict[str, Any]:
         """Return the predictions of nodes of a graph in memory, whose logits are known."""
-        return self._answer(self.predictor.predict(nodes))
+        return self._answer(self._rows(self.predictor.predict(nodes)))
 
     def _predict_stored(self, items: list[Sequence[str]]) -> list[Any]:
         """Return the predictions of nodes of a graph in a store, for several requests in one pass."""
-        predictions = self.predictor.predict([node for nodes in items for node in nodes])
-        return [self._answer(part) for part in split(predictions, [len(nodes) for nodes in items])]
+        rows = self._rows(self.predictor.predict([node for nodes in items for node in nodes]))
+        return [self._answer(part) for part in split(rows, items)]
 
     def read_new(self, text: str, rdf_format: str) -> Triples:
         """Return the triples of a text."""
@@ -129,7 +134,7 @@ class NodeAnswers:
         if valid and isinstance(self.added, AddedNodes):
             predicted = self.added.predict([answers[place] for place in valid])
             for place, predictions in zip(valid, predicted, strict=True):
-                answers[place] = self._answer(predictions)
+                answers[place] = self._answer(self._rows(predictions), predictions.notes)
         return answers
 
     def _read_request(self, text: str, rdf_format: str, nodes: Sequence[str] | None) -> Any:
@@ -139,43 +144,42 @@ class NodeAnswers:
         check_items(len(request.nodes), "new nodes", self.limits)
         return request
 
-    def _explain(self, node: str, top: int, by: str) -> dict[str, Any]:
+    def _explain(self, node: str, top: int, by: str, task: str | None) -> dict[str, Any]:
         self.check_nodes([node])
-        explanation = self.predictor.explain(node, top=top, by=by)
+        explanation = self.predictor.explain(node, top=top, by=by, task=task)
         assert isinstance(explanation, NodeExplanation)
         return explained(self.predictor, explanation)
 
-    def _explain_new(self, text: str, rdf_format: str, node: str, top: int, by: str) -> dict[str, Any]:
+    def _explain_new(self, text: str, rdf_format: str, *asked: Any) -> dict[str, Any]:
+        """Return the explanation of a node (name, top, by, task) of the extended graph."""
+        node, top, by, task = asked
         data, _, notes = extend_by(self.data, self.read_new(text, rdf_format))
         extended = dataclasses.replace(self.predictor, data=data)
-        explanation = extended.explain(node, top=top, by=by)
+        explanation = extended.explain(node, top=top, by=by, task=task)
         assert isinstance(explanation, NodeExplanation)
         return explained(extended, explanation) | {"notes": notes}
 
     def _title(self, name: str) -> str:
         return titled(name, self.predictor.titles)
 
-    def _answer(self, predictions: Predictions) -> dict[str, Any]:
+    def _answer(self, rows: Sequence[Any], notes: Sequence[str] = ()) -> dict[str, Any]:
+        return {"columns": self.columns, "predictions": rows, "notes": list(notes)}
+
+    def _rows(self, predictions: Predictions) -> list[dict[str, Any]]:
         rows = []
         known: Mapping[str, int] = {} if self.data.is_stored else self.predictor.node_ids
-        for name, probability, spread in zip(
-            predictions.names, predictions.probabilities, predictions.spread, strict=True
-        ):
-            best, node = int(probability.argmax()), known.get(name)
-            label = MISSING if node is None else int(self.data.labels[node])
-            rows.append(
-                {
-                    "node": name,
-                    "title": self._title(name),
-                    "class": predictions.columns[best],
-                    "probability": number(probability[best]),
-                    "spread": number(spread[best]),
-                    "probabilities": probability.tolist(),
-                    "spreads": spread.tolist(),
+        for place, (name, values) in enumerate(zip(predictions.names, row_values(predictions), strict=True)):
+            row = {"node": name, "title": self._title(name), **values}
+            if not predictions.targets:
+                best, node = int(predictions.probabilities[place].argmax()), known.get(name)
+                label = MISSING if node is None else int(self.data.labels[node])
+                row |= {"class": predictions.columns[best], "probability": values["probabilities"][best]}
+                row |= {
+                    "spread": values["spreads"][best],
                     "label": None if label == MISSING else self.data.classes[label],
                 }
-            )
-        return {"classes": list(predictions.columns), "predictions": rows, "notes": list(predictions.notes)}
+            rows.append(row)
+        return rows
 
 
 class MoleculeAnswers:
@@ -185,6 +189,7 @@ class MoleculeAnswers:
 
     def __init__(self, predictor: MoleculePredictor, limits: Limits) -> None:
         self.predictor, self.limits = predictor, limits
+        self.columns = described_columns(predictor.tasks, predictor)
         self._explained = lru_cache(KEPT_EXPLANATIONS)(self._explain)
 
     @property
@@ -197,7 +202,11 @@ class MoleculeAnswers:
 
     def describe(self) -> dict[str, Any]:
         """Return what the model is and how good it was on held-out molecules."""
-        return _described(self.predictor, self.kind) | {"name": "molecules", "tasks": list(self.predictor.tasks)}
+        return _described(self.predictor, self.kind) | {
+            "name": "molecules",
+            "columns": self.columns,
+            "examples": ["CC(=O)Nc1ccc(O)cc1", "c1ccccc1C(=O)NC"],
+        }
 
     def _predict(self, items: list[Sequence[str]]) -> list[Any]:
         """Return the predictions of molecules, for several requests in few passes."""
@@ -211,19 +220,12 @@ class MoleculeAnswers:
                 end += 1
             rows += self._rows(self.predictor.predict(smiles[start:end]))
             start = end
-        answers = []
-        for texts in items:
-            answers.append({"tasks": list(self.predictor.tasks), "predictions": rows[: len(texts)]})
-            rows = rows[len(texts) :]
-        return answers
+        return [{"columns": self.columns, "predictions": part} for part in split(rows, items)]
 
     def _rows(self, predictions: Predictions) -> list[dict[str, Any]]:
         rows = []
-        for smiles, probability, spread in zip(
-            predictions.names, predictions.probabilities.tolist(), predictions.spread.tolist(), strict=True
-        ):
-            problem = "cannot be read as SMILES" if any(map(math.isnan, probability)) else None
-            values = {"probabilities": [number(p) for p in probability], "spreads": [number(s) for s in spread]}
+        for smiles, values in zip(predictions.names, row_values(predictions), strict=True):
+            problem = "cannot be read as SMILES" if None in values["probabilities"] else None
             rows.append({"smiles": smiles, "problem": problem, **values})
         return rows
 
@@ -242,13 +244,7 @@ Answers = NodeAnswers | MoleculeAnswers
 
 
 def make_answers(predictor: NodePredictor | MoleculePredictor, limits: Limits) -> Answers:
-    """Return the answers of a predictor; raise for targets other than one class per node and 0/1 tasks."""
-    if predictor.targets:
-        kinds = ", ".join(dict.fromkeys(target.kind for target in predictor.targets))
-        raise ValueError(
-            f"a model behind HTTP must predict one class per node, or 0/1 tasks of molecules, got {kinds}; use `rgat "
-            "predict` and `rgat explain`"
-        )
+    """Return the answers of a predictor."""
     return (
         NodeAnswers(predictor, limits) if isinstance(predictor, NodePredictor) else MoleculeAnswers(predictor, limits)
     )
@@ -268,15 +264,40 @@ def explained(predictor: NodePredictor, explanation: NodeExplanation) -> dict[st
     )
 
 
-def split(predictions: Predictions, sizes: Sequence[int]) -> list[Predictions]:
-    """Return the predictions of several requests, which were made together."""
-    parts, start = [], 0
-    for size in sizes:
-        rows = slice(start, start + size)
-        fields = {name: getattr(predictions, name)[rows] for name in ("names", "probabilities", "spread")}
-        parts.append(dataclasses.replace(predictions, **fields))
-        start += size
-    return parts
+def row_values(predictions: Predictions) -> list[dict[str, Any]]:
+    """Return what is predicted for each example, with sets, intervals and warnings where there are any."""
+    regions: Sequence[Any] = getattr(predictions, "regions", ())
+    warnings: Sequence[str] = getattr(predictions, "warnings", [""] * len(predictions))
+    rows: list[dict[str, Any]] = []
+    for place, (probability, spread) in enumerate(zip(predictions.probabilities, predictions.spread, strict=True)):
+        row: dict[str, Any] = {"probabilities": list(map(number, probability)), "spreads": list(map(number, spread))}
+        insides = [(region, region.inside[place].tolist()) for region in regions]
+        sets = {
+            region.name: [name for name, is_in in zip(region.classes, inside, strict=True) if is_in]
+            for region, inside in insides
+            if region.classes
+        }
+        intervals = {region.name: list(map(number, inside)) for region, inside in insides if not region.classes}
+        row |= {"coverage": getattr(predictions, "coverage", None), "sets": sets, "intervals": intervals}
+        rows.append(row | {"warning": warnings[place]})
+    return rows
+
+
+def split(rows: Sequence[Any], items: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+    """Return the rows of several requests, which were made together."""
+    ends = list(itertools.accumulate(map(len, items)))
+    return [rows[end - len(item) : end] for end, item in zip(ends, items, strict=True)]
+
+
+def described_columns(names: Sequence[str], predictor: NodePredictor | MoleculePredictor) -> list[dict[str, str]]:
+    """Return name, title, kind and unit of each output of a model."""
+    kind = "class" if isinstance(predictor, NodePredictor) else "binary"
+    kinds = [(target.kind, target.unit) for target in predictor.targets for _ in range(target.width)]
+    titles = predictor.titles if isinstance(predictor, NodePredictor) else {}
+    return [
+        {"name": name, "title": titled(name, titles), "kind": each, "unit": unit}
+        for name, (each, unit) in zip(names, kinds or [(kind, "")] * len(names), strict=True)
+    ]
 
 
 def _described(predictor: NodePredictor | MoleculePredictor, kind: str) -> dict[str, Any]:

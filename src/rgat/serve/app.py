@@ -48,6 +48,7 @@ class ExplainedNode(Body):
     node: Name
     top: Annotated[int, Field(ge=1, le=100)] = 20
     by: Literal["strength", "attention", "effect"] = "strength"
+    task: Annotated[str, Field(max_length=1000)] | None = None  # of a model with several targets
 
 
 class NewNodes(Body):
@@ -196,7 +197,7 @@ def _add_nodes(app: FastAPI, answers: NodeAnswers, batcher: Batcher) -> None:
 
     @app.post("/explain", summary="Explain the prediction of a node of the graph.")
     async def explain(body: ExplainedNode) -> Response:
-        return PlainJson(await batcher.ask("explain", (body.node, body.top, body.by)))
+        return PlainJson(await batcher.ask("explain", (body.node, body.top, body.by, body.task)))
 
     @app.post("/predict/new", summary="Predict the classes of new nodes by their triples.")
     async def predict_new(body: NewNodes) -> Response:
@@ -205,7 +206,8 @@ def _add_nodes(app: FastAPI, answers: NodeAnswers, batcher: Batcher) -> None:
 
     @app.post("/explain/new", summary="Explain the prediction of a node with triples added to the graph.")
     async def explain_new(body: ExplainedNewNode) -> Response:
-        return PlainJson(await batcher.ask("explain new", (body.triples, body.format, body.node, body.top, body.by)))
+        asked = (body.triples, body.format, body.node, body.top, body.by, body.task)
+        return PlainJson(await batcher.ask("explain new", asked))
 
 
 def _add_molecules(app: FastAPI, answers: MoleculeAnswers, batcher: Batcher) -> None:

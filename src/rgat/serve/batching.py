@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+STEP = 0.0005  # seconds between looks at a queue
 Job = Callable[[list[Any]], list[Any]]  # returns an answer or an exception for each item
 
 
@@ -25,6 +26,8 @@ class Batcher:
         self.jobs, self.observe = jobs, observe
         self.queues: dict[str, deque[tuple[Any, asyncio.Future[Any]]]] = {name: deque() for name in jobs}
         self.worker: asyncio.Task[None] | None = None
+        self.expected = dict.fromkeys(jobs, 1)  # items of the next batch, if all callers ask again
+        self.seconds = dict.fromkeys(jobs, 0.0)  # of the last pass
         # One thread: parallel loops inside a pass would take the processor from the thread that answers.
         self.thread = ThreadPoolExecutor(1, "model", torch.set_num_threads, (1,))
 
@@ -48,8 +51,10 @@ class Batcher:
         loop = asyncio.get_running_loop()
         try:
             while name := next((name for name, queue in self.queues.items() if queue), None):
+                await self._linger(name)
                 entries = self._take(name)
                 items = [item for item, _ in entries]
+                start = loop.time()
                 try:
                     answers = await loop.run_in_executor(self.thread, self._run, name, items) if items else []
                 except Exception as error:  # of the job as a whole: each caller gets it
@@ -57,8 +62,20 @@ class Batcher:
                 for (_, future), answer in zip(entries, answers, strict=True):
                     if not future.done():
                         future.set_exception(answer) if isinstance(answer, Exception) else future.set_result(answer)
+                self.expected[name] = min(len(entries) + len(self.queues[name]), self.jobs[name][1])
+                self.seconds[name] = loop.time() - start
         finally:
             self.worker = None
+
+    async def _linger(self, name: str) -> None:
+        """Give the callers of the last pass, if it was shared, time to ask again, but not longer than that pass took.
+
+        Otherwise half of them would wait for the other half: two passes of half the size, which cost almost twice.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.seconds[name]
+        while len(self.queues[name]) < self.expected[name] and loop.time() < deadline:
+            await asyncio.sleep(STEP)
 
     def _take(self, name: str) -> list[tuple[Any, asyncio.Future[Any]]]:
         """Take the items of the next batch, without those whose callers have gone."""

@@ -13,11 +13,11 @@ function make(name, className, parent, text) {
   if (parent) parent.append(created);
   return created;
 }
-function draw(name, attributes, parent, text) {
+function draw(name, attributes, parent, text = "") {
   const created = document.createElementNS("http://www.w3.org/2000/svg", name);
   for (const key in attributes) created.setAttribute(key, attributes[key]);
-  if (text !== undefined) created.textContent = text;
-  if (parent) parent.append(created);
+  created.textContent = text;
+  parent.append(created);
   return created;
 }
 
@@ -32,17 +32,14 @@ async function request(path, body) {
   if (!answer.ok) throw new Error(content.error);
   return content;
 }
-function complain(text) {
-  byId("problem").textContent = text || "";
-  byId("problem").hidden = !text;
-}
+function complain(text) { byId("problem").textContent = text || ""; byId("problem").hidden = !text; }
 
 // The model in one sentence.
 function introduce() {
   const { test, members } = model;
   document.title = byId("title").textContent = model.name;
   const size = members > 1 ? `${members} models` : "one model";
-  const what = model.kind === "nodes" ? `${model.classes.length} classes for ${model.nodes.toLocaleString("en")} nodes` : `${model.tasks.length} tasks for any molecule`;
+  const what = model.kind === "nodes" ? `${model.columns.length} ${model.columns.every(({ kind }) => kind === "class") ? "classes" : "outputs"} for ${model.nodes.toLocaleString("en")} nodes` : `${model.columns.length} tasks for any molecule`;
   let quality = "";
   if (test.right !== undefined) quality = ` On held-out nodes ${test.right} of ${test.tested} were right (95 % interval ${percent(test.interval[0], 0)} to ${percent(test.interval[1], 0)}).`;
   else if (test.score !== null && test.score !== undefined) {
@@ -51,6 +48,10 @@ function introduce() {
   }
   byId("lead").textContent = `${what}, predicted by ${size} (${model.model}).${quality}`;
   byId(model.kind === "nodes" ? "of-nodes" : "of-molecules").hidden = false;
+  model.examples.forEach((name, i) => {
+    byId("hint").append(i ? ", " : "For example ");
+    make("a", "", byId("hint"), name.replace(/^<|>$/g, "")).href = `#${encodeURIComponent(name)}`;
+  });
   if (model.kind !== "nodes") byId("smiles").focus();
   else {
     byId("search").focus();
@@ -62,13 +63,21 @@ function introduce() {
   }
 }
 
-// Probabilities as bars, with the standard deviation over the ensemble.
-function bars(parent, names, probabilities, spreads, best, tasks) {
-  const list = make("dl", "bars", parent);
-  names.map((_, i) => i).sort((a, b) => probabilities[b] - probabilities[a]).slice(0, 30).forEach((i) => {
-    make("dt", "", list, cut(names[i], 80));
+// Numbers in their units, then probabilities as bars, with the standard deviation over the ensemble.
+function bars(parent, row) {
+  const { probabilities, spreads, class: best } = row, columns = model.columns, numbers = columns.filter(({ kind }) => kind === "regression").length;
+  columns.forEach(({ kind, title, unit }, i) => {
+    if (kind !== "regression") return;
+    const line = make("p", "verdict", parent);
+    make("b", "", line, `${+probabilities[i].toPrecision(4)} ${unit}`);
+    line.append(title + (model.members > 1 ? `, \u00b1 ${+spreads[i].toPrecision(2)}` : ""));
+  });
+  const list = make("dl", "bars", parent), order = columns.map((_, i) => i).filter((i) => columns[i].kind !== "regression");
+  order.sort((a, b) => probabilities[b] - probabilities[a]).slice(0, 30).forEach((i) => {
+    const tasks = !["class", "multi-class"].includes(columns[i].kind);
+    make("dt", "", list, cut(columns[i].title, 80));
     const track = make("div", "track", make("dd", "", list));
-    make("div", i === best || (tasks && probabilities[i] >= 0.5) ? "fill best" : "fill", track).style.width = share(probabilities[i]);
+    make("div", columns[i].name === best || (tasks && probabilities[i] >= 0.5) ? "fill best" : "fill", track).style.width = share(probabilities[i]);
     if (tasks) make("div", "half", track);
     if (spreads[i] > 0.0005) {
       const whisker = make("div", "spread", track), from = Math.max(0, probabilities[i] - spreads[i]);
@@ -78,109 +87,53 @@ function bars(parent, names, probabilities, spreads, best, tasks) {
     const value = make("dd", "value", list, percent(probabilities[i]));
     if (model.members > 1) make("small", "", value, ` \u00b1 ${(100 * spreads[i]).toFixed(1)}`);
   });
-  if (names.length > 30) make("p", "fine", parent, `The ${names.length - 30} least probable are left out.`);
+  if (order.length > 30) make("p", "fine", parent, `The ${order.length - 30} least probable are left out.`);
+  list.hidden = numbers === columns.length;
+  regions(parent, row);
+}
+function regions(parent, { coverage, sets, intervals, warning }) {
+  const percentage = percent(coverage ?? 0, 0);
+  for (const [name, classes] of Object.entries(sets)) {
+    if (name === "class") make("p", "note", parent, `With ${percentage} coverage: ${classes.map(titleOf).join(" or ") || "no class"}.`);
+  }
+  const open = Object.entries(sets).filter(([name, classes]) => name !== "class" && classes.length !== 1).map(([name]) => name);
+  if (open.length) make("p", "note", parent, `Undecided at ${percentage} coverage: ${open.join(", ")}.`);
+  for (const [name, ends] of Object.entries(intervals)) make("p", "note", parent, `${name}: ${ends.map((end) => (end === null ? "unbounded" : +end.toPrecision(4))).join(" to ")} with ${percentage} coverage.`);
+  if (warning) make("p", "problem", parent, `Unlike the training data: ${warning}.`);
 }
 function explainBars(parent) {
-  const calibrated = "Probabilities are calibrated on held-out data.";
+  const calibrated = model.calibration.held_out ? "Probabilities are calibrated on held-out data." : "Probabilities are the model's own, not calibrated.";
   make("p", "fine", parent, model.members > 1 ? `${calibrated} Whiskers: one standard deviation over the ${model.members} models.` : `${calibrated} With one model there is no spread; train with --ensemble 5 to see one.`);
 }
-const titleOf = (name) => model.classes.find((each) => each.name === name)?.title ?? name;
-const setOf = (prediction) => prediction.set ?? prediction.prediction_set;
+const titleOf = (name) => model.columns.find((each) => each.name === name)?.title ?? name;
 
 function showPrediction(answer, prediction) {
   const card = make("section", "card");
   make("h2", "", card, prediction.title);
   make("p", "iri", card, prediction.node.replace(/^<|>$/g, ""));
-  const verdict = make("p", "verdict", card);
-  make("b", "", verdict, titleOf(prediction.class));
-  verdict.append(`with probability ${percent(prediction.probability)} `);
-  if (prediction.label !== null) {
+  const verdict = make("p", "verdict");
+  if (prediction.class !== undefined) {
+    card.append(verdict);
+    make("b", "", verdict, titleOf(prediction.class));
+    verdict.append(`with probability ${percent(prediction.probability)} `);
+  }
+  if (prediction.label) {
     const right = prediction.label === prediction.class;
     make("span", right ? "tag good" : "tag bad", verdict, right ? "as labelled" : `labelled ${titleOf(prediction.label)}`);
   }
-  if (setOf(prediction)) make("p", "", card, `Prediction set: ${setOf(prediction).map(titleOf).join(", ")}`);
-  bars(card, answer.classes.map(titleOf), prediction.probabilities, prediction.spreads, answer.classes.indexOf(prediction.class), false);
+  bars(card, prediction);
   for (const note of answer.notes) make("p", "fine", card, note);
   explainBars(card);
   return card;
 }
 
-// The picture of a node's reasons: edges as a tree around the node, green for and red against the prediction.
-const INVERSE = "inverse of ";
-function tree(explanation, most) {
-  const edges = new Map(), size = (reason) => Math.abs(reason.log_odds);
-  for (const reason of [...explanation.reasons].sort((a, b) => size(b) - size(a))) {
-    const ends = [reason.source, reason.target].sort(), relation = reason.relation.replace(INVERSE, "");
-    const key = JSON.stringify([...ends, relation]);
-    if (edges.has(key)) edges.get(key).attention += reason.attention;
-    else if (edges.size < most) edges.set(key, { ...reason, relation });
-  }
-  const root = { name: explanation.node, children: [] }, placed = new Map([[explanation.node, root]]);
-  const hang = (name, parent, edge) => {
-    const child = { name, edge, children: [] };
-    parent.children.push(child);
-    if (!placed.has(name)) placed.set(name, child);
-    return child;
-  };
-  for (const edge of edges.values()) {
-    const other = edge.source === root.name ? edge.target : edge.source;
-    if (edge.source === root.name || edge.target === root.name) hang(other, root, edge);
-  }
-  for (const edge of edges.values()) {
-    if (edge.source === root.name || edge.target === root.name) continue;
-    const parent = placed.get(edge.target) ?? hang(edge.target, root, null);
-    if (parent !== root && !parent.far) hang(edge.source, parent, edge).far = true;
-  }
-  return root;
-}
-function leaves(node) { return node.children.length ? node.children.reduce((sum, child) => sum + leaves(child), 0) : 1; }
-function picture(svg, answer) {
-  const { explanation, shown } = answer, box = svg.getBoundingClientRect();
-  const width = Math.max(280, box.width), height = Math.max(340, box.height), root = tree(explanation, width < 480 ? 9 : 16);
-  svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-  svg.replaceChildren();
-  const cx = width / 2, cy = height / 2, rx = Math.max(80, width / 2 - Math.min(130, width * 0.22)), ry = height / 2 - 40;
-  const total = leaves(root), deep = root.children.some((child) => child.children.length), marks = [];
-  const most = Math.max(1e-9, ...explanation.reasons.map((reason) => Math.abs(reason.log_odds)));
-  const lines = draw("g", {}, svg), short = (name) => shown[name] ?? name;
-  let slot = 0;
-  const place = (node, depth, parent) => {
-    const first = slot;
-    if (!node.children.length) slot += 1;
-    const before = node.children.map((child) => [child, () => place(child, depth + 1, node)]);
-    const middle = first + (node.children.length ? leaves(node) : 1) / 2;
-    const angle = (2 * Math.PI * middle) / total - Math.PI / 2, far = depth === 0 ? 0 : depth === 1 && deep && node.children.length ? 0.5 : depth === 1 && deep ? 0.72 : 1;
-    Object.assign(node, { x: cx + far * rx * Math.cos(angle), y: cy + far * ry * Math.sin(angle), side: Math.cos(angle) });
-    if (parent) {
-      const edge = node.edge, kind = !edge ? "plain" : edge.log_odds <= 0 ? "for" : "against";
-      const line = draw("line", { x1: parent.x, y1: parent.y, x2: node.x, y2: node.y, class: kind, "stroke-width": edge ? 1.2 + 7 * Math.abs(edge.log_odds) / most : 1.2, "stroke-opacity": 0.75 }, lines);
-      if (edge) line.dataset.tip = `${short(edge.source)} \u2192 ${short(edge.target)}\n${short(edge.relation)}\nwithout it, log-odds ${edge.log_odds > 0 ? "+" : ""}${edge.log_odds.toFixed(2)}; attention ${percent(edge.attention)}`;
-    }
-    marks.push([node, depth]);
-    for (const [, go] of before) go();
-  };
-  place(root, 0, null);
-  for (const [node, depth] of marks) {
-    const group = draw("g", { tabindex: 0, role: "button", "aria-label": short(node.name), transform: `translate(${node.x} ${node.y})` }, svg);
-    group.dataset.tip = node.name;
-    draw("circle", { r: depth === 0 ? 11 : depth === 1 ? 7 : 5, class: depth === 0 ? "root" : "" }, group);
-    const flat = depth === 0 || Math.abs(node.side) < 0.3 || node.children.length, up = node.y < cy;
-    const room = flat ? 24 : Math.max(5, Math.floor((node.side > 0 ? width - node.x - 14 : node.x - 14) / 6.4));
-    const dy = depth === 0 ? 27 : flat ? (up ? -15 : 19) : 4;
-    draw("text", { x: flat ? 0 : node.side > 0 ? 12 : -12, y: dy, "text-anchor": flat ? "middle" : node.side > 0 ? "start" : "end", class: depth === 0 ? "centre" : "" }, group, cut(short(node.name), Math.min(room, 30)));
-    const visit = () => { if (model.kind === "nodes" && !answer.isNew) choose(node.name); };
-    group.addEventListener("click", visit);
-    group.addEventListener("keydown", (event) => { if (event.key === "Enter") visit(); });
-  }
-}
-
 function effectTable(parent, answer) {
   const { reasons, saturated, explanation } = answer;
-  const size = (reason) => (saturated ? reason.log_odds : reason.points), unit = saturated ? "log-odds" : "points";
+  const size = (reason) => (saturated ? reason.log_odds : reason.points), isNumber = explanation.kind === "regression", unit = isNumber ? explanation.unit || "units" : saturated ? "log-odds" : "points";
   const card = make("section", "card", parent);
   make("h3", "", card, "What the prediction rests on");
   const words = make("div", "sentences", card), predicted = answer.shown[explanation.predicted] ?? explanation.predicted;
-  make("p", "note", words, `Each triple is removed in turn, and the ${saturated ? "log-odds" : "probability"} of ${predicted} changes. Green: the triple supports the prediction; red: it counts against it.`);
+  make("p", "note", words, `Each triple is removed in turn, and ${isNumber ? "" : saturated ? "the log-odds of " : "the probability of "}${predicted} changes. ${isNumber ? "Green: the triple raises it; red: it lowers it." : "Green: the triple supports the prediction; red: it counts against it."}`);
   answer.sentences.slice(1).forEach((sentence) => make("p", "note", words, sentence));
   const table = make("table", "", make("div", "scroll", card)), head = make("tr", "", make("thead", "", table));
   for (const text of ["triple", "attention", `change without it, ${unit}`]) make("th", "", head, text);
@@ -192,22 +145,20 @@ function effectTable(parent, answer) {
     make("td", "", row, reason.attention === null ? "literal" : percent(reason.attention));
     const both = make("div", "both", make("td", "effect", row)), axis = make("div", "axis", both);
     make("i", size(reason) <= 0 ? "for" : "against", axis).style.width = `${(50 * Math.abs(size(reason))) / most}%`;
-    make("span", "", both, `${size(reason) > 0 ? "+" : ""}${size(reason).toFixed(saturated ? 2 : 1)}`);
+    make("span", "", both, `${size(reason) > 0 ? "+" : ""}${size(reason).toFixed(saturated || isNumber ? 2 : 1)}`);
   }
   if (!reasons.length) make("p", "note", card, "No triple near this node changes its prediction.");
 }
 
+function keyed(figure, keys) {
+  const caption = make("figcaption", "", figure);
+  for (const [name, text] of keys) { make("span", `key ${name}`, caption); caption.append(text); }
+}
 function showExplanation(figure, answer) {
   figure.replaceChildren();
   const svg = draw("svg", { role: "group", "aria-label": "Triples around the node, by their effect" }, figure);
-  const caption = make("figcaption", "", figure);
-  make("span", "key for", caption);
-  caption.append("supports the prediction");
-  make("span", "key against", caption);
-  caption.append("counts against it; the wider, the larger the effect. Click a node to see its own prediction.");
-  const redraw = () => picture(svg, answer);
-  redraw();
-  onresize = redraw;
+  keyed(figure, [["for", "supports the prediction"], ["against", "counts against it; the wider, the larger the effect. Click a node to see its own prediction."]]);
+  (onresize = () => picture(svg, answer))();
   effectTable(byId("result"), answer);
 }
 
@@ -248,15 +199,15 @@ async function askMolecule(smiles, task) {
     if (prediction.problem) throw new Error(`This ${prediction.problem}.`);
     const card = make("section", "card");
     make("h2", "", card, smiles);
-    make("p", "iri", card, "Probability of a positive result in each task; the dashed line is one half.");
-    bars(card, answer.tasks, prediction.probabilities, prediction.spreads, -1, true);
+    if (model.columns.some(({ kind }) => kind !== "regression")) make("p", "iri", card, "Probability of a positive result in each task; the dashed line is one half.");
+    bars(card, prediction);
     explainBars(card);
     const explanation = await request("/explain", task ? { smiles, task } : { smiles });
     if (mine !== turn) return;
     result.replaceChildren();
     const grid = make("div", "grid", result), pair = make("div", "pair");
     grid.append(card);
-    drawMolecule(grid, explanation, "effect", [["raises", "evidence for a positive result"], ["lowers", "evidence against"]], answer.tasks, smiles);
+    drawMolecule(grid, explanation, "effect", [["raises", "raises the value"], ["lowers", "lowers it"]], model.columns.map(({ name }) => name), smiles);
     result.append(pair);
     drawMolecule(pair, explanation, "attention", [["shares", "share of the attention that starts here"]]);
     atomTable(pair, explanation);
@@ -278,24 +229,23 @@ function drawMolecule(parent, answer, shade, keys, tasks, smiles) {
   const image = make("img", "molecule", figure); // an image runs no scripts
   image.alt = `The molecule, shaded by ${shade}`;
   image.src = `data:image/svg+xml;base64,${btoa(String.fromCharCode(...new TextEncoder().encode(answer.svg[shade])))}`;
-  const caption = make("figcaption", "", figure);
-  for (const [name, text] of keys) { make("span", `key ${name}`, caption); caption.append(text); }
+  keyed(figure, keys);
 }
 function atomTable(parent, answer) {
   const card = make("section", "card", parent);
-  make("h3", "", card, "Change of the probability without an atom or a bond");
+  const { kind, unit } = answer.explanation, isNumber = kind === "regression";
+  make("h3", "", card, `Change of the ${isNumber ? "number" : "probability"} without an atom or a bond`);
   const table = make("table", "", make("div", "scroll", card)), head = make("tr", "", make("thead", "", table));
-  for (const text of ["atom or bond", "attention", "points"]) make("th", "", head, text);
+  for (const text of ["atom or bond", "attention", isNumber ? unit || "units" : "points"]) make("th", "", head, text);
   const body = make("tbody", "", table);
   for (const [name, attention, effect] of answer.rows.slice(0, 12)) {
     const row = make("tr", "", body);
-    for (const text of [name, percent(attention), `${effect > 0 ? "+" : ""}${(100 * effect).toFixed(1)}`]) make("td", "", row, text);
+    for (const text of [name, percent(attention), `${effect > 0 ? "+" : ""}${isNumber ? effect.toFixed(2) : (100 * effect).toFixed(1)}`]) make("td", "", row, text);
   }
 }
 
 // Completion of names.
-const search = byId("search"), hits = byId("hits");
-let active = -1, typed = 0;
+let active = -1, typed = 0, search = byId("search"), hits = byId("hits");
 function close() { hits.hidden = true; active = -1; search.setAttribute("aria-expanded", "false"); search.removeAttribute("aria-activedescendant"); }
 function mark(number) {
   const items = [...hits.querySelectorAll("[role=option]")];
@@ -305,7 +255,6 @@ function mark(number) {
 }
 function choose(name) {
   close();
-  search.value = name.replace(/^<|>$/g, "");
   const hash = `#${encodeURIComponent(name)}`;
   if (location.hash === hash) askKnown(name); else location.hash = hash;
   byId("tab-known").click();
@@ -358,6 +307,7 @@ for (const name of ["known", "new"])
 function arrive() {
   let wanted = "";
   try { wanted = decodeURIComponent(location.hash.slice(1)); } catch { /* not an address of this page */ }
+  byId("hint").hidden = Boolean(wanted) || !model.examples.length;
   if (!wanted) return;
   if (model.kind === "nodes") { search.value = wanted.replace(/^<|>$/g, ""); askKnown(wanted); }
   else { byId("smiles").value = wanted; askMolecule(wanted); }
@@ -380,13 +330,11 @@ const theme = document.querySelector(".theme"), themes = ["system", "light", "da
 function paint(name) {
   if (name === "system") delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = name;
-  theme.textContent = `Colours: ${name}`;
-  theme.setAttribute("aria-label", theme.textContent);
+  theme.ariaLabel = theme.textContent = `Colours: ${name}`;
   theme.value = name;
 }
-let stored = null;
-try { stored = localStorage.getItem("rgat-theme"); } catch { /* private windows have no storage */ }
-paint(themes.includes(stored) ? stored : "system");
+paint("system");
+try { if (themes.includes(localStorage.getItem("rgat-theme"))) paint(localStorage.getItem("rgat-theme")); } catch { /* private windows have no storage */ }
 theme.addEventListener("click", () => {
   paint(themes[(themes.indexOf(theme.value) + 1) % themes.length]);
   try { localStorage.setItem("rgat-theme", theme.value); } catch { /* see above */ }

@@ -19,16 +19,21 @@ def _file(name: str) -> str:
 
 
 @cache
+def _script() -> str:
+    return _file("picture.js") + _file("page.js")
+
+
+@cache
 def page() -> str:
     """Return the page for people; its script asks the service for everything that it shows."""
-    return Template(_file("page.html")).substitute(style=_file("page.css"), script=_file("page.js"))
+    return Template(_file("page.html")).substitute(style=_file("page.css"), script=_script())
 
 
 @cache
 def policy() -> str:
     """Return the Content-Security-Policy of both pages: their own style and script, and nothing else."""
     style, script = (
-        base64.b64encode(hashlib.sha256(_file(name).encode()).digest()).decode() for name in ("page.css", "page.js")
+        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (_file("page.css"), _script())
     )
     return (
         f"default-src 'none'; style-src 'sha256-{style}'; script-src 'sha256-{script}'; connect-src 'self'; "
