@@ -16,8 +16,8 @@ PACKAGES = (
 )  # fmt: skip
 NEEDED = {  # libraries of extras
     "rdf": "pyoxigraph", "molecule": "rdkit", "Molecule": "rdkit", "smiles": "rdkit", "FEAT": "sklearn",
-    "report": "matplotlib", "serve": "fastapi", "convert(": "pyoxigraph", "sparql": "pyoxigraph", "fetch_neigh": "pyoxigraph",
-    "torch_geometric": "torch_geometric", "read_graph(": "pyoxigraph",
+    "report": "matplotlib", "serve": "fastapi", "convert(": "pyoxigraph", "sparql": "pyoxigraph",
+    "fetch_neigh": "pyoxigraph", "torch_geometric": "torch_geometric", "read_graph(": "pyoxigraph",
 }  # fmt: skip
 SOURCE = Path(importlib.import_module("rgat").__file__).parent.parent
 

@@ -1,7 +1,6 @@
 """Every kind of target, for nodes and for molecules, from files to explanations, by Python and by the command line."""
 
 import csv
-import dataclasses
 import json
 import math
 import random
