@@ -27,7 +27,7 @@ def valid(monkeypatch):
 def test_an_rgcn_with_a_higher_validation_score_becomes_the_model_of_molecules(tmp_path, monkeypatch):
     scores = {"multiplicative WIRGAT": 0.915, "RGCN": 0.936}
     monkeypatch.setattr(fitting._Trainer, "valid_score", lambda self, config, results: scores[config["model"]])
-    quick = {"max_epochs": 1, "hidden_channels": 8}
+    quick = {"max_epochs": 1, "hidden_channels": 8, "descriptors": "none"}
     predictor = own_data.train(load_data("molecules"), tmp_path, **quick)
     assert predictor.config["model"] == load(tmp_path).config["model"] == "RGCN"
     report = predictor.report

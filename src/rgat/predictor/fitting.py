@@ -147,13 +147,13 @@ def fit(
             keep(predictor)
         if isinstance(data, NodeData) and isinstance(predictor, NodePredictor) and processes().number == 1:
             predictor.report.update(contributions(predictor, data, seed, stages.part(EVALUATION, 0.0, 1.0)))
-        if isinstance(data, GraphData):
-            predictor.report.update(descriptor_contribution(predictor, data, seed))
         if comparison and processes().number == 1:
             tell = partial(stages, COMPARISON, 0.0)
             predictor.report["comparison"], rival = compare(data, config, seed, trainer.train_rival, tell)
             if rival is not None and ("choice" not in found or isinstance(data, GraphData)):
                 predictor = keep_best(predictor, rival, data, valid, ensemble == 1 and "model" not in options)
+        if isinstance(data, GraphData):
+            predictor.report.update(descriptor_contribution(predictor, data, seed))
         trainer.fold_results.remove()
         return predictor
 
