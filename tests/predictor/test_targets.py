@@ -145,7 +145,7 @@ def test_molecules_of_all_kinds(molecule_model, tmp_path):
     invalid = molecule_model.predict(["C(C"])
     assert math.isnan(invalid.of("income (k)")[0])
     assert (invalid.of("group")[0], invalid.of("senior")[0]) == ("", -1)
-    assert invalid.rows()[0][-1] == "cannot be read as SMILES"
+    assert invalid.rows()[0][invalid.header().index("problem")] == "cannot be read as SMILES"
     explanation = molecule_model.explain("CCO")
     assert (explanation.task, explanation.kind, explanation.unit) == ("income (k)", "regression", "k")
     assert explanation.probability == pytest.approx(molecule_model.predict("CCO").of("income (k)")[0], rel=1e-4)
