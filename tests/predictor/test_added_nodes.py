@@ -61,6 +61,9 @@ def test_many_requests_in_one_pass_equal_each_alone(model, tmp_path, monkeypatch
         assert set(answer.notes) == set(alone.notes)
         np.testing.assert_allclose(answer.probabilities, alone.probabilities, atol=1e-6)
         np.testing.assert_allclose(answer.spread, alone.spread, atol=1e-6)
+        np.testing.assert_allclose(answer.distance, alone.distance, rtol=1e-4)
+        np.testing.assert_array_equal(answer.sets["class"], alone.sets["class"])
+        assert answer.warnings == alone.warnings
 
 
 def test_nodes_can_be_named_and_known_ones_change_with_new_triples(model, tmp_path):

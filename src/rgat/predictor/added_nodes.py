@@ -19,9 +19,11 @@ from rgat.data.rdf.features import encode, is_type, read_vocabulary
 from rgat.data.rdf.reader import Ids, Triples
 from rgat.graph import RelationalGraph
 from rgat.incoming import incoming_edges, ranges
+from rgat.predictor.familiarity import collected, name_unseen
 from rgat.predictor.new_triples import translate, unknown_literals
 from rgat.predictor.predictions import Predictions
 from rgat.predictor.predictor import NodePredictor
+from rgat.predictor.uncertainty import with_uncertainty
 from rgat.predictor.words import titles_among
 
 MAX_EDGES = 1_000_000  # of receptive fields in one forward pass
@@ -151,16 +153,21 @@ class AddedNodes:
             ends, relation, num_nodes=len(nodes), num_relations=data.graph.num_relations, validate=False
         )
         graph.node_ids = nodes
-        logits = model.member_logits(x, graph)[:, torch.searchsorted(members, wanted)]
-        sizes = [len(request.nodes) for request in requests]
-        parts = (torch.split(model.probabilities(logits), sizes), torch.split(model.spread(logits), sizes))
-        titles = titles_among(data.classes, model.titles)
-        return [
-            Predictions(
-                tuple(r.names), data.classes, p.numpy(), s.numpy(), notes=r.notes, titles=titles, targets=model.targets
-            )
-            for r, p, s in zip(requests, *parts, strict=True)
-        ]
+        place = torch.searchsorted(members, wanted)
+        with collected(model.members[0]) as hidden:
+            logits = model.member_logits(x, graph)[:, place]
+        rows, words = None if hidden.rows is None else hidden.rows[place], None
+        if model.familiarity is not None:
+            words = name_unseen(place, ends[1], relation, data.relation_names, model.familiarity.relations)
+        answers, start = [], 0
+        fields: dict[str, Any] = {"titles": titles_among(data.classes, model.titles), "targets": model.targets}
+        for request in requests:
+            own = slice(start, start := start + len(request.nodes))
+            outputs = (model.probabilities(logits[:, own]).numpy(), model.spread(logits[:, own]).numpy())
+            predictions = Predictions(tuple(request.names), data.classes, *outputs, notes=request.notes, **fields)
+            known = (None if rows is None else rows[own], None if words is None else words[own])
+            answers.append(with_uncertainty(model, predictions, None, *known))
+        return answers
 
     def _new_edges(self, requests: Sequence[Request], given: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return source, target and relation of the edges that all triples add, with inverses and self-loops."""

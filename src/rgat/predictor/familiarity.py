@@ -172,16 +172,20 @@ def unseen_relations(data: NodeData, nodes: Sequence[int], seen: Tensor) -> list
     """
     if bool(seen.all()):
         return [""] * len(nodes)
-    edges, names = _incoming(data), []
+    edges, words = _incoming(data), []
     for part in torch.split(torch.tensor(nodes, dtype=torch.long), _AT_ONCE):
         _, target, relation = edges.into(torch.unique(part))
-        unseen: dict[int, set[int]] = {}
-        for node, number in torch.stack([target, relation])[:, ~seen[relation]].t().tolist():
-            unseen.setdefault(node, set()).add(number)
-        for node in part.tolist():
-            relations = [data.relation_names[number] for number in sorted(unseen.get(node, ()))]
-            names.append(f"no training node has {listed(relations, 3)}" if relations else "")
-    return names
+        words += name_unseen(part, target, relation, data.relation_names, seen)
+    return words
+
+
+def name_unseen(nodes: Tensor, target: Tensor, relation: Tensor, names: Sequence[str], seen: Tensor) -> list[str]:
+    """Return the words of `unseen_relations` for nodes whose edges have these targets and relations."""
+    unseen: dict[int, set[int]] = {}
+    for node, number in torch.stack([target, relation])[:, ~seen[relation]].t().tolist():
+        unseen.setdefault(node, set()).add(number)
+    found = [[names[number] for number in sorted(unseen.get(node, ()))] for node in nodes.tolist()]
+    return [f"no training node has {listed(relations, 3)}" if relations else "" for relations in found]
 
 
 def unseen_atoms(

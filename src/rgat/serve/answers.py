@@ -266,19 +266,18 @@ def explained(predictor: NodePredictor, explanation: NodeExplanation) -> dict[st
 
 def row_values(predictions: Predictions) -> list[dict[str, Any]]:
     """Return what is predicted for each example, with sets, intervals and warnings where there are any."""
-    regions: Sequence[Any] = getattr(predictions, "regions", ())
-    warnings: Sequence[str] = getattr(predictions, "warnings", [""] * len(predictions))
+    warnings = predictions.warnings
     rows: list[dict[str, Any]] = []
     for place, (probability, spread) in enumerate(zip(predictions.probabilities, predictions.spread, strict=True)):
         row: dict[str, Any] = {"probabilities": list(map(number, probability)), "spreads": list(map(number, spread))}
-        insides = [(region, region.inside[place].tolist()) for region in regions]
+        insides = [(region, region.inside[place].tolist()) for region in predictions.regions]
         sets = {
             region.name: [name for name, is_in in zip(region.classes, inside, strict=True) if is_in]
             for region, inside in insides
             if region.classes
         }
         intervals = {region.name: list(map(number, inside)) for region, inside in insides if not region.classes}
-        row |= {"coverage": getattr(predictions, "coverage", None), "sets": sets, "intervals": intervals}
+        row |= {"coverage": predictions.coverage, "sets": sets, "intervals": intervals}
         rows.append(row | {"warning": warnings[place]})
     return rows
 
