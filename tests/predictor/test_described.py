@@ -198,7 +198,7 @@ def test_an_exported_program_takes_descriptors_as_one_more_input(both):
     vocabulary = both.vocabulary
     parsed = parse_molecules(SMILES, *vocabulary.reading)
     edges, sizes = torch.from_numpy(parsed.edges).long(), torch.from_numpy(parsed.sizes).long()
-    columns = vocabulary.descriptors.standardise(torch.from_numpy(parsed.columns)).float()
+    columns = torch.from_numpy(parsed.columns)
     program = make_program(both, vocabulary)
     batch = torch.arange(len(sizes)).repeat_interleave(sizes)
     given, _ = program(torch.from_numpy(parsed.x).float(), edges[:2], edges[2], batch, columns)

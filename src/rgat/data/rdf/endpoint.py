@@ -84,11 +84,17 @@ class Endpoint:
         content, kind = self._send({"query": query}, RESULTS)
         if kind not in (RESULTS, "application/json"):
             raise self._error(f"must answer with {RESULTS}, got {kind or 'no content type'}; is it a SPARQL endpoint?")
+        problem = None
         try:
-            solutions = ox.parse_query_results(content, format=ox.QueryResultsFormat.JSON)
-            rows = [tuple(solution[name] for name in names) for solution in solutions]
+            rows = [
+                tuple(solution[name] for name in names)
+                for solution in ox.parse_query_results(content, format=ox.QueryResultsFormat.JSON)
+            ]
         except (SyntaxError, ValueError, KeyError, TypeError, OSError) as error:
-            raise self._error(f"must answer with valid JSON results, got others: {_line(error)}") from error
+            # A traceback would keep the iterator, which must end in the thread that made it, so none is chained.
+            problem = _line(error)
+        if problem is not None:
+            raise self._error(f"must answer with valid JSON results, got others: {problem}")
         if any(term is None for row in rows for term in row):
             raise self._error(f"must bind {', '.join(names)} in each row, got rows without one of them")
         return rows
