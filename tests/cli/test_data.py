@@ -15,24 +15,24 @@ from rgat.data.store.statistics import store_statistics
 LABELS = f"node class\n{EX}a x\n{EX}b y\n{EX}c x"
 
 
-def test_a_dump_is_converted_counted_and_verified(tmp_path, rgat):
+def test_a_dump_is_converted_counted_and_verified(tmp_path, rgat_here):
     dump, other = write(tmp_path), write(tmp_path, f"<{EX}d> <{EX}knows> <{EX}a> .", "other.ttl")
     labels, store = table(tmp_path, LABELS), tmp_path / "store"
     parts = ("--labels", labels, "--valid-labels", table(tmp_path, f"node class\n{EX}d x", "valid.tsv"))
-    done = rgat("data", "convert", dump, other, store, *parts, "--drop", f"{EX}note")
+    done = rgat_here("data", "convert", dump, other, store, *parts, "--drop", f"{EX}note")
     assert done.returncode == 0, done.stderr
     opened = open_store(store)
     numbers = f"{opened.num_nodes} nodes, 11 triples, {opened.num_edges} edges, 11 relations;"
     assert f"{store}: {numbers}" in done.stdout
     assert sorted(opened.labels.parts.tolist()) == [0, 0, 0, 1]
-    counted = rgat("data", "stats", store, "--json", "--verify")
+    counted = rgat_here("data", "stats", store, "--json", "--verify")
     assert json.loads(counted.stdout)["edges"] == 11
-    assert "label counts" in rgat("data", "stats", store).stdout
+    assert "label counts" in rgat_here("data", "stats", store).stdout
     content = bytearray((store / "source.npy").read_bytes())
     content[-1] ^= 1
     (store / "source.npy").write_bytes(content)
-    assert rgat("data", "stats", store).returncode == 0
-    refused = rgat("data", "stats", store, "--verify")
+    assert rgat_here("data", "stats", store).returncode == 0
+    refused = rgat_here("data", "stats", store, "--verify")
     assert refused.returncode == 2
     assert "source.npy: has changed since it was written" in refused.stderr
 
@@ -59,7 +59,7 @@ def test_a_narrow_terminal_gets_bars_and_one_line_per_stage(tmp_path):
     assert max(len(line) for line in lines if "stage" in line) <= 60
 
 
-def test_mistakes_are_one_sentence(tmp_path, rgat):
+def test_mistakes_are_one_sentence(tmp_path, rgat_here):
     for arguments, message in (
         (("convert", "missing.nt", tmp_path / "store"), "missing.nt: cannot be read"),
         (("convert", write(tmp_path)), "Missing argument"),
@@ -67,7 +67,7 @@ def test_mistakes_are_one_sentence(tmp_path, rgat):
         (("stats", tmp_path), "must be a store, but has no store.json"),
         (("stats", "institute", "--verify"), "`--verify` must come with a store"),
     ):
-        done = rgat("data", *arguments)
+        done = rgat_here("data", *arguments)
         assert done.returncode == 2
         assert message in done.stderr
         assert "Traceback" not in done.stderr

@@ -20,7 +20,7 @@ def test_a_full_disk_under_the_output_is_one_sentence():
     assert (done.returncode, done.stderr) == (2, "rgat: No space left on device\n")
 
 
-def test_a_users_mistake_is_one_sentence_and_exit_code_2(rgat, tmp_path):
+def test_a_users_mistake_is_one_sentence_and_exit_code_2(rgat, rgat_here, tmp_path):
     done = rgat("demo", "--set", "institut")
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
@@ -35,10 +35,10 @@ def test_a_users_mistake_is_one_sentence_and_exit_code_2(rgat, tmp_path):
         f"report {tmp_path}",
     )
     for line in mistakes:
-        done = rgat(*line.split())
+        done = rgat_here(*line.split())
         assert done.returncode == 2
         assert (done.stdout, done.stderr.count("\n")) == ("", 1)
-    assert rgat().returncode == 0
+    assert rgat_here().returncode == 0
 
 
 def test_the_commands_import_what_they_need_when_they_run():

@@ -4,7 +4,7 @@ import re
 from helpers_institute import write_institute
 
 
-def test_train_keeps_a_model_and_goes_on_from_its_checkpoint(rgat, tmp_path):
+def test_train_keeps_a_model_and_goes_on_from_its_checkpoint(rgat_here, tmp_path):
     line = [
         "train",
         "institute",
@@ -16,32 +16,32 @@ def test_train_keeps_a_model_and_goes_on_from_its_checkpoint(rgat, tmp_path):
         "8",
         "--epochs",
     ]
-    done = rgat(*line, "2")
+    done = rgat_here(*line, "2")
     assert done.returncode == 0, done.stderr
     assert re.search(r"constant attention +\d+\.\d", done.stdout)
     assert "Best epoch by validation: 2 of 2;" in done.stdout
-    done = rgat(*line, "3")
+    done = rgat_here(*line, "3")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "continue it with --resume, or choose another folder" in done.stderr
-    done = rgat(*line, "3", "--resume")
+    done = rgat_here(*line, "3", "--resume")
     assert "of 3;" in done.stdout
     for wrong in (["--heads", "3"], ["--model", "RGCN", "--heads", "2"], ["--feature-dropout", "1"]):
-        done = rgat("train", "institute", "--out", str(tmp_path / "other"), *wrong)
+        done = rgat_here("train", "institute", "--out", str(tmp_path / "other"), *wrong)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert not (tmp_path / "other").exists()
 
 
-def test_a_dump_of_any_name_with_invalid_lines_is_read_on_request(rgat, tmp_path):
+def test_a_dump_of_any_name_with_invalid_lines_is_read_on_request(rgat_here, tmp_path):
     graph, labels = write_institute(tmp_path)
     dump, model = tmp_path / "dump", str(tmp_path / "m")
     dump.write_bytes(gzip.compress(b"no triple\n" + graph.read_bytes()))
     options = ["--labels", str(labels), "--out", model, "--features", "identity", "--no-comparison", "--epochs", "1"]
     line = ["train", "--rdf", str(dump), *options]
-    refused = rgat(*line)
+    refused = rgat_here(*line)
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert "or `format` (--format) must be given" in refused.stderr
-    assert "line 1: not valid ntriples" in rgat(*line, "--format", "ntriples").stderr
-    done = rgat(*line, "--format", "ntriples", "--skip-invalid")
+    assert "line 1: not valid ntriples" in rgat_here(*line, "--format", "ntriples").stderr
+    done = rgat_here(*line, "--format", "ntriples", "--skip-invalid")
     assert done.returncode == 0, done.stderr
     assert f"skipped: 1 invalid RDF line, the first: {dump}, line 1: " in done.stdout
     assert "macro-F1" in done.stdout
@@ -52,6 +52,6 @@ def test_a_dump_of_any_name_with_invalid_lines_is_read_on_request(rgat, tmp_path
     assert re.search(r"cross-validation, 5 of 5 folds, epoch 1 of 1, validation accuracy 0\.\d+, done in", done.stdout)
     assert not re.search(r"[\x1b\r]", done.stdout)
     predict = ["predict", model, "--format", "ntriples"]
-    assert "--format must be left out here: it is for files of --rdf" in rgat(*predict).stderr
+    assert "--format must be left out here: it is for files of --rdf" in rgat_here(*predict).stderr
     graph.rename(tmp_path / "new")
-    assert rgat(*predict, "--rdf", str(tmp_path / "new")).returncode == 0
+    assert rgat_here(*predict, "--rdf", str(tmp_path / "new")).returncode == 0
