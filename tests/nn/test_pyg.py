@@ -133,6 +133,14 @@ def test_graph_classifiers_and_featureless_models_are_explained():
     torch.testing.assert_close(hooked(as_pyg(featureless))(none, edge_index, edge_type), featureless(None, graph))
 
 
+def test_an_explanation_leaves_the_mode_of_the_model_as_it_is():
+    x, edge_index, edge_type = tensors()
+    model = NodeClassifier(5, 4, R, hidden_channels=8, edge_dropout=0.5).eval()
+    explainer = Explainer(as_pyg(model), GNNExplainer(epochs=1), **settings("node"))
+    explainer(x, edge_index, edge_type=edge_type, index=0)
+    assert not any(module.training for module in model.modules())
+
+
 def test_what_has_no_relational_layers_is_refused(monkeypatch):
     with pytest.raises(ValueError, match="a model must have relational layers, got Linear without any"):
         as_pyg(torch.nn.Linear(2, 2))

@@ -80,6 +80,12 @@ def test_a_column_of_a_data_frame_is_predicted(library, model):
     assert frame["smiles"].to_list() == ["CCO", "no molecule", "CC"]
     assert np.isnan(frame["amide"].to_list()).tolist() == [False, True, False]
     assert frame["problem"].to_list()[1] == "cannot be read as SMILES"
+    for wrong, got in (
+        (library.DataFrame({"smiles": ["CC"]}), "a data frame; give its column"),
+        (["CC", None], "None"),
+    ):
+        with pytest.raises(ValueError, match=f"`smiles` must be texts, got {got}"):
+            model.predict(wrong)
 
 
 @pytest.mark.parametrize("name", ["pandas", "polars"])

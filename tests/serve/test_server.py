@@ -1,5 +1,6 @@
 """A real server on a loopback port: the command, the page in a browser, and its end by a signal."""
 
+import asyncio
 import json
 import shutil
 import signal
@@ -7,14 +8,17 @@ import socket
 import subprocess
 import sys
 import time
+from functools import partial
 from urllib.error import HTTPError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
 import pytest
+import uvicorn
 from helpers_institute import PREFIX
+from uvicorn.server import ServerState
 
-from rgat.serve.server import is_loopback, listen
+from rgat.serve.server import is_loopback, listen, protocol
 
 PERSON = f"<{PREFIX}person/55>"
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -129,6 +133,22 @@ def test_a_signal_ends_the_service_after_the_request_at_work(server):
         assert b"HTTP/1.1 200" in connection.recv(1000)
     assert server.wait(60) == 0
     assert server.stdout.read() == "stopped\n"
+
+
+def test_a_connection_that_sends_no_whole_request_is_closed():
+    async def idle(text):
+        loop = asyncio.get_running_loop()
+        config = uvicorn.Config(lambda *_: None, http=protocol(0.1))
+        config.load()
+        made = partial(protocol(0.1), config, ServerState(), {})
+        async with await loop.create_server(made, "127.0.0.1", 0) as served:
+            reader, writer = await asyncio.open_connection(*served.sockets[0].getsockname())
+            writer.write(text)
+            await asyncio.wait_for(reader.read(), 30)  # until the other side closes
+            writer.close()
+
+    for text in (b"", b"GET / HTTP/1.1\r\nHost: x"):
+        asyncio.run(idle(text))
 
 
 def test_a_port_that_is_taken_is_one_sentence():

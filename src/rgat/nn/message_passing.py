@@ -21,6 +21,7 @@ class MessagePassingConv(MessagePassing):  # type: ignore[misc]
     def __init__(self, conv: RelationalConv) -> None:
         super().__init__(aggr="add", node_dim=0)
         self.conv = conv
+        self.training = conv.training  # an explainer restores this mode, in the layer too
         self.in_channels, self.out_channels, self.num_relations = (
             conv.in_channels,
             conv.out_channels,
@@ -64,6 +65,7 @@ class PyGModel(nn.Module):
     def __init__(self, model: nn.Module, task: int | None) -> None:
         super().__init__()
         self.model, self.task = _replaced(model), task
+        self.training = model.training
 
     def forward(
         self,

@@ -27,6 +27,11 @@ def check(data: NodeData | GraphData) -> None:
     """Raise unless there are enough labels to learn from."""
     if isinstance(data, NodeData) and data.graph.num_edges == 0:
         raise ValueError(f"{data.name}: the graph must have edges, got {data.graph.num_nodes} nodes and no edge")
+    if isinstance(data, NodeData) and getattr(data.graph, "edge_attr", None) is not None:
+        raise ValueError(
+            f"{data.name}: the graph must have no edge features here, got some; train with `rgat.training.fit` and a "
+            "model of `edge_dim=`, or leave them out"
+        )
     if data.values is not None:
         _check_targets(data)
         return

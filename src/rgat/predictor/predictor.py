@@ -291,6 +291,10 @@ class MoleculePredictor(Ensemble):
             coverage: share of molecules, per task and class, whose set of results holds the true one; by default 0.9.
         """
         texts = [smiles] if isinstance(smiles, str) else list(smiles)
+        others = [f"{text!r}; leave such rows out" for text in texts if not isinstance(text, str)]
+        if others or hasattr(smiles, "columns"):
+            got = "a data frame; give its column of SMILES" if hasattr(smiles, "columns") else others[0]
+            raise ValueError(f"`smiles` must be texts, got {got}")
         parts = []
         for start in range(0, max(len(texts), 1), BATCH_SIZE):
             batch = texts[start : start + BATCH_SIZE]

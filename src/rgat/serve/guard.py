@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
@@ -63,6 +64,9 @@ class Guard:
         except RefusedError as error:
             if not status:
                 await refuse(answer, error)
+        except Exception:
+            status = status or 500  # which the server answers
+            raise
         finally:
             self.metrics.in_flight -= 1
             path = getattr(scope.get("route"), "path", "other")
@@ -70,8 +74,8 @@ class Guard:
 
     async def _answer(self, scope: Message, receive: Receive, send: Send) -> None:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        host = headers.get(b"host", "").rpartition(":")[0] or headers.get(b"host", "")
-        if self.hosts is not None and host.strip("[]") not in self.hosts:
+        host = re.sub(r":\d*$", "", headers.get(b"host", "")).strip("[]")
+        if self.hosts is not None and host not in self.hosts:
             raise RefusedError(421, f"the header Host must be one of {', '.join(self.hosts)}; got another one")
         if self.metrics.in_flight > self.limits.num_requests and scope["path"] not in UNLIMITED:
             raise RefusedError(

@@ -228,7 +228,7 @@ function drawMolecule(parent, answer, shade, keys, tasks, smiles) {
   }
   const image = make("img", "molecule", figure); // an image runs no scripts
   image.alt = `The molecule, shaded by ${shade}`;
-  image.src = `data:image/svg+xml;base64,${btoa(String.fromCharCode(...new TextEncoder().encode(answer.svg[shade])))}`;
+  image.src = `data:image/svg+xml,${encodeURIComponent(answer.svg[shade])}`;
   keyed(figure, keys);
 }
 function atomTable(parent, answer) {

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Callable
 from ipaddress import ip_address
 from types import FrameType
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rgat.predictor import MoleculePredictor, NodePredictor
 from rgat.serve.app import make_app
@@ -23,6 +25,28 @@ class _Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         super().handle_exit(sig, frame)
         self._captured_signals.clear()  # uvicorn would raise the signal again after its end
+
+
+def protocol(seconds: float) -> type[H11Protocol]:
+    """Return a protocol that closes connections which send no whole request for so long; it limits headers too."""
+
+    class Protocol(H11Protocol):
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self.seen, self.timer = self.cycle, self.loop.call_later(seconds, self.check)
+
+        def check(self) -> None:
+            is_busy = self.cycle is not None and not self.cycle.response_complete
+            if not is_busy and self.cycle is self.seen:
+                self.transport.close()
+                return
+            self.seen, self.timer = self.cycle, self.loop.call_later(seconds, self.check)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self.timer.cancel()
+            super().connection_lost(exc)
+
+    return Protocol
 
 
 def is_loopback(host: str) -> bool:
@@ -61,10 +85,10 @@ def run(
     """
     limits = limits or Limits()
     listening = listen(host, port)
-    app = make_app(predictor, limits, LOOPBACK if is_loopback(host) else None)
+    app = make_app(predictor, limits, (*LOOPBACK, host) if is_loopback(host) else None)
     config = uvicorn.Config(
         app,
-        http="h11",  # it limits the size of headers
+        http=protocol(limits.seconds),
         ws="none",
         log_level="warning",
         access_log=False,

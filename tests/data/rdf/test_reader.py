@@ -11,7 +11,7 @@ from helpers_rdf import EX, TRIPLES, same, write
 
 from rgat.data import from_rdf
 from rgat.data.rdf import reader
-from rgat.data.rdf.reader import FORMATS, SUFFIXES, read_triples, split_literal
+from rgat.data.rdf.reader import FORMATS, SUFFIXES, parse_triples, read_triples, split_literal
 from rgat.predictor.inspection import describe
 
 PACK = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
@@ -193,3 +193,11 @@ def test_lines_of_formats_without_lines_cannot_be_skipped(tmp_path):
     path.write_text(TRIPLES)
     with pytest.raises(ValueError, match=r"graph\.ttl: invalid lines must be in N-Triples or N-Quads to be skipped"):
         read_triples(path, skip_invalid=True)
+
+
+def test_a_text_whose_prefixes_multiply_it_is_refused(monkeypatch):
+    monkeypatch.setattr(reader, "MAX_EXPANDED", 10_000)
+    text = b"@prefix a: <http://x/" + b"p" * 900 + b"> .\na: a: " + b",".join(b"a:%d" % n for n in range(9)) + b" ."
+    with pytest.raises(ValueError, match="must have at most 10,000 bytes with prefixes written out, got more"):
+        parse_triples(text, "turtle")
+    assert len(parse_triples(text[: text.index(b",a:3")] + b" .", "turtle").edges) == 3

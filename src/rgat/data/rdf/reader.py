@@ -45,6 +45,7 @@ SUFFIXES = {
     ".jsonld": "jsonld",
 }
 BATCH = 10_000  # triples converted to text at once, which is much faster than one at a time
+MAX_EXPANDED = 1 << 25  # bytes of the triples of a text in memory, with prefixes written out
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,8 @@ class TripleStream:
         format: one of ``FORMATS``, if the suffixes do not tell it.
         skip_invalid: leave out invalid lines of N-Triples and N-Quads files, and list them in ``skipped``.
     """
+
+    batch_size = BATCH
 
     def __init__(
         self,
@@ -143,6 +146,9 @@ class TripleStream:
     def _open(self, path: Path, limits: RdfLimits, *checks: Check) -> IO[bytes]:
         return open_bytes(path, *checks, limits)
 
+    def _check(self, text: bytes) -> None:
+        """Raise if the triples of a batch must not be read."""
+
     def _read(self, path: Path) -> Iterator[Batch]:
         ox = oxigraph()
         format = self.format or _format_of(path)  # noqa: A001
@@ -167,7 +173,8 @@ class TripleStream:
                 if parser_format.supports_datasets:
                     quads = (quad.triple for quad in quads)
                 self._file = file
-                while text := ox.serialize(islice(quads, BATCH), format=ox.RdfFormat.N_TRIPLES):
+                while text := ox.serialize(islice(quads, self.batch_size), format=ox.RdfFormat.N_TRIPLES):
+                    self._check(text)
                     batch = (array("i"), array("i"), array("i"))
                     add_subject, add_predicate, add_object = (column.append for column in batch)
                     for line in text.split(b" .\n"):
@@ -192,11 +199,23 @@ class TripleStream:
 
 
 class TextStream(TripleStream):
-    """Read RDF from memory: no file is opened, whatever the text says."""
+    """Read RDF from memory: no file is opened, whatever the text says.
+
+    A prefix can make the triples much longer than the text, so few are read at once, and all have a limit.
+    """
+
+    batch_size = 10
 
     def __init__(self, text: bytes, format: str) -> None:  # noqa: A002
         super().__init__("triples", format)  # the name in errors
-        self.text = text
+        self.text, self.expanded = text, 0
+
+    def _check(self, text: bytes) -> None:
+        self.expanded += len(text)
+        if self.expanded > MAX_EXPANDED:
+            raise UnreadableError(
+                f"triples must have at most {MAX_EXPANDED:,} bytes with prefixes written out, got more; send fewer"
+            )
 
     def _size(self, path: Path) -> int:
         return len(self.text)
