@@ -48,12 +48,18 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *_):
         pass
 
+    def do_GET(self):  # where a redirect leads
+        self.server.requests += 1
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
     def do_POST(self):
         import pyoxigraph as ox
 
         given = self.server
         form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
-        query, given.requests = form["query"][0], given.requests + 1
+        query, given.requests = form.get("query", ["ASK {}"])[0], given.requests + 1
         fault = given.fault if given.first <= given.requests < given.first + given.times else None
         if fault == "repeated":
             query = re.sub(r"OFFSET \d+", "OFFSET 0", query)
@@ -66,14 +72,31 @@ class _Handler(BaseHTTPRequestHandler):
         body, kind = given.store.query(query).serialize(format=ox.QueryResultsFormat.JSON), JSON
         if fault == "unbound":
             body = re.sub(rb'"o":', b'"other":', body)
+        if fault in ("literal s", "literal p"):
+            body = body.replace(f'"{fault[-1]}":{{"type":"uri"'.encode(), f'"{fault[-1]}":{{"type":"literal"'.encode())
+        if fault in ("negative", "few") and "COUNT" in query:
+            number = int(re.search(rb'"value":"(\d+)"', body)[1])
+            body = body.replace(b'"%d"' % number, b'"%d"' % (number - 1 if fault == "few" else -1))
         body = {"boolean": b'{"head": {}, "boolean": true}', "malformed": body[: len(body) // 2]}.get(fault, body)
         kind = "text/html" if fault == "html" else kind
-        status = int(fault) if str(fault).isdecimal() else 200
+        status = int(str(fault)[:3]) if str(fault)[:3].isdecimal() else 200
         if fault == "hanging":
             given.ended.wait(5)
+        if fault == "dripping headers":
+            with contextlib.suppress(OSError):
+                self.wfile.write(b"HTTP/1.1 200 OK\r\nX-Long: ")
+                while not given.ended.wait(0.05):
+                    self.wfile.write(b"x")
+            return
         self.send_response(status)
+        if status == 302:
+            self.send_header("Location", "/elsewhere")
         self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body) + (100 if fault == "cut" else 0)))
+        if fault == "500 cut":
+            self.send_header("Transfer-Encoding", "chunked")
+            body = b"ff\r\n" + body
+        else:
+            self.send_header("Content-Length", str(len(body) + (1000 if fault in ("cut", "500 hanging") else 0)))
         self.end_headers()
         with contextlib.suppress(OSError):
             if fault == "dripping":
@@ -82,8 +105,10 @@ class _Handler(BaseHTTPRequestHandler):
                     self.wfile.flush()
                     if given.ended.wait(0.05):
                         return
-            self.wfile.write(body)
-        if fault == "cut":
+            self.wfile.write(body[:100] if status == 500 else body)
+        if fault == "500 hanging":
+            given.ended.wait(5)
+        if fault in ("cut", "500 cut"):
             self.close_connection = True
 
 

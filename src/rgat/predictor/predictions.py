@@ -28,9 +28,12 @@ PREDICTED = "urn:rgat:predicted-class"  # default predicate of the triples
 # Terms of N-Triples; a class name that is not a valid term becomes a plain literal.
 _IRI = r"""<[A-Za-z][A-Za-z0-9+.-]*:(?:[^\x00-\x20<>"{}|^`\\\[\]%]|%[0-9A-Fa-f]{2})*>"""
 _BLANK = r"_:[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_-])?"
-_STRING = r'''"(?:[^"\\\n\r]|\\[tbnrf"'\\]|\\u(?!D[89A-Fa-f])[0-9A-Fa-f]{4}|\\U000[0-9A-Fa-f]{5})*"'''
+_CODE = r"\\(?:u|U0000)(?![Dd][89A-Fa-f])[0-9A-Fa-f]{4}|\\U000[1-9A-Fa-f][0-9A-Fa-f]{4}"  # no surrogates
+_STRING = rf'''"(?:[^"\\\n\r]|\\[tbnrf"'\\]|{_CODE})*"'''
 _SUBJECT = re.compile(f"{_IRI}|{_BLANK}")
-_OBJECT = re.compile(rf"{_IRI}|{_STRING}(?:@[A-Za-z]{{1,8}}(?:-[A-Za-z0-9]{{1,8}})*|\^\^{_IRI})?")
+_LITERAL = re.compile(rf"({_STRING})(@[A-Za-z]{{1,8}}(?:-[A-Za-z0-9]{{1,8}})*|\^\^{_IRI})?")
+_ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|(.))")
+_SHORT = {"t": "\t", "b": "\b", "n": "\n", "r": "\r", "f": "\f"}  # escapes that do not stand for themselves
 
 
 @dataclass(frozen=True)
@@ -262,13 +265,30 @@ def _number(value: float) -> str:
 
 
 def _term(name: str) -> str:
-    """Return a class as the object of a triple: as it is if it is an IRI or a literal, else as a plain literal."""
-    if _OBJECT.fullmatch(name):
+    """Return a class as the object of a triple: an IRI or a literal if it is written as one, else a plain literal."""
+    if re.fullmatch(_IRI, name):
         return name
+    if literal := _LITERAL.fullmatch(name):
+        return _quoted(_ESCAPE.sub(_character, literal[1][1:-1])) + (literal[2] or "")
     if "://" in name and re.fullmatch(_IRI, f"<{name}>"):
         return f"<{name}>"
-    escaped = name.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
-    return f'"{escaped}"'
+    return _quoted(name)
+
+
+def _character(escape: re.Match[str]) -> str:
+    """Return the character that an escape of N-Triples stands for."""
+    code = escape[1] or escape[2]
+    return chr(int(code, 16)) if code else _SHORT.get(escape[3], escape[3])
+
+
+def _quoted(text: str) -> str:
+    r"""Return a text as a literal that N-Triples and SPARQL read alike.
+
+    SPARQL may replace ``\uXXXX`` before it looks for the end of a literal, also after a backslash; so no such escape is
+    left in a text, and a ``u`` after a backslash is written as an escape.
+    """
+    text = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
+    return '"' + re.sub(r"(?<=\\)[uU](?=[0-9A-Fa-f]{4})", lambda found: f"\\u{ord(found[0]):04X}", text) + '"'
 
 
 def table_text(rows: Sequence[Sequence[str]], path: Path) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from http.client import HTTPException
 from typing import Any
-from urllib.error import HTTPError, URLError
+from urllib.error import URLError
 from urllib.parse import urlencode, urlsplit
-from urllib.request import Request, urlopen
+from urllib.request import HTTPErrorProcessor, Request, build_opener
 
 from rgat.checks import check_count
 from rgat.data.files import PIECE
@@ -28,6 +29,15 @@ class EndpointError(ValueError):
 
 class _LostError(Exception):
     """A request that may be sent again: the connection broke, or the endpoint was busy."""
+
+
+class _AnyStatus(HTTPErrorProcessor):
+    """Hand over each answer as it came, so that no redirect is followed: an update that was redirected is not done."""
+
+    def http_response(self, request: Request, response: Any) -> Any:
+        return response
+
+    https_response = http_response
 
 
 class Endpoint:
@@ -60,19 +70,24 @@ class Endpoint:
             expected = int(number.value)
         except (TypeError, ValueError, AttributeError) as error:
             raise self._error("must count its rows when asked to, got no single number") from error
+        if expected < 0:
+            raise self._error(f"must count its rows when asked to, got {expected:,}")
         rows, names = set[Row](), variables.replace("?", "").split()
-        while len(rows) < expected:
-            limit = min(self.page, expected - len(rows))
+        while True:
+            limit = min(self.page, expected - len(rows) + 1)  # one row more shows a count that is too small
             page = self._rows(f"{distinct} ORDER BY {variables} LIMIT {limit} OFFSET {len(rows)}", names)
             if len(page) > limit:
                 raise self._error(f"must give at most the {limit:,} rows that it was asked for, got {len(page):,}")
-            if not page:
-                raise self._error(f"must give the {expected:,} rows that it counted, got {len(rows):,}")
             before = len(rows)
             rows.update(page)
             if len(rows) < before + len(page):
                 raise self._error("must give each row once, got some of them repeatedly; its data may be changing")
-        return rows
+            if len(rows) > expected:
+                raise self._error(f"must give the {expected:,} rows that it counted, got more; its data may change")
+            if len(rows) == expected and len(page) < limit:
+                return rows
+            if not page:
+                raise self._error(f"must give the {expected:,} rows that it counted, got {len(rows):,}")
 
     def update(self, text: str) -> None:
         """Send one SPARQL update, which an endpoint applies as a whole or not at all."""
@@ -103,26 +118,44 @@ class Endpoint:
         """Return the body and the media type of an answer."""
         for attempt in range(1, attempts + 1):
             try:
-                return self._send_once(form, accept)
+                return self._send_in_time(form, accept)
             except _LostError as error:
                 if attempt == attempts:
                     raise self._error(f"must answer completely, but {error}") from error
                 time.sleep(PAUSE * attempt)
         raise AssertionError
 
+    def _send_in_time(self, form: dict[str, str], accept: str) -> tuple[bytes, str]:
+        """Send a request in a thread of its own, which is left alone at the deadline, whatever it then waits for.
+
+        The timeout of a socket is for each piece that arrives, so headers that drip would never end.
+        """
+        answers, errors = list[tuple[bytes, str]](), list[BaseException]()
+
+        def send() -> None:
+            try:
+                answers.append(self._send_once(form, accept))
+            except BaseException as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=send, daemon=True)
+        thread.start()
+        thread.join(self.timeout)
+        if errors:
+            raise errors[0]
+        if not answers:
+            raise self._slow()
+        return answers[0]
+
     def _send_once(self, form: dict[str, str], accept: str) -> tuple[bytes, str]:
         deadline = time.monotonic() + self.timeout
         headers = {"Accept": accept, "User-Agent": f"rgat/{__version__}"}
         request = Request(self.url, data=urlencode(form).encode(), headers=headers)
         try:
-            with urlopen(request, timeout=self.timeout) as response:
+            with build_opener(_AnyStatus).open(request, timeout=self.timeout) as response:
+                if not 200 <= response.status < 300:
+                    raise self._refused(response)
                 return self._read(response, deadline), response.headers.get_content_type()
-        except HTTPError as error:
-            with error:
-                reason = f"it answered {error.code} {error.reason}: {_line(error.read(500).decode(errors='replace'))}"
-            if error.code in BUSY:
-                raise _LostError(reason) from error
-            raise self._error(f"must answer with status 200, but {reason.rstrip(': ')}") from error
         except TimeoutError as error:
             raise self._slow() from error
         except URLError as error:
@@ -145,6 +178,20 @@ class Endpoint:
         if promised is not None and promised.isdecimal() and size < int(promised):
             raise _LostError(f"the connection broke: {size:,} of {int(promised):,} bytes arrived")
         return b"".join(pieces)
+
+    def _refused(self, response: Any) -> Exception:
+        """Return the error for an answer whose status is not one of success."""
+        try:
+            text = _line(response.read(500).decode(errors="replace"))
+        except (OSError, HTTPException):
+            text = ""  # the status says enough
+        reason = f"it answered {response.status} {response.reason}: {text}".rstrip(": ")
+        if response.status in BUSY:
+            return _LostError(reason)
+        address = response.headers.get("Location")
+        if 300 <= response.status < 400 and address:
+            reason += f"; redirects are not followed, so give the address itself, perhaps {_line(address)}"
+        return self._error(f"must answer with status 200, but {reason}")
 
     def _slow(self) -> EndpointError:
         return self._error(

@@ -37,8 +37,8 @@ class TripleSource(Protocol):
     def touching(self, nodes: Sequence[Term]) -> Iterable[Triple]:
         """Return each triple whose subject or object is one of the nodes, once."""
 
-    def labelled(self, predicate: Term) -> Iterable[Term]:
-        """Return the subjects of a predicate."""
+    def labelled(self, predicate: Term) -> tuple[set[Term], int]:
+        """Return the subjects of a predicate that can be asked about, and the number of triples of the others."""
 
 
 class _EndpointSource:
@@ -51,14 +51,24 @@ class _EndpointSource:
         as_subject = f"{{ VALUES ?s {{ {values(subjects)} }} ?s ?p ?o }}"
         as_object = f"{{ VALUES ?o {{ {values(nodes)} }} ?s ?p ?o }}"
         rows: Any = self.endpoint.select("?s ?p ?o", f"{as_subject} UNION {as_object}{self.filter}")
+        self._check(rows)
         asked = set(nodes)
         if any(s not in asked and o not in asked for s, _, o in rows):
             raise EndpointError(f"{self.endpoint.url} must answer about the nodes it was asked for, got others")
         triples: Iterable[Triple] = rows
         return triples
 
-    def labelled(self, predicate: Term) -> Iterable[Term]:
-        return [subject for (subject,) in self.endpoint.select("?s", f"?s {predicate} ?o")]
+    def labelled(self, predicate: Term) -> tuple[set[Term], int]:
+        found: Any = self.endpoint.select("?s ?o", f"?s {predicate} ?o")
+        self._check((subject, predicate, value) for subject, value in found)
+        named = [subject for subject, _ in found if isinstance(subject, oxigraph().NamedNode)]
+        return set(named), len(found) - len(named)
+
+    def _check(self, triples: Iterable[Triple]) -> None:
+        ox = oxigraph()
+        if any(isinstance(s, ox.Literal) or not isinstance(p, ox.NamedNode) for s, p, _ in triples):
+            url = self.endpoint.url
+            raise EndpointError(f"{url} must give triples whose subject is a node and predicate an IRI, got literals")
 
 
 class _StoreSource:
@@ -79,8 +89,8 @@ class _StoreSource:
                         found[quad.subject, quad.predicate, quad.object] = None
         return found
 
-    def labelled(self, predicate: Term) -> Iterable[Term]:
-        return {quad.subject for quad in self.store.quads_for_pattern(None, predicate, None, None)}
+    def labelled(self, predicate: Term) -> tuple[set[Term], int]:
+        return {quad.subject for quad in self.store.quads_for_pattern(None, predicate, None, None)}, 0
 
 
 def fetch_neighbourhood(
@@ -126,13 +136,18 @@ def fetch_neighbourhood(
     given = LabelSource(labels, label_predicate, **labelling)
     asked = _open(source, [_iri(word, "a predicate") for word in drop_predicates], page, timeout)
     seeds = {_iri(label.node, label.origin) for label in read_label_tables(given)} | {_iri(n, "a node") for n in nodes}
+    label, unnamed = None, 0
     if label_predicate is not None:
-        seeds |= set(asked.labelled(_iri(label_predicate, "`label_predicate`")))
+        label = _iri(label_predicate, "`label_predicate`")
+        labelled, unnamed = asked.labelled(label)
+        seeds |= labelled
+    if not seeds and unnamed:
+        raise ValueError(f"{source} must have labelled nodes with IRIs, got blank nodes only; read a dump or a store")
     if not seeds:
         raise ValueError("nodes must be given whose neighbourhood is read: --labels, --label-predicate or --nodes")
     with shown(progress, ["reading"]) as stages, replacing(out) as file:
-        counts = [0, 0, 0]
-        for triples, num_nodes, left_out, share in _walk(asked, seeds, hops, isinstance(asked, _EndpointSource)):
+        counts = [0, 0, unnamed]
+        for triples, num_nodes, left_out, share in _walk(asked, seeds, hops, isinstance(asked, _EndpointSource), label):
             file.write("".join(f"{s} {p} {o} .\n" for s, p, o in triples).encode())
             counts = [counts[0] + len(triples), counts[1] + num_nodes, counts[2] + left_out]
             stages("reading", share, f"{counts[0]:,} triples of {counts[1]:,} nodes", counts[0], "triples")
@@ -209,11 +224,12 @@ def _iri(text: str, origin: str) -> Term:
 
 
 def _walk(
-    source: TripleSource, seeds: set[Term], hops: int, drops_blank_nodes: bool
+    source: TripleSource, seeds: set[Term], hops: int, drops_blank_nodes: bool, label: Term | None
 ) -> Iterator[tuple[list[Triple], int, int, float]]:
     """Yield the new triples of each batch of nodes, the numbers of nodes and of triples left out, and the share done.
 
-    A triple whose ends are both asked about comes with the one that is asked about first.
+    A triple whose ends are both asked about comes with the one that is asked about first. Triples of the predicate
+    ``label`` whose subject is left out are counted elsewhere.
     """
     ox, done, frontier = oxigraph(), set[Term](), seeds
     names = (ox.NamedNode, ox.Literal) if drops_blank_nodes else (ox.NamedNode, ox.Literal, ox.BlankNode)
@@ -223,7 +239,7 @@ def _walk(
             triples, left_out = list[Triple](), 0
             for subject, predicate, value in source.touching(batch):
                 if not (isinstance(subject, names) and isinstance(value, names)):
-                    left_out += 1
+                    left_out += isinstance(subject, names) or predicate != label
                 elif subject not in done and value not in done:
                     triples.append((subject, predicate, value))
                     reached.update((subject, value))
