@@ -8,6 +8,7 @@ no caller's triples change another's predictions.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ from rgat.graph import RelationalGraph
 from rgat.incoming import incoming_edges, ranges
 from rgat.predictor.familiarity import collected, name_unseen
 from rgat.predictor.new_triples import translate, unknown_literals
-from rgat.predictor.predictions import Predictions
+from rgat.predictor.predictions import Predictions, take
 from rgat.predictor.predictor import NodePredictor
 from rgat.predictor.uncertainty import with_uncertainty
 from rgat.predictor.words import titles_among
@@ -159,15 +160,16 @@ class AddedNodes:
         rows, words = None if hidden.rows is None else hidden.rows[place], None
         if model.familiarity is not None:
             words = name_unseen(place, ends[1], relation, data.relation_names, model.familiarity.relations)
-        answers, start = [], 0
-        fields: dict[str, Any] = {"titles": titles_among(data.classes, model.titles), "targets": model.targets}
-        for request in requests:
-            own = slice(start, start := start + len(request.nodes))
-            outputs = (model.probabilities(logits[:, own]).numpy(), model.spread(logits[:, own]).numpy())
-            predictions = Predictions(tuple(request.names), data.classes, *outputs, notes=request.notes, **fields)
-            known = (None if rows is None else rows[own], None if words is None else words[own])
-            answers.append(with_uncertainty(model, predictions, None, *known))
-        return answers
+        titles = titles_among(data.classes, model.titles)
+        outputs = (model.probabilities(logits).numpy(), model.spread(logits).numpy())
+        names = tuple(name for request in requests for name in request.names)
+        whole = Predictions(names, data.classes, *outputs, titles=titles, targets=model.targets)
+        whole = with_uncertainty(model, whole, None, rows, words)
+        last = np.cumsum([len(request.nodes) for request in requests]).tolist()
+        return [
+            replace(take(whole, slice(end - len(request.nodes), end)), notes=request.notes)
+            for request, end in zip(requests, last, strict=True)
+        ]
 
     def _new_edges(self, requests: Sequence[Request], given: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return source, target and relation of the edges that all triples add, with inverses and self-loops."""

@@ -243,6 +243,20 @@ class Predictions:
             yield [(_term(self.columns[best]), values[best], spread[best]) for best in chosen]
 
 
+def take(predictions: Predictions, rows: slice) -> Predictions:
+    """Return some rows of predictions, as `concatenate` joins them."""
+    p = predictions
+    return replace(
+        p,
+        names=p.names[rows],
+        probabilities=p.probabilities[rows],
+        spread=p.spread[rows],
+        regions=tuple(region._replace(inside=region.inside[rows]) for region in p.regions),
+        distance=None if p.distance is None else p.distance[rows],
+        unlike=p.unlike[rows],
+    )
+
+
 def concatenate(parts: Sequence[Predictions]) -> Predictions:
     """Return the predictions of batches as one."""
     first = parts[0]
