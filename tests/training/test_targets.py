@@ -208,13 +208,3 @@ def test_bounds_are_not_scored_and_names_say_what_is():
     assert metric_name([target, target]) == "mean R2"
     assert metric_name(MIXED) == "mean score"
     assert metric_name(MIXED[3:]) == "mean ROC-AUC"
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("name", ["graphs", "nodes"])
-def test_captured_steps_learn_what_the_cpu_learns(name, request):
-    data = request.getfixturevalue(name)
-    settings = Settings(max_epochs=3, learning_rate=1e-3)
-    results = [fit(build_model(data, hidden_channels=8).to(device), data, settings) for device in ("cpu", "cuda")]
-    assert "captured in a CUDA graph" in results[1].how
-    assert results[1].scores == pytest.approx(results[0].scores, abs=0.02)
