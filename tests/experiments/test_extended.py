@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rgat.data import load
-from rgat.experiments import extended, prepared
+from rgat.experiments import declaration, extended, prepared
 from rgat.experiments.declaration import choose_members, digest, digest_trials, without_literals
 from rgat.experiments.executors import open_executor
 from rgat.experiments.extended import describe_search, minutes_spent, ranked_relations
@@ -190,6 +190,28 @@ def test_minutes_end_the_search_and_earlier_calls_count(finished, tmp_path):
     pruning = [unit["model"] for unit in next_units(timed, [], minutes=0.1)]
     assert {*pruning} == {PRUNING}
     assert {unit["model"] for unit in next_units(timed, [], minutes=0.3)} == {SELECTED}, "a fifth is over"
+
+
+def test_the_last_rung_rehearses_the_final_training(finished):
+    protocol, records, _ = finished
+    protocol = dataclasses.replace(protocol, request=dataclasses.replace(protocol.request, folds=15))
+    first = next(r for r in records if r["model"] == SELECTED and r.get("rung") == 0)
+    losses = [[1.0, 0.8, 0.9, 1.0], [1.0, 0.9, 0.5]]
+    trial = first | {"folds": [{"curve": {"valid_loss": curve}} for curve in losses]}
+    config = extended._rung_config(protocol.request, trial, 2)
+    assert config == first["config"] | {"max_epochs": 3, "patience": None}
+    assert extended._rung_config(protocol.request, trial, 1) == first["config"]
+    unit = extended._trial_unit(protocol, 0, first["options"], config, 2, 1)
+    (record,) = train_units([unit], protocol.folded)
+    assert [fold["fold"] for fold in record["folds"]] == list(range(5, 15))
+    for fold in record["folds"]:
+        outputs = torch.from_numpy(unpack_array(fold["outputs"])).float()
+        labels = protocol.folded.data.labels[protocol.folded.fold_ids(fold["fold"])[1]]
+        assert fold["best_epoch"] == len(fold["curve"]["train_loss"]) == 3
+        assert fold["valid_metric"] == pytest.approx((outputs.argmax(1) == labels).float().mean().item())
+        assert fold["valid_loss"] == pytest.approx(torch.nn.functional.nll_loss(outputs, labels).item(), rel=1e-2)
+    (merged,) = merge([first, record])
+    assert declaration._final(merged, protocol.folded.data)["config"] == config
 
 
 @pytest.mark.parametrize("executor", ["local", "processes"])
