@@ -14,13 +14,13 @@ from rgat.experiments import declaration, extended, prepared
 from rgat.experiments.declaration import choose_members, digest, digest_trials, without_literals
 from rgat.experiments.executors import open_executor
 from rgat.experiments.extended import describe_search, minutes_spent, ranked_relations
-from rgat.experiments.folds import fold_data
+from rgat.experiments.folds import decode, encode, fold_data
 from rgat.experiments.inputs import select_inputs, without_inputs
 from rgat.experiments.protocol import open_protocol
 from rgat.experiments.records import pack_array, read_experiment, record_name, unpack_array, write_record
 from rgat.experiments.request import ENSEMBLE, EXTENDED_MODELS, PRUNING, SELECTED, WITHOUT_LITERALS, make_request
 from rgat.experiments.running import next_units, run_protocol
-from rgat.experiments.units import train_units
+from rgat.experiments.units import make_unit, train_units
 from rgat.training.configuration import OneOf, build_model, split_config, task_of
 from rgat.training.halving import merge, propose_step
 from rgat.training.space import EXTENDED, to_config
@@ -190,6 +190,25 @@ def test_minutes_end_the_search_and_earlier_calls_count(finished, tmp_path):
     pruning = [unit["model"] for unit in next_units(timed, [], minutes=0.1)]
     assert {*pruning} == {PRUNING}
     assert {unit["model"] for unit in next_units(timed, [], minutes=0.3)} == {SELECTED}, "a fifth is over"
+
+
+def test_descriptors_stand_beside_molecules(tmp_path):
+    folded = open_protocol(ASKED | {"data": "molecules", "folds": 2}, tmp_path).folded
+    assert extended.whole_space(folded.data)["descriptors"].values == ("none", "rdkit", "both")
+    columns, number = folded.data.graphs.graph_attr, folded.data.provenance["num_descriptors"]
+    again = decode(encode(folded)).data
+    assert torch.equal(again.graphs.graph_attr, columns)
+    pool = columns[torch.cat(folded.fold_ids(0))].float()
+    assert pool.mean(0).abs().max() < 0.1, "standardised by the molecules of the folds"
+    chosen = {kind: select_inputs(again, {"descriptors": kind}).graphs.graph_attr for kind in ("none", "rdkit", "both")}
+    assert chosen["none"] is None
+    assert torch.equal(chosen["rdkit"], columns[:, :number])
+    assert torch.equal(chosen["both"], columns)
+    assert columns.shape[1] > number > 100
+    config = {"layer": "rgcn", "hidden_channels": 8, "descriptors": "both", "max_epochs": 1, "patience": 1}
+    unit = make_unit("trial", "molecules", SELECTED, config, trial=0, rung=0, folds=[0])
+    (record,) = train_units([unit], folded)
+    assert record["status"] == "done"
 
 
 def test_the_last_rung_rehearses_the_final_training(finished):

@@ -25,6 +25,7 @@ from rgat.training.configuration import DEFAULTS, VARIANTS, task_of
 from rgat.training.halving import STEP, finalists, merge, promotions, propose_step
 from rgat.training.search import select
 from rgat.training.space import (
+    DESCRIPTORS,
     EXTENDED,
     MAX_DEGREE,
     NUM_PRUNED,
@@ -86,6 +87,8 @@ def whole_space(data: NodeData | GraphData, relations: bool = True) -> Space:
     space = EXTENDED[task_of(data)] | input_space(list(feature_groups(data)))
     if isinstance(data, NodeData):
         space |= {"max_degree": MAX_DEGREE} | ({"num_pruned": NUM_PRUNED} if relations else {})
+    elif data.graphs.graph_attr is not None:
+        space |= {"descriptors": DESCRIPTORS}
     return space
 
 
