@@ -1,5 +1,6 @@
 import dataclasses
 import functools
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -286,6 +287,31 @@ def test_a_folder_in_which_a_model_was_trained_is_refused_unless_it_is_resumed(t
         pass
     with own_data.held_folder(tmp_path, resume=True):
         assert rgat.predictor.load(tmp_path).config["max_epochs"] == 1
+
+
+def test_a_command_that_torchrun_starts_again_continues_its_own_training_alone(tmp_path, node_data, monkeypatch):
+    own_data.train(node_data, tmp_path, max_epochs=1, comparison=False)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    with own_data.held_folder(tmp_path) as is_resumed:
+        assert is_resumed
+    (tmp_path / "fit.json").unlink()  # the model of another training
+    with pytest.raises(ValueError, match="must not hold a model"), own_data.held_folder(tmp_path):
+        pass
+
+
+def test_a_fit_of_several_processes_is_continued_by_one_without_a_choice(tmp_path, node_data, monkeypatch):
+    options = {"checkpoint": tmp_path, "max_epochs": 1, "hidden_channels": 4}
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    together = rgat.fit(node_data, **options)
+    assert "choice" not in together.report
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID")
+    again = rgat.fit(node_data, **options)
+    assert ("choice" in again.report, again.config["model"]) == (False, together.config["model"])
+    record = json.loads((tmp_path / "fit.json").read_text())
+    (tmp_path / "fit.json").write_text(json.dumps(record | {"compared": True}))
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    with pytest.raises(ValueError, match="compares inputs and models, which one process does; continue it without"):
+        rgat.fit(node_data, **options)
 
 
 def test_a_fit_that_diverged_leaves_a_folder_that_can_be_used_again(tmp_path):

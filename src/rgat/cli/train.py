@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -146,7 +146,7 @@ def resumable(out: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        is_kept = out.is_dir() and any(path.suffix in (".json", ".safetensors") for path in out.rglob("*"))
+        is_kept = out.is_dir() and any(path.suffix == ".safetensors" for path in out.rglob("*"))
         kept = f"continue from the last checkpoint in {out} with the same command and --resume"
         print_line(f"interrupted; {kept if is_kept else 'nothing is kept yet: start again with the same command'}")
         raise
@@ -186,7 +186,9 @@ def train(
       rgat train --smiles few.csv --from model --freeze --out tuned
       rgat train aifb --out runs/aifb --hidden 16 --l2 0.0005 --resume
       torchrun --nproc-per-node 2 -m rgat train tox21 --out runs/tox21
+      torchrun --nproc-per-node 2 -m rgat train STORE --labels labels.tsv --fanouts 20,10 --out model
     """
+    from rgat.data import REGISTRY
     from rgat.predictor import files as own_data
     from rgat.predictor import load
     from rgat.predictor.dumps import read_within_memory
@@ -195,6 +197,9 @@ def train(
     from rgat.training.configuration import check_options
     from rgat.training.distributed import connection, joined_processes, processes
 
+    if data is not None and not files.rdf and data not in REGISTRY and Path(data).is_dir():  # a store
+        files = replace(files, rdf=[Path(data)])
+        data = None
     configuration = _configuration(options, config, option or ())
     check_options(configuration, "node" if files.rdf else "graph" if molecules.smiles else None)
     thresholds = own_data.read_thresholds(molecules.thresholds or ())
@@ -204,11 +209,13 @@ def train(
     configuration |= {"identity": True} if with_identity else {}
     start = None if start_from is None else load(start_from)
     asked_device = None if fitting.device is None else own_data.read_device(fitting.device)
-    with own_data.held_folder(out, resume), joined_processes(asked_device) as device, resumable(out):
+    folder = own_data.held_folder(out, resume)
+    with folder as is_resumed, joined_processes(asked_device) as device, resumable(out):
         printing.console.quiet = processes().rank > 0  # all processes run the same fit, and one prints
         if processes().number > 1:
             print_line(connection(device))
-        if resume:
+            print_line("They train one model together; inputs, models and simpler systems are not compared.")
+        if is_resumed:
             configuration |= resumed_sampling(out, configuration)
         of_nodes, is_searched = molecules.smiles is None, bool(fitting.search or fitting.minutes)
         is_open = "model" not in configuration or given["features"] == "auto"
@@ -217,7 +224,7 @@ def train(
         fit_stages += [own_data.FOLDS_STAGE] if fitting.folds else []
         with show_stages("reading", "estimate", *fit_stages, "saving") as stages:
             stages("reading")
-            reading = given | {"resume": resume, "say": print_line, "progress": stages}
+            reading = given | {"resume": is_resumed, "say": print_line, "progress": stages}
             read, sampling = read_within_memory(data, out, configuration, device, **reading)
             asked = asdict(fitting) | {"device": device} | configuration | sampling
             asked |= {} if start is None else {"start_from": start}

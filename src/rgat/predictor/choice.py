@@ -16,7 +16,6 @@ from rgat.data.rdf.literals import is_literal
 from rgat.predictor.described import AUTO, describe_data, kinds_to_try
 from rgat.predictor.evaluation import OF_ATTENTION
 from rgat.training.configuration import VARIANTS, Config, configure, task_of
-from rgat.training.distributed import processes
 from rgat.training.loop import Data
 
 INPUTS = ("identity", "features", "both")  # one-hot nodes, literals among them; node features; one-hot nodes with these
@@ -68,7 +67,7 @@ def candidates(
             f'`descriptors` (--descriptors) are for molecules, got "{descriptors}" for nodes; leave it out'
         )
     inputs, models = inputs_of(data, options), [model] if "model" in options else list(VARIANTS)
-    is_whole = options.get("fanouts") is None and not data.is_stored and processes().number == 1
+    is_whole = options.get("fanouts") is None and not data.is_stored
     if not is_whole or data.graph.num_edges * max(num_folds, 1) > MOST_EDGES:
         return inputs[:1], [model]
     if not comparison:

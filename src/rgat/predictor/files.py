@@ -68,19 +68,23 @@ def given_options(config: Path_ | None, options: Sequence[str], **flags: Any) ->
 
 
 @contextmanager
-def held_folder(folder: Path, resume: bool = False) -> Iterator[None]:
-    """Lock a model's folder while the block runs; raise if another process has locked it, or if it cannot be written.
+def held_folder(folder: Path, resume: bool = False) -> Iterator[bool]:
+    """Lock a model's folder while the block runs, and yield whether the training in it is continued.
 
-    A folder with an interrupted or finished training is refused unless ``resume``. Of the processes that `torchrun`
+    Raises if another process has locked the folder, or if it cannot be written.
+
+    A folder with an interrupted or finished training is refused unless ``resume``, or unless `torchrun` has started the
+    command again and the folder has its training. Of the processes that `torchrun`
     starts together, the first holds the lock for all.
     """
     parent = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         raise ValueError(f"{folder} must be a folder that can be written, but {parent} is not; choose another --out")
+    is_again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    resume = resume or (is_again and (folder / FIT).exists())
     if under_torchrun() and os.environ.get("RANK", "0") != "0":
-        yield
+        yield resume
         return
-    resume = resume or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0  # `torchrun` started it again
     is_new = not folder.exists()
     try:
         with locked(folder / ".lock", str(folder)):
@@ -92,7 +96,7 @@ def held_folder(folder: Path, resume: bool = False) -> Iterator[None]:
                 )
             if not resume:
                 (folder / FIT).unlink(missing_ok=True)  # of a training that was killed before it had a result
-            yield
+            yield resume
     finally:
         if is_new:
             with suppress(OSError):  # it is not empty

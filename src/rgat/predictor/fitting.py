@@ -34,7 +34,7 @@ from rgat.predictor.described import AUTO, descriptor_contribution
 from rgat.predictor.ensemble import Calibration, Ensemble, calibrate
 from rgat.predictor.evaluation import Rival, compare, evaluate, keep_best, training_summary, where_validated
 from rgat.predictor.familiarity import TrainingRows, learn_familiarity
-from rgat.predictor.fold_results import FoldResults, mean_known, mean_of
+from rgat.predictor.fold_results import COMPARED, FoldResults, may_compare, mean_known, mean_of
 from rgat.predictor.inspection import check
 from rgat.predictor.predictor import NodePredictor, Predictor, make_predictor
 from rgat.predictor.searching import OutOfTimeError, TimedSearch, check_minutes, search_trials
@@ -120,7 +120,8 @@ def fit(
     folder = None if checkpoint is None else Path(checkpoint)
     folds = make_folds(data, seed)
     given = options if minutes is None else {"model": FIRST} | options  # a search in minutes tries all models
-    has_choice = number_of(*candidates(data, given, len(folds), comparison, descriptors)) > 0
+    chooses = comparison and may_compare(folder)
+    has_choice = number_of(*candidates(data, given, len(folds), chooses, descriptors)) > 0
     names = stage_names(bool(search or minutes), bool(folds), comparison, has_choice)
     with shown(progress if processes().rank == 0 else False, names) as stages:
         trainer = _Trainer(data, folds, torch.device(device), seed, stages, folder, start)
@@ -129,8 +130,9 @@ def fit(
         asked |= {"class_weights": "auto"} if is_auto else {}
         asked |= {"descriptors": descriptors} if descriptors != AUTO else {}
         asked |= {} if start is None else {"start_from": start.identity}
+        asked |= {COMPARED: True} if has_choice else {}
         trainer.fold_results.check_same_fit(config | asked)
-        trainer, config, found = _choose(trainer, given, comparison, descriptors)
+        trainer, config, found = _choose(trainer, given, chooses, descriptors)
         data = trainer.data
         if is_auto:
             config, found["class_weights"] = choose_weights(data, config, trainer.held_out, stages.part(TRAINING, 0, 0))

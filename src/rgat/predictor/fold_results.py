@@ -16,13 +16,14 @@ from torch import Tensor
 from rgat.data.files import read_whole, write_atomically
 from rgat.training import has_checkpoint, load_checkpoint, save_checkpoint
 from rgat.training.checkpoint import digest, digest_data, remove_checkpoint
-from rgat.training.distributed import processes
+from rgat.training.distributed import processes, under_torchrun
 from rgat.training.loop import Data
 from rgat.training.run import Epoch, curve_from_json, curve_to_json
 
 FOLDS, FIT = "folds", "fit.json"  # files of a fit in its folder
+COMPARED = "compared"  # entry of `FIT`: inputs and models are compared
 DISTANCES = ".distances"  # behind the key of a fold's tensor
-_LARGEST = 1 << 20  # bytes of the latter
+_LARGEST = 1 << 20  # bytes of `FIT`
 
 
 class FoldResults:
@@ -63,6 +64,11 @@ class FoldResults:
             except (OSError, ValueError, AttributeError, TypeError) as error:
                 raise ValueError(f"{path} must describe a fit, but is damaged; choose another folder") from error
             for name in (name for name in other if name != "max_epochs"):
+                if name == COMPARED:
+                    raise ValueError(
+                        f"the fit in {self.folder} compares inputs and models, which one process does; "
+                        "continue it without `torchrun`, or choose another folder"
+                    )
                 difference = f"its `{name}` is {theirs.get(name)!r}, not {ours.get(name)!r}"
                 raise ValueError(
                     f"the fit in {self.folder} must be resumed with the same data and options, but "
@@ -126,6 +132,16 @@ def mean_known(scores: Sequence[float]) -> float:
     """Return the mean of the scores that are defined; a fold may have one label only."""
     known = [score for score in scores if not math.isnan(score)]
     return float(statistics.mean(known)) if known else math.nan
+
+
+def may_compare(folder: Path | None) -> bool:
+    """Return whether a fit may choose among inputs and models: not in several processes, nor one that began so."""
+    if under_torchrun() or processes().number > 1:
+        return False
+    try:
+        return folder is None or COMPARED in json.loads(read_whole(folder / FIT, _LARGEST))
+    except (OSError, ValueError, TypeError):
+        return True  # there is none, or the fit itself says what is wrong with it
 
 
 def resumed_sampling(folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:
