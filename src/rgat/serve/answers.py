@@ -21,6 +21,7 @@ from rgat.predictor.added_nodes import AddedNodes, Request
 from rgat.predictor.explain_node import NodeExplanation
 from rgat.predictor.explorer import effects
 from rgat.predictor.new_triples import extend_by
+from rgat.predictor.predictions import take
 from rgat.predictor.text import node_sentences
 from rgat.predictor.words import titled
 from rgat.serve.batching import Job
@@ -30,6 +31,7 @@ from rgat.serve.names import NameIndex
 MOST_TOGETHER = 64  # requests of triples or molecules in one pass: more would delay the first of them
 MOST_CHARACTERS = 50_000  # of SMILES in one pass, which bounds its memory
 MOST_TRIPLES = 200_000  # characters of triples in one pass, likewise; a request alone may have more
+MOST_READY = 100_000  # nodes whose predictions are computed before the first request
 MOST_ATOMS = 250  # of a molecule to explain, which takes one copy of it for each atom and bond
 KEPT_EXPLANATIONS = 256
 FORMATS = ("turtle", "ntriples")
@@ -59,8 +61,11 @@ class NodeAnswers:
         self.predictor, self.limits, self.data = predictor, limits, predictor.data
         self.added: AddedNodes | str = "the graph must be in memory to predict new nodes, but it is in a store"
         self.names = NameIndex((), {})
+        self.ready: Predictions | None = None  # of all nodes
         if not self.data.is_stored:
             _ = predictor.logits, predictor.node_ids  # once, before the first request
+            if 0 < len(self.data.node_names) <= MOST_READY:
+                self.ready = predictor.predict(self.data.node_names)
             self.names = NameIndex(self.data.node_names, predictor.titles)
             try:
                 self.added = AddedNodes(predictor)
@@ -112,7 +117,10 @@ class NodeAnswers:
 
     def predict(self, nodes: Sequence[str]) -> dict[str, Any]:
         """Return the predictions of nodes of a graph in memory, whose logits are known."""
-        return self._answer(self._rows(self.predictor.predict(nodes)))
+        if self.ready is None:
+            return self._answer(self._rows(self.predictor.predict(nodes)))
+        places = map(self.predictor.find, nodes)
+        return self._answer([self._rows(take(self.ready, slice(place, place + 1)))[0] for place in places])
 
     def _predict_stored(self, items: list[Sequence[str]]) -> list[Any]:
         """Return the predictions of nodes of a graph in a store, for several requests in one pass."""
