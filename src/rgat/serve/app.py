@@ -189,33 +189,34 @@ def _add_nodes(app: FastAPI, answers: NodeAnswers, batcher: Batcher) -> None:
         return {"nodes": answers.search(q, most)}
 
     @app.post("/predict", summary="Predict the classes of nodes of the graph.")
-    async def predict(body: Nodes) -> Response:
+    async def predict(request: Request, body: Nodes) -> Response:
         check_items(len(body.nodes), "nodes", answers.limits)
         answers.check_nodes(body.nodes)
-        stored = answers.data.is_stored
-        return PlainJson(await batcher.ask("nodes", body.nodes) if stored else answers.predict(body.nodes))
+        if answers.data.is_stored:
+            return PlainJson(await batcher.ask("nodes", body.nodes, request))
+        return PlainJson(answers.predict(body.nodes))
 
     @app.post("/explain", summary="Explain the prediction of a node of the graph.")
-    async def explain(body: ExplainedNode) -> Response:
-        return PlainJson(await batcher.ask("explain", (body.node, body.top, body.by, body.task)))
+    async def explain(request: Request, body: ExplainedNode) -> Response:
+        return PlainJson(await batcher.ask("explain", (body.node, body.top, body.by, body.task), request))
 
     @app.post("/predict/new", summary="Predict the classes of new nodes by their triples.")
-    async def predict_new(body: NewNodes) -> Response:
+    async def predict_new(request: Request, body: NewNodes) -> Response:
         check_items(len(body.nodes or ()), "nodes", answers.limits)
-        return PlainJson(await batcher.ask("new nodes", (body.triples, body.format, body.nodes)))
+        return PlainJson(await batcher.ask("new nodes", (body.triples, body.format, body.nodes), request))
 
     @app.post("/explain/new", summary="Explain the prediction of a node with triples added to the graph.")
-    async def explain_new(body: ExplainedNewNode) -> Response:
+    async def explain_new(request: Request, body: ExplainedNewNode) -> Response:
         asked = (body.triples, body.format, body.node, body.top, body.by, body.task)
-        return PlainJson(await batcher.ask("explain new", asked))
+        return PlainJson(await batcher.ask("explain new", asked, request))
 
 
 def _add_molecules(app: FastAPI, answers: MoleculeAnswers, batcher: Batcher) -> None:
     @app.post("/predict", summary="Predict all tasks of molecules.")
-    async def predict(body: Molecules) -> Response:
+    async def predict(request: Request, body: Molecules) -> Response:
         check_items(len(body.smiles), "molecules", answers.limits)
-        return PlainJson(await batcher.ask("molecules", body.smiles))
+        return PlainJson(await batcher.ask("molecules", body.smiles, request))
 
     @app.post("/explain", summary="Explain the prediction of a molecule by its atoms and bonds.")
-    async def explain(body: ExplainedMolecule) -> Response:
-        return PlainJson(await batcher.ask("explain", (body.smiles, body.task)))
+    async def explain(request: Request, body: ExplainedMolecule) -> Response:
+        return PlainJson(await batcher.ask("explain", (body.smiles, body.task), request))
