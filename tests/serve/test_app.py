@@ -190,6 +190,11 @@ def test_molecules_that_are_too_large_are_refused(molecules):
     assert answer.json()["error"] == '`smiles` must be a SMILES, got "x"'
     answer = molecules.post("/explain", json={"smiles": "CCO", "task": "none"})
     assert "`task` must be" in answer.json()["error"]
+    for path, smiles in (("/predict", ["CCO", "CC\nCC"]), ("/explain", "CC\tCC")):
+        answer = molecules.post(path, json={"smiles": smiles})
+        assert answer.status_code == 422
+        assert "a SMILES must be one line without tabs; send each one by itself" in answer.json()["error"]
+    assert molecules.post("/predict", json={"smiles": ["CCO\n"]}).json()["predictions"][0]["problem"] is None
 
 
 def test_a_model_without_features_says_what_new_nodes_need():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, Literal
@@ -10,7 +11,7 @@ from typing import Annotated, Any, Literal
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from rgat.predictor import MoleculePredictor, NodePredictor
@@ -27,7 +28,16 @@ MOST_SMILES = 2000  # characters; RDKit's time grows faster than a molecule
 MOST_HITS = 50
 
 Name = Annotated[str, Field(min_length=1, max_length=MOST_NAME)]
-Smiles = Annotated[str, Field(max_length=MOST_SMILES)]
+
+
+def one_line(smiles: str) -> str:
+    """Return a SMILES; raise if it has several lines, of which the parser would read the first alone."""
+    if re.search(r"[\x00-\x1f\x7f]", smiles.strip()):
+        raise ValueError("a SMILES must be one line without tabs; send each one by itself")
+    return smiles
+
+
+Smiles = Annotated[str, Field(max_length=MOST_SMILES), AfterValidator(one_line)]
 
 
 class Body(BaseModel):
@@ -152,7 +162,9 @@ def _add_errors(app: FastAPI) -> None:
             return PlainJson({"error": f"the body must be valid JSON: {first['ctx']['error']}"}, 422)
         place = ".".join(str(part) for part in first["loc"] if part != "body") or "the body"
         got = f", got {quoted(first['input'])}" if isinstance(first.get("input"), str) and first["input"] else ""
-        return PlainJson({"error": f"{quoted(place)} is invalid: {first['msg']}{got}"}, 422)
+        return PlainJson(
+            {"error": f"{quoted(place)} is invalid: {first['msg'].removeprefix('Value error, ')}{got}"}, 422
+        )
 
     @app.exception_handler(Exception)
     async def broken(request: Request, error: Exception) -> Response:
