@@ -338,6 +338,28 @@ def test_what_callers_who_have_gone_asked_for_is_not_computed(open_model, monkey
     assert seen == [1, 1]
 
 
+def test_a_request_that_fails_does_not_fail_those_of_its_batch(open_model, monkeypatch):
+    predict, sizes = AddedNodes.predict, []
+
+    def fail(self, requests):
+        sizes.append(len(requests))
+        if any("bad" in name for request in requests for name in request.names):
+            raise MemoryError
+        return predict(self, requests)
+
+    monkeypatch.setattr(AddedNodes, "predict", fail)
+    texts = [NEW, NEW.replace(f"{PREFIX}n>", f"{PREFIX}bad>"), NEW, NEW]
+
+    async def ask_all():
+        transport = ASGITransport(make_app(open_model), raise_app_exceptions=False)
+        async with AsyncClient(transport=transport, base_url="http://test") as client:
+            tasks = [asyncio.create_task(client.post("/predict/new", json={"triples": text})) for text in texts]
+            return await asyncio.gather(*tasks)
+
+    assert [answer.status_code for answer in asyncio.run(ask_all())] == [200, 500, 200, 200]
+    assert max(sizes) > 1
+
+
 def test_a_failure_of_the_model_is_one_sentence_without_details(open_model, monkeypatch):
     monkeypatch.setattr(AddedNodes, "predict", lambda self, requests: 1 / 0)
     with TestClient(make_app(open_model), raise_server_exceptions=False) as client:

@@ -69,10 +69,7 @@ class Batcher:
                 entries = await self._take(name)
                 items = [entry.item for entry in entries]
                 start = loop.time()
-                try:
-                    answers = await loop.run_in_executor(self.thread, self._run, name, items) if items else []
-                except Exception as error:  # of the job as a whole: each caller gets it
-                    answers = [error] * len(entries)
+                answers = await loop.run_in_executor(self.thread, self._run, name, items) if items else []
                 for entry, answer in zip(entries, answers, strict=True):
                     settle(entry.future, answer)
                 self.expected[name] = min(len(entries) + len(self.queues[name]), self.jobs[name][1])
@@ -105,8 +102,13 @@ class Batcher:
         return entries
 
     def _run(self, name: str, items: list[Any]) -> list[Any]:
+        """Return the answers to a batch; if it fails, to each item alone, so that none fails for another's sake."""
         self.observe(name, len(items))
-        return self.jobs[name][0](items)
+        job = self.jobs[name][0]
+        try:
+            return job(items)
+        except Exception as error:
+            return [error] if len(items) == 1 else [self._run(name, [item])[0] for item in items]
 
 
 def settle(future: asyncio.Future[Any], answer: Any) -> None:
