@@ -4,8 +4,10 @@ import os
 import numpy as np
 import pytest
 
+from rgat.data import from_rdf
 from rgat.data.store import StoreWriter, open_store
 from rgat.data.store import manifest as manifest_module
+from rgat.sampling import NeighborSampler
 
 FILES = ["group_ptr.npy", "group_relation.npy", "name_ptr.npy", "node_names.npy", "node_ptr.npy", "source.npy"]
 
@@ -21,13 +23,13 @@ def test_opening_reads_only_the_manifest_and_the_heads_of_files(folder, monkeypa
     assert sorted(open_store(folder).manifest.files) == FILES
     monkeypatch.setattr(manifest_module, "crc32", lambda path: pytest.fail("a file is read as a whole"))
     store = open_store(folder)
-    for tensor in store.incoming[:4]:
+    for tensor in store.mapped[:4]:
         assert tensor.untyped_storage().nbytes() > 0
     for name in FILES:  # what is mapped follows the files, so nothing was copied
         with (folder / name).open("r+b") as file:
             file.seek(128)
             file.write(b"\x00" * ((folder / name).stat().st_size - 128))
-    assert store.incoming.source.tolist() == [0] * store.num_edges
+    assert store.mapped.source.tolist() == [0] * store.num_edges
     assert [os.fsencode(name) for name in store.node_names] == [b""] * 3
 
 
@@ -42,14 +44,17 @@ def test_a_truncated_or_missing_file_is_refused(folder, name):
         open_store(folder)
 
 
+@pytest.mark.parametrize("use", [lambda store: store.verify(), lambda store: NeighborSampler(store, [-1]),
+                                 lambda store: store.to_triples(), lambda store: from_rdf(store.path, [])],
+                         ids=["verify", "sampler", "triples", "data set"])  # fmt: skip
 @pytest.mark.parametrize("name", FILES)
-def test_a_changed_byte_is_found_by_verification(folder, name):
+def test_a_changed_byte_is_found_before_it_is_used(folder, name, use):
     open_store(folder).verify()
     content = bytearray((folder / name).read_bytes())
     content[-1] ^= 1
     (folder / name).write_bytes(content)
     with pytest.raises(ValueError, match=rf"{name}: has changed since it was written; write it again with"):
-        open_store(folder).verify()
+        use(open_store(folder))
 
 
 def test_a_damaged_head_of_a_file_is_refused(folder):

@@ -30,7 +30,7 @@ def store_statistics(store: StoredGraph) -> dict[str, Any]:
 
 
 def _degrees(store: StoredGraph) -> dict[str, Any]:
-    node_ptr, group_ptr = store.incoming.node_ptr, store.incoming.group_ptr
+    node_ptr, group_ptr = store.mapped.node_ptr, store.mapped.group_ptr
     num_groups = len(group_ptr) - 1
     max_degree = max((int(group_ptr[block].diff().max()) for block in _blocks(node_ptr)), default=0)
     max_group, singles = 0, 0

@@ -30,7 +30,8 @@ class StoredGraph:
 
     Attributes:
         path: the folder.
-        incoming: the incoming edges of every node, with inverses and self-loops where the store has them.
+        mapped: the incoming edges of every node as the files have them, with inverses and self-loops where the store
+            has them. Loops read ids without checking each, so use ``incoming``, which is verified.
         node_names: names of the nodes, decoded on demand; ``find(name)`` returns a node's id.
         relation_names: names of the relations, with inverses and self-loops.
         x: node features ``[N, F]``, or None.
@@ -49,12 +50,20 @@ class StoredGraph:
     """
 
     path: Path
-    incoming: IncomingEdges = field(repr=False)
+    mapped: IncomingEdges = field(repr=False)
     node_names: NodeNames | NumberedNames = field(repr=False)
     relation_names: tuple[str, ...] = field(repr=False)
     x: Tensor | None = field(repr=False)
     labels: NodeLabels | None = field(repr=False)
     manifest: Manifest = field(repr=False)
+    _verified: list[bool] = field(default_factory=list, repr=False, init=False)
+
+    @property
+    def incoming(self) -> IncomingEdges:
+        """The incoming edges of every node; the first use reads all files and raises if one has changed."""
+        if not self._verified:
+            self.verify()
+        return self.mapped
 
     @property
     def num_nodes(self) -> int:
@@ -103,7 +112,9 @@ class StoredGraph:
 
     def verify(self) -> None:
         """Read all files; raise a ValueError if one has changed since it was written."""
+        self._verified.clear()
         check_contents(self.path, self.manifest)
+        self._verified.append(True)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return open_store, (self.path,)
@@ -112,8 +123,8 @@ class StoredGraph:
 def open_store(path: str | PathLike[str]) -> StoredGraph:
     r"""Open a store that `rgat data convert` or `rgat.data.StoreWriter` wrote; this takes milliseconds.
 
-    Only the manifest is read. Its version and the sizes of all files are checked, their contents by
-    `StoredGraph.verify`.
+    Only the manifest is read. Its version and the sizes of all files are checked, their contents when edges are first
+    used, or by `StoredGraph.verify`.
 
     Examples:
         >>> import rgat
