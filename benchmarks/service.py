@@ -42,10 +42,10 @@ TOLERANCE = 1e-5  # of probabilities: sums of a batch may be in another order
 
 
 class Question(NamedTuple):
-    """A request, and a check of its answer."""
+    """A request, and a check of its answer; GET without a body."""
 
     path: str
-    body: dict[str, Any]
+    body: dict[str, Any] | None
     is_right: Callable[[dict[str, Any]], bool]
 
 
@@ -116,7 +116,7 @@ class Outcome(NamedTuple):
 def send(port: int, questions: Sequence[Question], clients: int, retry: bool = False) -> Outcome:
     """Send all questions from so many clients at once; with ``retry``, ask again where no answer came."""
     waiting: queue.SimpleQueue[Question] = queue.SimpleQueue()
-    bodies = {id(question): json.dumps(question.body).encode() for question in questions}
+    bodies = {id(question): question.body and json.dumps(question.body).encode() for question in questions}
     for question in questions:
         waiting.put(question)
     answers: list[tuple[Question, bytes, int, float]] = []
@@ -132,7 +132,8 @@ def send(port: int, questions: Sequence[Question], clients: int, retry: bool = F
             start = time.perf_counter()
             while True:
                 try:
-                    status, content = ask(connection, "POST", question.path, bodies[id(question)])
+                    body = bodies[id(question)]
+                    status, content = ask(connection, "POST" if body else "GET", question.path, body)
                     break
                 except (OSError, http.client.HTTPException):
                     if not retry:
@@ -170,6 +171,11 @@ def by_name(model: rgat.predictor.NodePredictor, count: int) -> list[Question]:
 
     rows = zip(names, predictions.labels.tolist(), predictions.probabilities.tolist(), strict=True)
     return [question(*row) for row in rows]
+
+
+def nothing(count: int) -> list[Question]:
+    """Return questions that need no model: what HTTP itself costs, below which no other request can be."""
+    return [Question("/health", None, lambda answer: answer == {"status": "ok"}) for _ in range(count)]
 
 
 def new_nodes(model: rgat.predictor.NodePredictor, count: int, folder: Path) -> list[Question]:
@@ -362,7 +368,7 @@ def train(folder: Path, ensemble: int, epochs: int) -> tuple[Any, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=1000, help="requests of each kind (default: %(default)s)")
-    parser.add_argument("--explanations", type=int, default=40, help="explanations (default: %(default)s)")
+    parser.add_argument("--explanations", type=int, default=80, help="explanations (default: %(default)s)")
     parser.add_argument("--malformed", type=int, default=10_000, help="malformed requests (default: %(default)s)")
     parser.add_argument("--ensemble", type=int, default=5, help="members of each model (default: %(default)s)")
     parser.add_argument("--epochs", type=int, default=30, help="epochs of training (default: %(default)s)")
@@ -375,6 +381,7 @@ def main() -> None:
         print(f"{arguments.ensemble} members per model; {CLIENTS} clients\n")
         print(f"| {' | '.join(HEADER)} |\n|{' --- |' * len(HEADER)}")
         with served(folder / "institute") as service:
+            measure("health, without the model", service, nothing(with_others(number)), number)
             measure("institute: new node, 7 triples", service, new, number)
             measure("institute: node by name", service, by_name(institute, with_others(number)), number)
             measure("institute: explanation", service, explanations(institute, with_others(few)), few)

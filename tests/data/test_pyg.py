@@ -54,6 +54,23 @@ def test_node_types_are_numbered_one_after_the_other():
     assert graph.num_nodes == 5
 
 
+def test_node_types_with_other_numbers_of_features_have_columns_of_their_own():
+    data = HeteroData()
+    data["paper"].x, data["author"].x = torch.full((2, 3), 2.0), torch.full((2, 1), 3.0)
+    data["venue"].num_nodes = 1
+    data["author", "writes", "paper"].edge_index = torch.tensor([[0], [1]])
+    _, x = from_pyg(data)
+    assert x.tolist() == [[2, 2, 2, 0, 0]] * 2 + [[0, 0, 0, 3, 0]] * 2 + [[0, 0, 0, 0, 1]]
+    data["paper", "cites", "paper"].edge_index = torch.tensor([[0], [1]])
+    data["paper", "cites", "paper"].edge_attr = torch.ones(1, 2)
+    with pytest.raises(ValueError, match=r"`edge_attr` must .* got author-writes-paper none, paper-cites-paper of"):
+        from_pyg(data)
+    del data["paper", "cites", "paper"].edge_attr
+    data["author"].x = torch.ones(2)
+    with pytest.raises(ValueError, match=r"`x` of node type author must be a dense table .* got of shape \(2,\)"):
+        from_pyg(data)
+
+
 def test_a_missing_library_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch_geometric", None)
     with pytest.raises(ImportError, match="pip install torch-geometric"):

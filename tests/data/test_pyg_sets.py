@@ -116,3 +116,10 @@ def test_nodes_without_classes_are_refused():
     data.y = data.y.float()
     with pytest.raises(ValueError, match="nodes must have `y`, one class id each"):
         from_pyg_data(data)
+
+
+def test_a_mask_of_several_splits_is_refused():
+    data = labelled_graph()
+    data.train_mask = torch.zeros(data.num_nodes, 10, dtype=torch.bool)
+    with pytest.raises(ValueError, match=r"`train_mask` must have one truth value per node, .*; of several splits"):
+        from_pyg_data(data)

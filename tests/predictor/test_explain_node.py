@@ -11,9 +11,12 @@ import rgat
 from rgat import RelationalGraph
 from rgat.models import NodeClassifier
 from rgat.nn import RGATConv
+from rgat.predictor import variants
+from rgat.predictor.attention_flow import flow, layer_attention
 from rgat.predictor.ensemble import Calibration, Ensemble
-from rgat.predictor.explain_node import agreement, flow, layer_attention, logits_at_equal_share
+from rgat.predictor.explain_node import agreement
 from rgat.predictor.text import node_rows, node_sentences
+from rgat.predictor.variants import logits_at_equal_share
 
 PERSON = "http://institute.example/person/3"
 
@@ -129,12 +132,46 @@ def test_an_equal_share_for_each_edge_is_constant_attention(more):
         assert torch.allclose(conv.combine(x, graph, attention), out, atol=1e-6)
     calibration = Calibration(torch.ones(()), torch.zeros(3))
     model = NodeClassifier(5, 3, 3, layer="rgcn", **more)
-    assert torch.equal(logits_at_equal_share(Ensemble([model], {}, calibration, {}), x, graph, 0)[0], model(x, graph))
+    assert torch.equal(
+        logits_at_equal_share(Ensemble([model], {}, calibration, {}), x, graph, torch.tensor([0]))[0], model(x, graph)
+    )
     model = NodeClassifier(5, 3, 3, **more).eval()
     pair = RelationalGraph(torch.tensor([[0, 1], [2, 2]]), torch.tensor([0, 0]), num_nodes=9, num_relations=3)
     expected = model(x, pair, constant_attention=True)
-    logits = logits_at_equal_share(Ensemble([model], {}, calibration, {}), x, pair, 1)
+    logits = logits_at_equal_share(Ensemble([model], {}, calibration, {}), x, pair, torch.tensor([1]))
     assert torch.allclose(logits[0], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("most_edges", [1, 70, 50_000])  # copies in one pass: 1, some, all
+@pytest.mark.parametrize("layer", ["rgat", "rgcn"])
+def test_variants_side_by_side_equal_each_alone(monkeypatch, most_edges, layer):
+    monkeypatch.setattr(variants, "MOST_EDGES", most_edges)
+    graph, x, node = random_graph(12, 30, 3), torch.randn(12, 5), 4
+    options = {"heads": 2, "scope": ["within", "across"]} if layer == "rgat" else {}
+    members = [NodeClassifier(5, 3, 3, layer=layer, hidden_channels=8, **options).eval() for _ in range(2)]
+    ensemble = Ensemble(members, {}, Calibration(torch.ones(()), torch.zeros(3)), {})
+    field = graph.receptive_fields(torch.tensor([node]))[0]
+    found = variants.Variants(ensemble, x, field, node)
+
+    def alone(x, graph):
+        return ensemble.probabilities(ensemble.member_logits(x, graph)[:, node])
+
+    edges = list(range(field.num_edges))
+    removed = [torch.tensor([edge, (edge + 3) % len(edges)]) for edge in edges]
+    masks = [~torch.isin(torch.tensor(edges), each) for each in removed]
+    expected = torch.stack([alone(x, field.with_edges(mask)) for mask in masks])
+    assert torch.allclose(found.without_edges(removed), expected, atol=1e-6)
+    expected = torch.stack(
+        [ensemble.probabilities(logits_at_equal_share(ensemble, x, field, torch.tensor([e]))[:, node]) for e in edges]
+    )
+    assert torch.allclose(found.at_equal_share(edges), expected, atol=1e-6)
+    places = [(int(near), slice(1, 3)) for near in field.edge_index[0]]
+    changed = [x.clone() for _ in places]
+    for features, (near, place) in zip(changed, places, strict=True):
+        features[near, place] = 0
+    expected = torch.stack([alone(features, field) for features in changed])
+    assert torch.allclose(found.without_columns(places), expected, atol=1e-6)
+    assert expected.std(0).max() > 1e-4
 
 
 def test_rank_correlation():

@@ -39,6 +39,12 @@ def test_onnx_gives_the_predictions_of_molecules_in_batches_of_any_size(molecule
         np.testing.assert_allclose(probabilities, expected.probabilities, atol=1e-5)
         np.testing.assert_allclose(spread, expected.spread, atol=1e-5)
         assert expected.spread.max() > 0
+    given = molecule_inputs(SMILES[2:3])  # an atom without self-loops has no edges
+    given |= {"edge_index": given["edge_index"][:, :0], "edge_type": given["edge_type"][:0]}
+    edges = torch.from_numpy(given["edge_index"]), torch.from_numpy(given["edge_type"])
+    alone = rgat.RelationalGraph(*edges, num_nodes=1, num_relations=5, batch=torch.zeros(1, dtype=torch.long))
+    expected = molecules.probabilities(molecules.member_logits(torch.from_numpy(given["x"]), alone))
+    np.testing.assert_allclose(session.run(["probabilities"], given)[0], expected, atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

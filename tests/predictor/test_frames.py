@@ -94,3 +94,13 @@ def test_a_missing_library_says_how_to_get_it(name, monkeypatch):
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ImportError, match=f"pip install {name}"):
         getattr(predictions, f"to_{name}")()
+
+
+def test_odd_frames_are_read_or_refused_in_a_sentence():
+    frame = pandas.DataFrame({"a": np.array([np.bool_(True), np.bool_(False), None], dtype=object)})
+    assert read_table(frame).rows == [["1"], ["0"], [""]]
+    with pytest.raises(ValueError, match=r"must be in memory, got a lazy one; pass `frame.collect"):
+        from_smiles(polars.DataFrame({"smiles": ["C"], "a": [1]}).lazy())
+    for library in (pandas, polars):
+        with pytest.raises(ValueError, match=r'a cell must have one value, got a .* in column "a"; give each value'):
+            read_table(library.DataFrame({"a": [[1, 2], [3]]}))

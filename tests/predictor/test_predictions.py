@@ -91,6 +91,13 @@ def test_a_node_that_is_no_subject_is_refused(tmp_path, node):
         nodes().save(tmp_path / "p.nt", "http://x/\x01")
 
 
+def test_a_host_may_be_an_address_of_ipv6(tmp_path):
+    names = "<http://[::1]/a>", "<http://u@[fe80::1]:8080/b#c>"
+    nodes(names=names).save(tmp_path / "p.nt", "http://[::1]/says")
+    found = list(ox.parse(path=tmp_path / "p.nt", format=ox.RdfFormat.N_TRIPLES))
+    assert [str(triple.subject) for triple in found] == list(names)
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".tsv"])
 def test_no_cell_is_a_formula(tmp_path, suffix):
     bad = "=HYPERLINK(1)", "@SUM(1)"
@@ -110,7 +117,19 @@ def test_numbers_stay_numbers_in_a_cell():
         assert csv_cell(text) == text
 
 
-@pytest.mark.parametrize("name", ["<http://e/50%>", "<http://[x>", '"x"@abcdefghij', r'"\uD800"', r'"\UFFFFFFFF"'])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "<http://e/50%>",
+        "<http://[x>",
+        "<http://[::::]/>",
+        "<http://[::1]x/>",
+        "<http://e/[::1]>",
+        '"x"@abcdefghij',
+        r'"\uD800"',
+        r'"\UFFFFFFFF"',
+    ],
+)
 def test_names_that_only_look_like_terms_are_literals(name, tmp_path):
     predictions = Predictions(("<http://e/a>",), (name, "other"), np.array([[0.9, 0.1]]), np.zeros((1, 2)))
     predictions.save(tmp_path / "p.nt")

@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 
 import rgat
 from rgat.predictor.added_nodes import AddedNodes
-from rgat.serve import Limits, make_app
+from rgat.serve import Limits, batching, make_app
 from rgat.serve.names import NameIndex
 
 PERSON = f"<{PREFIX}person/55>"
@@ -190,6 +190,11 @@ def test_molecules_that_are_too_large_are_refused(molecules):
     assert answer.json()["error"] == '`smiles` must be a SMILES, got "x"'
     answer = molecules.post("/explain", json={"smiles": "CCO", "task": "none"})
     assert "`task` must be" in answer.json()["error"]
+    for path, smiles in (("/predict", ["CCO", "CC\nCC"]), ("/explain", "CC\tCC")):
+        answer = molecules.post(path, json={"smiles": smiles})
+        assert answer.status_code == 422
+        assert "a SMILES must be one line without tabs; send each one by itself" in answer.json()["error"]
+    assert molecules.post("/predict", json={"smiles": ["CCO\n"]}).json()["predictions"][0]["problem"] is None
 
 
 def test_a_model_without_features_says_what_new_nodes_need():
@@ -228,8 +233,8 @@ def test_pages_and_answers_tell_browsers_to_load_nothing(nodes):
     assert all(f"<code>{path}</code>" in text for path in paths)
 
 
-def run_scope(app, receive, path="/predict/new", headers=()):
-    """Answer one request without a client; return the status and the error."""
+async def answered(app, receive, path="/predict/new", headers=()):
+    """Answer one request without a client; return the status and the body."""
     sent = []
 
     async def send(message):
@@ -237,8 +242,14 @@ def run_scope(app, receive, path="/predict/new", headers=()):
 
     scope = {"type": "http", "path": path, "raw_path": path.encode(), "method": "POST", "query_string": b""}
     scope |= {"headers": [(b"content-type", b"application/json"), *headers], "http_version": "1.1", "scheme": "http"}
-    asyncio.run(app(scope | {"server": ("test", 80), "client": ("test", 1)}, receive, send))
-    return sent[0]["status"], json.loads(sent[1]["body"])["error"]
+    await app(scope | {"server": ("test", 80), "client": ("test", 1)}, receive, send)
+    return sent[0]["status"], json.loads(sent[1]["body"])
+
+
+def run_scope(app, receive, **options):
+    """Return the status and the error of a request."""
+    status, body = asyncio.run(answered(app, receive, **options))
+    return status, body["error"]
 
 
 async def stalled():
@@ -290,6 +301,63 @@ def test_more_requests_than_the_limit_are_refused_but_health_is_answered(open_mo
     assert answers[2].json()["error"] == "at most 2 requests are answered at a time; try again in a second"
     assert answers[2].headers["retry-after"] == "1"
     assert health.status_code == 200
+
+
+def test_what_callers_who_have_gone_asked_for_is_not_computed(open_model, monkeypatch):
+    """The first caller keeps the model busy; of two that wait, the second goes away."""
+    predict, release, seen = AddedNodes.predict, threading.Event(), []
+
+    def wait(self, requests):
+        seen.append(len(requests))
+        release.wait(20)
+        return predict(self, requests)
+
+    monkeypatch.setattr(AddedNodes, "predict", wait)
+    monkeypatch.setattr(batching, "WAITED", 0)
+    app = make_app(open_model)
+
+    async def ask(stays):
+        messages = [{"type": "http.request", "body": json.dumps({"triples": NEW}).encode(), "more_body": False}]
+        messages += [] if stays else [{"type": "http.disconnect"}]
+
+        async def receive():
+            return messages.pop(0) if messages else await asyncio.Event().wait()
+
+        return await answered(app, receive)
+
+    async def ask_all():
+        first = asyncio.create_task(ask(stays=True))
+        while not seen:
+            await asyncio.sleep(0.01)
+        others = [asyncio.create_task(ask(stays)) for stays in (False, True)]
+        await asyncio.sleep(0.1)
+        release.set()
+        return await asyncio.gather(first, *others)
+
+    assert [status for status, _ in asyncio.run(ask_all())] == [200, 499, 200]
+    assert seen == [1, 1]
+
+
+def test_a_request_that_fails_does_not_fail_those_of_its_batch(open_model, monkeypatch):
+    predict, sizes = AddedNodes.predict, []
+
+    def fail(self, requests):
+        sizes.append(len(requests))
+        if any("bad" in name for request in requests for name in request.names):
+            raise MemoryError
+        return predict(self, requests)
+
+    monkeypatch.setattr(AddedNodes, "predict", fail)
+    texts = [NEW, NEW.replace(f"{PREFIX}n>", f"{PREFIX}bad>"), NEW, NEW]
+
+    async def ask_all():
+        transport = ASGITransport(make_app(open_model), raise_app_exceptions=False)
+        async with AsyncClient(transport=transport, base_url="http://test") as client:
+            tasks = [asyncio.create_task(client.post("/predict/new", json={"triples": text})) for text in texts]
+            return await asyncio.gather(*tasks)
+
+    assert [answer.status_code for answer in asyncio.run(ask_all())] == [200, 500, 200, 200]
+    assert max(sizes) > 1
 
 
 def test_a_failure_of_the_model_is_one_sentence_without_details(open_model, monkeypatch):

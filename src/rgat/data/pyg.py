@@ -36,10 +36,11 @@ def from_pyg(data: Any, num_relations: int | None = None) -> tuple[RelationalGra
     """Return the graph and the node features of a `Data` with ``edge_type``, or of a `HeteroData`.
 
     The nodes of a `HeteroData` are numbered one node type after the other, and its edge types become relations, both in
-    its own order. Node or edge features are kept only if all types have the same number of them.
+    its own order. Node types that have different numbers of features, or none, get columns of their own: their
+    features, or a column of ones. All edge types must have the same number of edge features.
     """
     if isinstance(data, import_pyg().HeteroData):
-        return _from_hetero(data, data)
+        return _from_hetero(data, data), _node_features(data)
     graph = RelationalGraph(
         data.edge_index,
         _edge_type(data),
@@ -63,24 +64,59 @@ def _num_relations(data: Any) -> int:
     return int(edge_type.max()) + 1 if edge_type.numel() else 0
 
 
-def _from_hetero(data: Any, whole: Any) -> tuple[RelationalGraph, Tensor | None]:
-    """Return graph and features of a `HeteroData` whose node and edge types are those of ``whole``, in that order."""
+def _from_hetero(data: Any, whole: Any) -> RelationalGraph:
+    """Return the graph of a `HeteroData` whose node and edge types are those of ``whole``, in that order."""
     starts, num_nodes = _starts(data, whole)
     edges, types = [torch.empty(2, 0, dtype=torch.long)], [torch.empty(0, dtype=torch.long)]
     for relation, name in enumerate(whole.edge_types):
         edge_index = data[name].edge_index
         edges.append(edge_index + edge_index.new_tensor([[starts[name[0]]], [starts[name[2]]]]))
         types.append(edge_index.new_full(edge_index.shape[1:], relation))
-    features = [data[node_type].get("x") for node_type in whole.node_types]
-    attributes = [data[edge_type].get("edge_attr") for edge_type in whole.edge_types]
-    graph = RelationalGraph(
+    return RelationalGraph(
         torch.cat(edges[1:] or edges, dim=1),
         torch.cat(types[1:] or types),
         num_nodes=num_nodes,
         num_relations=len(whole.edge_types),
-        edge_attr=_concatenate(attributes),
+        edge_attr=_edge_features(data, whole),
     )
-    return graph, _concatenate(features)
+
+
+def _edge_features(data: Any, whole: Any) -> Tensor | None:
+    found = {name: data[name].get("edge_attr") for name in whole.edge_types}
+    present = [table for table in found.values() if table is not None]
+    if not present:
+        return None
+    if len(present) < len(found) or any(table.dim() != 2 or table.shape[1] != present[0].shape[1] for table in present):
+        shapes = ", ".join(f"{'-'.join(name)} {_shape(table)}" for name, table in found.items())
+        raise ValueError(
+            f"`edge_attr` must have the same number of columns in all edge types, got {shapes}; fill the others up, or "
+            "delete it"
+        )
+    return torch.cat(present)
+
+
+def _node_features(data: Any) -> Tensor | None:
+    """Return the features of all nodes; node types that differ in their number have columns of their own."""
+    found = [(name, data[name].get("x")) for name in data.node_types]
+    if all(x is None for _, x in found):
+        return None
+    for name, x in found:
+        if x is not None and (x.is_sparse or x.dim() != 2):
+            raise ValueError(f"`x` of node type {name} must be a dense table with a row per node, got {_shape(x)}")
+    if all(x is not None for _, x in found) and len({x.shape[1] for _, x in found}) == 1:
+        return torch.cat([x for _, x in found])
+    present = next(x for _, x in found if x is not None)
+    tables = [present.new_ones(data[name].num_nodes, 1) if x is None else x for name, x in found]
+    features: Tensor = present.new_zeros(sum(map(len, tables)), sum(table.shape[1] for table in tables))
+    row = column = 0
+    for table in tables:
+        features[row : row + len(table), column : column + table.shape[1]] = table
+        row, column = row + len(table), column + table.shape[1]
+    return features
+
+
+def _shape(table: Tensor | None) -> str:
+    return "none" if table is None else f"of shape {tuple(table.shape)}"
 
 
 def _starts(data: Any, whole: Any) -> tuple[dict[str, int], int]:
@@ -109,7 +145,7 @@ def from_pyg_batch(batch: Any, whole: Any, num_relations: int | None = None) -> 
         raise ValueError(f"a batch must have seed nodes of one node type, got {len(seeds)} types with `batch_size`")
     for name in whole.node_types:
         _check_loaded(batch[name])
-    graph, _ = _from_hetero(batch, whole)
+    graph = _from_hetero(batch, whole)
     first_of_whole, (starts, size) = _starts(whole, whole)[0], _starts(batch, whole)
     ids = torch.cat([batch[name].n_id + first_of_whole[name] for name in whole.node_types])
     first, num_seeds = starts[seeds[0]], batch[seeds[0]].batch_size
@@ -128,13 +164,6 @@ def from_pyg_batch(batch: Any, whole: Any, num_relations: int | None = None) -> 
 def _check_loaded(part: Any) -> None:
     if getattr(part, "n_id", None) is None:
         raise ValueError("a batch must have `n_id`, as the loaders of PyTorch Geometric give it, got none")
-
-
-def _concatenate(tensors: list[Tensor | None]) -> Tensor | None:
-    """Return all tensors as one, or None unless all are present and have the same number of columns."""
-    present = [tensor for tensor in tensors if tensor is not None and tensor.dim() == 2]
-    fits = present and len(present) == len(tensors) and len({tensor.shape[1] for tensor in present}) == 1
-    return torch.cat(present) if fits else None
 
 
 def to_hetero(graph: RelationalGraph, x: Tensor | None = None, relation_names: tuple[str, ...] | None = None) -> Any:

@@ -110,7 +110,7 @@ def _nodes(source: Any, options: _Options) -> NodeData:
     graph, x = from_pyg(data, num_relations)
     names = tuple(f"node {number}" for number in range(graph.num_nodes))
     relations = [f"relation {number}" for number in range(graph.num_relations)]
-    labels, masks = _node_labels(data), [data.get(mask) for mask in _MASKS]
+    labels, masks = _node_labels(data), _masks(data)
     return _node_data(graph, x, labels, masks, names, relations, options)
 
 
@@ -132,9 +132,21 @@ def _hetero_nodes(data: Any, options: _Options) -> NodeData:
 
     labels = whole(_node_labels(part), MISSING)
     assert labels is not None
-    masks = [whole(part.get(mask), False) for mask in _MASKS]
+    masks = [whole(mask, False) for mask in _masks(part)]
     relations = [" ".join(edge_type) for edge_type in data.edge_types]
     return _node_data(graph, x, labels, masks, names, relations, options)
+
+
+def _masks(data: Any) -> list[Tensor | None]:
+    """Return the masks of the three parts, as far as there are any."""
+    masks: list[Tensor | None] = [data.get(name) for name in _MASKS]
+    for name, mask in zip(_MASKS, masks, strict=True):
+        if mask is not None and (mask.dtype != torch.bool or mask.shape != (data.num_nodes,)):
+            raise ValueError(
+                f"`{name}` must have one truth value per node, got {mask.dtype} of shape {tuple(mask.shape)}; of "
+                f"several splits choose one, such as `data.{name} = data.{name}[:, 0]`"
+            )
+    return masks
 
 
 def _node_labels(data: Any) -> Tensor:

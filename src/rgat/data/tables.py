@@ -10,6 +10,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rgat.checks import check_word
 from rgat.data.files import kind_of, open_lines
 
@@ -76,7 +78,9 @@ def _check_names(path: Path, header: Sequence[str]) -> None:
 
 
 def is_frame(source: Any) -> bool:
-    """Whether this is a data frame, of pandas or Polars, and not the name of a file."""
+    """Whether this is a data frame, of pandas or Polars, and not the name of a file; raise for a lazy one."""
+    if hasattr(source, "collect") and not hasattr(source, "shape"):
+        raise ValueError("a data frame must be in memory, got a lazy one; pass `frame.collect()`")
     return not isinstance(source, (str, PathLike)) and hasattr(source, "columns") and hasattr(source, "shape")
 
 
@@ -84,16 +88,21 @@ def _from_frame(frame: Any) -> Table:
     """Return the cells of a data frame as a file would have them; its rows are counted from 1."""
     path, header = Path("data frame"), tuple(str(name).strip() for name in frame.columns)
     _check_names(path, header)
-    columns = [[_cell(value) for value in frame[name].to_list()] for name in frame.columns]
+    columns = [[_cell(value, name) for value in frame[name].to_list()] for name in frame.columns]
     rows = [list(row) for row in zip(*columns, strict=True)]
     return Table(path, header, rows, list(range(1, len(rows) + 1)))
 
 
-def _cell(value: Any) -> str:
-    """Return a value as text; nothing where it is missing, and 1 or 0 for a truth value."""
+def _cell(value: Any, name: Any) -> str:
+    """Return a value of a column as text; nothing where it is missing, and 1 or 0 for a truth value."""
+    if isinstance(value, (list, tuple, set, dict, np.ndarray)) or hasattr(value, "to_list"):
+        raise ValueError(
+            f'data frame: a cell must have one value, got a {type(value).__name__} in column "{name}"; '
+            "give each value a row or a column of its own"
+        )
     if value is None or type(value).__name__ in ("NAType", "NaTType") or value != value:
         return ""
-    return str(int(value)) if isinstance(value, bool) else str(value)
+    return str(int(value)) if isinstance(value, (bool, np.bool_)) else str(value)
 
 
 def separator_hint(header: Sequence[str]) -> str:

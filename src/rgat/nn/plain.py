@@ -131,13 +131,20 @@ class PlainConv(nn.Module):
         return (logits * self.score_kernel.index_select(0, graph.edge_type)).sum(-1)
 
     def _softmax(self, logits: Tensor, graph: PlainGraph) -> Tensor:
-        """Return the attention ``[E, H]``."""
+        """Return the attention ``[E, H]``.
+
+        One more edge stands in a group of its own, because ONNX's maximum of groups needs an entry.
+        """
         target, relations = graph.edge_index[1], self.conv.num_relations
         groups = {  # of each scope: the softmax group of each edge, and the number of groups
             "within": (target * relations + graph.edge_type, graph.num_nodes * relations),
             "across": (target, graph.num_nodes),
         }
-        return scoped_softmax(logits, self.conv.scope, groups)
+        padded = {
+            word: (torch.cat([group.new_zeros(1), group + 1]), size + 1) for word, (group, size) in groups.items()
+        }
+        logits = torch.cat([logits.new_zeros(1, logits.shape[1]), logits])
+        return scoped_softmax(logits, self.conv.scope, padded)[1:]
 
 
 def scoped_softmax(logits: Tensor, scope: Sequence[str], groups: dict[str, tuple[Tensor, int]]) -> Tensor:

@@ -17,11 +17,12 @@ from torch import Tensor
 
 from rgat.baselines.svm import original_triples
 from rgat.data.rdf.features import encode, is_type, read_vocabulary
+from rgat.data.rdf.literals import is_literal
 from rgat.data.rdf.reader import Ids, Triples
 from rgat.graph import RelationalGraph
 from rgat.incoming import incoming_edges, ranges
 from rgat.predictor.familiarity import collected, name_unseen
-from rgat.predictor.new_triples import translate, unknown_literals
+from rgat.predictor.new_triples import unknown_literals, unknown_relations
 from rgat.predictor.predictions import Predictions, take
 from rgat.predictor.predictor import NodePredictor
 from rgat.predictor.uncertainty import with_uncertainty
@@ -60,7 +61,11 @@ class AddedNodes:
         self.source = incoming.source.long()
         self.relation = incoming.group_relation.long().repeat_interleave(incoming.group_ptr.diff())
         self.known = np.sort(self._keys(original_triples(data)))
+        names = data.relation_names[: self.num_given]
+        self.relation_ids = {name: relation for relation, name in enumerate(names)}
+        self.is_type = np.array([*map(is_type, names), False], dtype=bool)  # the last one: an unknown relation, -1
         self.type = predictor.shared_type()
+        self.type_id = -1 if self.type is None else predictor.node_ids[self.type]
         # Layers with rows of nodes (features and identity) take each node once, so their requests are apart.
         self.has_rows = any(getattr(conv, "num_nodes", None) is not None for conv in predictor.members[0].convs)
         self.degrees = torch.full((len(data.relation_names),), -1)  # the first of two columns of each relation
@@ -73,29 +78,61 @@ class AddedNodes:
         keys: Ids = (edges[:, 0] * self.num_given + edges[:, 1]) * self.num_nodes + edges[:, 2]
         return keys
 
-    def read(self, triples: Triples, nodes: Sequence[str] | None = None) -> Request:
-        """Return the request for some nodes, by default for the added ones of the type that all labelled nodes share.
+    def read(self, given: Sequence[tuple[Triples, Sequence[str] | None]]) -> list[Request | ValueError]:
+        """Return the requests of several callers, each of which has triples and the names of the nodes to predict.
 
-        Raise if a node is neither in the graph nor in the triples, or if there is none to predict.
+        None stands for the added nodes of the type that all labelled nodes share. A caller gets an error if a node is
+        neither in the graph nor in the triples, or if there is none to predict. Features are computed once for all.
         """
-        literals = unknown_literals(triples, self.vocabulary)
-        triples, x = encode(triples, self.vocabulary)
+        whole, owner = _join([triples for triples, _ in given])
+        if self.vocabulary.reads_literals:
+            owner = owner[~is_literal(whole.node_names)]
+        kept, x = encode(whole, self.vocabulary)
         known = self.predictor.node_ids
-        ids = np.array([known.get(name, -1) for name in triples.node_names], dtype=np.int64)
+        ids = np.array([known.get(name, -1) for name in kept.node_names], dtype=np.int64)
         added = np.flatnonzero(ids < 0)
-        ids[added] = self.num_nodes + np.arange(len(added))
-        edges, notes = translate(triples, ids.tolist(), self.predictor.data.relation_names[: self.num_given])
-        new_ids = {triples.node_names[i]: int(ids[i]) for i in added.tolist()}
-        wanted = self._default(edges, new_ids) if nodes is None else [self._find(node, new_ids) for node in nodes]
-        is_known = (edges[:, [0, 2]] < self.num_nodes).all(1)
-        is_known[is_known] = self._has(self._keys(edges[is_known]))
-        names, numbers = [name for name, _ in wanted], [node for _, node in wanted]
-        return Request(names, numbers, edges[~is_known], x[torch.from_numpy(added)], (*notes, *literals))
+        starts = np.searchsorted(owner[added], np.arange(len(given) + 1))
+        ids[added] = self.num_nodes + np.arange(len(added)) - starts[owner[added]]
+        added_names, added_x = [kept.node_names[node] for node in added.tolist()], x[torch.from_numpy(added)]
+        relations = np.array([self.relation_ids.get(name, -1) for name in kept.relation_names], dtype=np.int64)
+        subject, relation, value = kept.edges.T
+        edges = np.stack([ids[subject], relations[relation], ids[value]], axis=1)
+        is_new = ~self._has(edges)
+        ends = np.searchsorted(owner[subject], np.arange(len(given) + 1))
+        requests: list[Request | ValueError] = []
+        for number, (triples, nodes) in enumerate(given):
+            here, own = slice(*ends[number : number + 2]), slice(*starts[number : number + 2])
+            try:
+                wanted = self._wanted(nodes, edges[here], added_names[own])
+            except ValueError as error:
+                requests.append(error)
+                continue
+            names = [kept.relation_names[k] for k in relation[here][edges[here, 1] < 0].tolist()]
+            notes = (*unknown_relations(names), *unknown_literals(triples, self.vocabulary))
+            new = edges[here][is_new[here] & (edges[here, 1] >= 0)]
+            requests.append(Request(*wanted, new, added_x[own], notes))
+        return requests
 
-    def _has(self, keys: Ids) -> Any:
+    def _has(self, edges: Ids) -> Any:
         """Return which triples are in the graph."""
+        found = (edges[:, [0, 2]] < self.num_nodes).all(1) & (edges[:, 1] >= 0)
+        keys = self._keys(edges[found])
         places = np.searchsorted(self.known, keys)
-        return self.known[np.minimum(places, len(self.known) - 1)] == keys if len(self.known) else places < 0
+        found[found] = self.known[np.minimum(places, len(self.known) - 1)] == keys if len(self.known) else places < 0
+        return found
+
+    def _wanted(self, nodes: Sequence[str] | None, edges: Ids, added: Sequence[str]) -> tuple[list[str], list[int]]:
+        """Return names and ids of the nodes to predict, given the triples of a caller and the nodes that they add."""
+        if nodes is None:
+            chosen = (edges[:, 2] == self.type_id) & self.is_type[edges[:, 1]] & (edges[:, 0] >= self.num_nodes)
+            ids = np.unique(edges[chosen, 0]).tolist()
+            if not ids:
+                kinds = "" if self.type is None else f" of type {self.type}"
+                raise ValueError(f"the triples must describe new nodes{kinds}, got none; or name the nodes to predict")
+            return [added[node - self.num_nodes] for node in ids], ids
+        new_ids = {name: node for node, name in enumerate(added, self.num_nodes)}
+        found = [self._find(node, new_ids) for node in nodes]
+        return [name for name, _ in found], [node for _, node in found]
 
     def _find(self, node: str, new_ids: dict[str, int]) -> tuple[str, int]:
         """Return name and id of a node by its name or by its IRI without brackets."""
@@ -104,17 +141,6 @@ class AddedNodes:
             if found is not None:
                 return name, found
         raise ValueError(f"{node} must be a node of the graph or of the added triples, and is neither")
-
-    def _default(self, edges: Ids, new_ids: dict[str, int]) -> list[tuple[str, int]]:
-        """Return name and id of the added nodes of the type that all labelled nodes share."""
-        kind = -1 if self.type is None else self.predictor.node_ids[self.type]
-        names = self.predictor.data.relation_names
-        of_type = {node for node, relation, value in edges.tolist() if value == kind and is_type(names[relation])}
-        found = [(name, node) for name, node in new_ids.items() if node in of_type]
-        if not found:
-            kinds = "" if self.type is None else f" of type {self.type}"
-            raise ValueError(f"the triples must describe new nodes{kinds}, got none; or name the nodes to predict")
-        return found
 
     def predict(self, requests: Sequence[Request]) -> list[Predictions]:
         """Return the predictions of each request."""
@@ -224,6 +250,20 @@ class AddedNodes:
             place, number = torch.unique((row * x.shape[1] + column + side)[counts], return_counts=True)
             degree = x.view(-1)[place].double().expm1().round() + number
             x.view(-1)[place] = degree.log1p().to(x.dtype)
+
+
+def _join(parts: Sequence[Triples]) -> tuple[Triples, Ids]:
+    """Return the triples of all callers side by side, and the caller of each node; no caller shares a node."""
+    relation_ids: dict[str, int] = {}
+    edges, start = [], 0
+    for part in parts:
+        numbers = [relation_ids.setdefault(name, len(relation_ids)) for name in part.relation_names]
+        subject, relation, value = part.edges.T
+        edges.append(np.stack([subject + start, np.array(numbers, dtype=np.int64)[relation], value + start], axis=1))
+        start += len(part.node_names)
+    names = [name for part in parts for name in part.node_names]
+    owner = np.repeat(np.arange(len(parts)), [len(part.node_names) for part in parts])
+    return Triples(names, list(relation_ids), np.concatenate(edges)), owner
 
 
 class _TooLargeError(Exception):

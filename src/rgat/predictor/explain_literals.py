@@ -13,6 +13,7 @@ from rgat.data import NodeData
 from rgat.data.rdf.features import read_vocabulary
 from rgat.graph import RelationalGraph
 from rgat.predictor.ensemble import Ensemble
+from rgat.predictor.variants import Variants
 
 LEAST = 0.05  # of the largest effect, for a literal of a near node to be listed
 MOST_TRIED = 32  # pairs of a node and a predicate whose literals are removed, the largest gradients first
@@ -38,21 +39,21 @@ def literal_columns(data: NodeData) -> list[tuple[str, str, slice]]:
     return [entry for entry in vocabulary.columns() if entry[0] not in ("types", "degrees")]
 
 
-def without_columns(x: Tensor, place: slice, node: int | None = None) -> Tensor:
-    """Return features with some columns as if all nodes, or one, had no literal there."""
+def without_columns(x: Tensor, place: slice) -> Tensor:
+    """Return features with some columns as if no node had a literal there."""
     x = x.clone()
-    x[slice(None) if node is None else node, place] = 0.0
+    x[:, place] = 0.0
     return x
 
 
 def explain_literals(
-    ensemble: Ensemble, data: NodeData, graph: RelationalGraph, node: int, top: int, predicted: int
+    variants: Variants, data: NodeData, graph: RelationalGraph, node: int, top: int, predicted: int
 ) -> list[LiteralReason]:
     """Return the literals with the largest effects on a node's predicted class: its own, and those of near nodes.
 
     Args:
-        ensemble: the models.
-        data: the data that they were trained on, or the receptive field of the node.
+        variants: of the receptive field of the node.
+        data: the data that the models were trained on, or the receptive field of the node.
         graph: the receptive field of the node, with the ids of the data.
         node: the node to explain.
         top: how many to return.
@@ -61,11 +62,12 @@ def explain_literals(
     places = literal_columns(data)
     if not places or data.x is None:
         return []
-    x: Tensor = data.x
+    x, ensemble = data.x, variants.ensemble
     before = ensemble.probabilities(ensemble.member_logits(x, graph)[:, node])
     reasons = []
-    for near, kind, predicate, place in _largest(ensemble, x, graph, node, predicted, places):
-        after = ensemble.probabilities(ensemble.member_logits(without_columns(x, place, near), graph)[:, node])
+    tried = _largest(ensemble, x, graph, node, predicted, places)
+    missing = variants.without_columns([(near, place) for near, _, _, place in tried])
+    for (near, kind, predicate, _), after in zip(tried, missing, strict=True):
         reasons.append(
             LiteralReason(
                 predicate=predicate or "text",

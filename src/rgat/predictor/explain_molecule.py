@@ -17,8 +17,9 @@ from rgat.data.files import write_atomically
 from rgat.data.molecules.descriptors import describe
 from rgat.data.molecules.smiles import parse_smiles, rdkit, store_molecules
 from rgat.graph import RelationalGraph
+from rgat.predictor.attention_flow import flow, layer_attention
 from rgat.predictor.ensemble import Ensemble, MoleculeVocabulary
-from rgat.predictor.explain_node import Explanation, flow, layer_attention
+from rgat.predictor.explain_node import Explanation
 
 SHADES = ("effect", "attention")
 # RGB: purple and green can be told apart with colour-blindness.

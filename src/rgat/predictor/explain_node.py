@@ -13,7 +13,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from os import PathLike
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,8 +23,7 @@ from rgat.data import MISSING, NodeData, Target
 from rgat.data.files import write_atomically
 from rgat.data.targets import places
 from rgat.graph import RelationalGraph
-from rgat.models import Model, NodeClassifier
-from rgat.nn import RGATConv, RGCNConv
+from rgat.predictor.attention_flow import flow, layer_attention
 from rgat.predictor.ensemble import Ensemble, log_odds
 from rgat.predictor.explain_literals import (
     LiteralReason,
@@ -32,6 +31,7 @@ from rgat.predictor.explain_literals import (
     literal_columns,
     without_columns,
 )
+from rgat.predictor.variants import Variants
 
 NO_CHOICE = 0.05  # attention that differs less than this from equal shares distinguishes no edges
 CHANGED = 0.1  # of the training deviation, from which a number counts as changed
@@ -162,9 +162,10 @@ def explain_node(
     reasons = []
     score = torch.maximum(attention.edges, (attention.edges - equal.edges).abs())
     order = score.argsort(descending=True, stable=True)
-    for edge in order[score[order] > 0][: max(2 * top, MIN_REMOVED)].tolist():
-        after = ensemble.probabilities(ensemble.member_logits(data.x, _without(graph, edge, data))[:, node])
-        equally = ensemble.probabilities(logits_at_equal_share(ensemble, data.x, graph, edge)[:, node])
+    tried = order[score[order] > 0][: max(2 * top, MIN_REMOVED)].tolist()
+    variants = Variants(ensemble, data.x, graph, node)
+    removed = variants.without_edges([_with_inverse(graph, edge, data) for edge in tried])
+    for edge, after, equally in zip(tried, removed, variants.at_equal_share(tried), strict=True):
         source, target = graph.edge_index[:, edge].tolist()
         reasons.append(
             Reason(
@@ -193,7 +194,7 @@ def explain_node(
         agreement=agreement([r.attention for r in reasons], [abs(r.log_odds) for r in reasons]),
         num_edges=graph.num_edges,
         choice=choice,
-        literals=explain_literals(ensemble, data, graph, node, top, predicted),
+        literals=explain_literals(variants, data, graph, node, top, predicted),
         kind=explained.kind,
         unit=explained.unit,
     )
@@ -271,15 +272,14 @@ def _sum_by_relation(shares: Tensor, edge_type: Tensor, names: Sequence[str]) ->
     return dict(sorted(totals.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _without(graph: RelationalGraph, edge: int, data: NodeData) -> RelationalGraph:
-    """Return the graph without an edge and its inverse."""
+def _with_inverse(graph: RelationalGraph, edge: int, data: NodeData) -> Tensor:
+    """Return the ids of an edge and its inverse."""
     (source, target), relation = graph.edge_index[:, edge].tolist(), int(graph.edge_type[edge])
-    kept = torch.ones(graph.num_edges, dtype=torch.bool)
-    kept[edge] = False
     base = torch.tensor(data.base_relation)
-    is_inverse = (base[graph.edge_type] == base[relation]) & (graph.edge_type != relation)
-    kept &= ~(is_inverse & (graph.edge_index[0] == target) & (graph.edge_index[1] == source))
-    return graph.with_edges(kept)
+    found = (base[graph.edge_type] == base[relation]) & (graph.edge_type != relation)
+    found &= (graph.edge_index[0] == target) & (graph.edge_index[1] == source)
+    found[edge] = True
+    return found.nonzero().squeeze(1)
 
 
 def agreement(attention: Sequence[float], effect: Sequence[float]) -> float | None:
@@ -290,115 +290,3 @@ def agreement(attention: Sequence[float], effect: Sequence[float]) -> float | No
     ranks = (values.unsqueeze(2) - values.unsqueeze(1)).sign().sum(2)  # mean ranks, scaled and shifted
     correlation = float(torch.corrcoef(ranks)[0, 1])
     return None if math.isnan(correlation) else correlation
-
-
-class Flow(NamedTuple):
-    """Shares of the attention that reaches some nodes; all shares sum to one."""
-
-    edges: Tensor  # [E]
-    own: Tensor  # [N], of each node's own input
-
-
-def layer_attention(
-    ensemble: Ensemble, x: Tensor | None, graph: RelationalGraph, constant: bool = False
-) -> list[list[Tensor]]:
-    """Return the attention of all layers of each member, ``[E]`` each, averaged over heads, on the CPU.
-
-    With ``constant``, return constant attention instead: each edge's equal share of its softmax group.
-    """
-    x, graph = ensemble.on_device(x, graph)
-    attentions = []
-    with torch.no_grad():
-        for model in ensemble.members:
-            hidden, layers = _first_input(model, x, graph), []
-            for number, conv in enumerate(model.convs, start=1):
-                attention, out = _attend(conv, _conv_input(model, number, hidden), graph, constant)
-                hidden = _layer_output(model, number, hidden, out)
-                layers.append(attention.cpu())
-            attentions.append(layers)
-    return attentions
-
-
-def _first_input(model: Model, x: Tensor | None, graph: RelationalGraph) -> Tensor | None:
-    """Return the input of a model's first layer: features, or learned embeddings."""
-    return model.inputs(x, graph) if isinstance(model, NodeClassifier) else x  # type: ignore[return-value]
-
-
-def _conv_input(model: Model, number: int, x: Tensor | None) -> Tensor | None:
-    """Return what the convolution of a layer reads of the layer's input."""
-    return model.conv_input(number, x) if isinstance(model, NodeClassifier) else x  # type: ignore[return-value]
-
-
-def _layer_output(model: Model, number: int, x: Tensor | None, out: Tensor) -> Tensor:
-    """Return what follows from the input of a layer and its convolution's output: the next input, or logits."""
-    if isinstance(model, NodeClassifier):
-        return model.activate(number, out, x=x)
-    return torch.relu(model.get_submodule(f"norm{number}")(out))
-
-
-def _attend(
-    conv: RGATConv | RGCNConv, x: Tensor | None, graph: RelationalGraph, constant: bool
-) -> tuple[Tensor, Tensor]:
-    if isinstance(conv, RGATConv):
-        out, (_, attention) = conv(x, graph, return_attention_weights=True, constant_attention=constant)
-        return attention.float().mean(1), out
-    key = graph.edge_type * graph.num_nodes + graph.edge_index[1]
-    _, group, sizes = torch.unique(key, return_inverse=True, return_counts=True)
-    return 1 / sizes[group].float(), conv(x, graph)  # RGCN averages each relation
-
-
-def logits_at_equal_share(ensemble: Ensemble, x: Tensor | None, graph: RelationalGraph, edge: int) -> Tensor:
-    """Return the members' logits ``[S, N, classes]`` with one edge's attention set to its equal share, in all layers.
-
-    The other edges of its softmax group keep their proportions. This shows the effect of an edge that the model ignores
-    by giving it little attention, which removing the edge does not show.
-    """
-    x, graph = ensemble.on_device(x, graph)
-    logits = []
-    with torch.no_grad():
-        for model in ensemble.members:
-            hidden = _first_input(model, x, graph)
-            for number, conv in enumerate(model.convs, start=1):
-                out = _attend_equally(conv, _conv_input(model, number, hidden), graph, edge)
-                hidden = _layer_output(model, number, hidden, out)
-            assert hidden is not None
-            logits.append(hidden.cpu())
-    return torch.stack(logits)
-
-
-def _attend_equally(conv: RGATConv | RGCNConv, x: Tensor | None, graph: RelationalGraph, edge: int) -> Tensor:
-    if not isinstance(conv, RGATConv):
-        out: Tensor = conv(x, graph)
-        return out
-    attention, equal = (
-        conv(x, graph, return_attention_weights=True, constant_attention=constant)[1][1] for constant in (False, True)
-    )
-    target, relation = graph.edge_index[1], graph.edge_type
-    group = (target == target[edge]).unsqueeze(1).repeat(1, conv.heads)  # [E, H], the edge's softmax group
-    within = torch.tensor([scope == "within" for scope in conv.scope], device=group.device)
-    group &= (relation == relation[edge]).unsqueeze(1) | ~within
-    rest, share = 1 - attention[edge], equal[edge]
-    proportions = torch.where(rest > 1e-6, attention / rest.clamp(min=1e-6), 1 / (group.sum(0) - 1).clamp(min=1))
-    attention = torch.where(group, proportions * (1 - share), attention)
-    attention[edge] = share
-    return conv.combine(x, graph, attention)
-
-
-def flow(attentions: Sequence[Sequence[Tensor]], graph: RelationalGraph, nodes: Tensor) -> Flow:
-    """Return each edge's share of the attention that reaches ``nodes``, and the shares of their own input."""
-    source, target = graph.edge_index.cpu()
-    no_attention = torch.zeros(graph.num_nodes, dtype=torch.float64)
-    is_loop, is_end = source == target, no_attention.index_fill(0, nodes, 1)
-    edges, own = torch.zeros(graph.num_edges, dtype=torch.float64), no_attention.clone()
-    for layers in attentions:
-        reach, passing = is_end, list[Tensor]()  # of walks from a layer's output, and along its edges, to `nodes`
-        for attention in reversed(layers):
-            passing.insert(0, attention.double() * reach[target])
-            reach = no_attention.index_add(0, source, passing[0])
-        looped = torch.ones_like(no_attention)  # of walks of self-loops alone, up to a layer's input
-        for attention, through in zip(layers, passing, strict=True):
-            edges += torch.where(is_loop, 0, looped[source] * through)
-            looped = looped * no_attention.index_add(0, target, torch.where(is_loop, attention.double(), 0))
-        own += looped * is_end
-    total = (edges.sum() + own.sum()).clamp(min=1e-300)
-    return Flow(edges / total, own / total)

@@ -20,7 +20,8 @@ from rgat.data import MISSING
 from rgat.data.dataset import INVERSE
 from rgat.data.files import write_atomically
 from rgat.data.targets import places
-from rgat.predictor.explain_node import ORDERS, NodeExplanation, explain_node, layer_attention
+from rgat.predictor.attention_flow import layer_attention
+from rgat.predictor.explain_node import ORDERS, NodeExplanation, explain_node
 from rgat.predictor.predictor import NodePredictor
 from rgat.predictor.target_text import target_performance
 from rgat.predictor.text import is_saturated, shown

@@ -182,7 +182,8 @@ def unseen_relations(data: NodeData, nodes: Sequence[int], seen: Tensor) -> list
 def name_unseen(nodes: Tensor, target: Tensor, relation: Tensor, names: Sequence[str], seen: Tensor) -> list[str]:
     """Return the words of `unseen_relations` for nodes whose edges have these targets and relations."""
     unseen: dict[int, set[int]] = {}
-    for node, number in torch.stack([target, relation])[:, ~seen[relation]].t().tolist():
+    wanted = ~seen[relation] & torch.isin(target, nodes)
+    for node, number in torch.stack([target, relation])[:, wanted].t().tolist():
         unseen.setdefault(node, set()).add(number)
     found = [[names[number] for number in sorted(unseen.get(node, ()))] for node in nodes.tolist()]
     return [f"no training node has {listed(relations, 3)}" if relations else "" for relations in found]

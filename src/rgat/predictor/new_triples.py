@@ -107,9 +107,14 @@ def translate(triples: Triples, node_ids: Sequence[int], relation_names: Sequenc
     relations = np.array([relation_ids.get(name, -1) for name in triples.relation_names], dtype=np.int64)
     subject, relation, object_ = triples.edges.T
     edges = np.stack([nodes[subject], relations[relation], nodes[object_]], axis=1)
-    kept = edges[edges[:, 1] >= 0]
-    unknown = [name for name in triples.relation_names if name not in relation_ids]
-    if not unknown:
-        return kept, []
-    count = len(edges) - len(kept)
-    return kept, [f"{count:,} triples of {len(unknown)} relations unknown to the model are left out: {unknown[0]}"]
+    is_known = edges[:, 1] >= 0
+    names = [triples.relation_names[number] for number in relation[~is_known].tolist()]
+    return edges[is_known], unknown_relations(names)
+
+
+def unknown_relations(names: Sequence[str]) -> list[str]:
+    """Return a note on triples whose relations, one name for each triple, are unknown to the model."""
+    kinds = sorted(set(names))
+    if not kinds:
+        return []
+    return [f"{len(names):,} triples of {len(kinds)} relations unknown to the model are left out: {kinds[0]}"]

@@ -7,6 +7,7 @@ import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from ipaddress import IPv6Address
 from itertools import chain
 from os import PathLike
 from pathlib import Path
@@ -30,7 +31,7 @@ _IRI = r"""<[A-Za-z][A-Za-z0-9+.-]*:(?:[^\x00-\x20<>"{}|^`\\\[\]%]|%[0-9A-Fa-f]{
 _BLANK = r"_:[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_-])?"
 _CODE = r"\\(?:u|U0000)(?![Dd][89A-Fa-f])[0-9A-Fa-f]{4}|\\U000[1-9A-Fa-f][0-9A-Fa-f]{4}"  # no surrogates
 _STRING = rf'''"(?:[^"\\\n\r]|\\[tbnrf"'\\]|{_CODE})*"'''
-_SUBJECT = re.compile(f"{_IRI}|{_BLANK}")
+_ADDRESS = re.compile(r"(?<=//)((?:[^/?#\[\]@]*@)?)\[([0-9A-Fa-f:.]+)\](?=[:/?#>])")  # of IPv6, as a host
 _LITERAL = re.compile(rf"({_STRING})(@[A-Za-z]{{1,8}}(?:-[A-Za-z0-9]{{1,8}})*|\^\^{_IRI})?")
 _ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|(.))")
 _SHORT = {"t": "\t", "b": "\b", "n": "\n", "r": "\r", "f": "\f"}  # escapes that do not stand for themselves
@@ -216,12 +217,12 @@ class Predictions:
         if not self.exclusive:
             raise ValueError("triples (.nt) must be about nodes of a graph, got molecules; write .csv or .tsv")
         lines, relation = [], f"<{predicate.removeprefix('<').removesuffix('>')}>"
-        if not re.fullmatch(_IRI, relation):
+        if not _is_iri(relation):
             raise ValueError(f'a predicate must be an IRI, such as http://example.org/group, got "{predicate}"')
         if len(self.targets) > 1:
             raise ValueError("triples (.nt) must be of one target, got several; write .csv or .tsv")
         for node, objects in zip(self.names, self._objects(), strict=True):
-            if not _SUBJECT.fullmatch(node):
+            if not _is_iri(node) and not re.fullmatch(_BLANK, node):
                 raise ValueError(f"triples (.nt) must be about IRIs, got {node}; write .csv or .tsv")
             for term, probability, spread in objects:
                 lines.append(f"{node} {relation} {term} .\n")
@@ -280,13 +281,25 @@ def _number(value: float) -> str:
 
 def _term(name: str) -> str:
     """Return a class as the object of a triple: an IRI or a literal if it is written as one, else a plain literal."""
-    if re.fullmatch(_IRI, name):
+    if _is_iri(name):
         return name
     if literal := _LITERAL.fullmatch(name):
         return _quoted(_ESCAPE.sub(_character, literal[1][1:-1])) + (literal[2] or "")
-    if "://" in name and re.fullmatch(_IRI, f"<{name}>"):
+    if "://" in name and _is_iri(f"<{name}>"):
         return f"<{name}>"
     return _quoted(name)
+
+
+def _is_iri(term: str) -> bool:
+    """Tell whether a term is an IRI in angle brackets; square brackets are only around the IPv6 address of a host."""
+    address = _ADDRESS.search(term)
+    if address is not None and term.find("//") == address.start() - 2:
+        try:
+            IPv6Address(address[2])
+        except ValueError:
+            return False
+        term = _ADDRESS.sub(r"\1host", term, count=1)
+    return re.fullmatch(_IRI, term) is not None
 
 
 def _character(escape: re.Match[str]) -> str:

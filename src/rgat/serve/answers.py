@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -17,10 +17,11 @@ from rgat.data import MISSING
 from rgat.data.molecules.smiles import parse_smiles
 from rgat.data.rdf.reader import Triples, parse_triples
 from rgat.predictor import MoleculePredictor, NodePredictor, Predictions
-from rgat.predictor.added_nodes import AddedNodes
+from rgat.predictor.added_nodes import AddedNodes, Request
 from rgat.predictor.explain_node import NodeExplanation
 from rgat.predictor.explorer import effects
 from rgat.predictor.new_triples import extend_by
+from rgat.predictor.predictions import take
 from rgat.predictor.text import node_sentences
 from rgat.predictor.words import titled
 from rgat.serve.batching import Job
@@ -29,6 +30,8 @@ from rgat.serve.names import NameIndex
 
 MOST_TOGETHER = 64  # requests of triples or molecules in one pass: more would delay the first of them
 MOST_CHARACTERS = 50_000  # of SMILES in one pass, which bounds its memory
+MOST_TRIPLES = 200_000  # characters of triples in one pass, likewise; a request alone may have more
+MOST_READY = 100_000  # nodes whose predictions are computed before the first request
 MOST_ATOMS = 250  # of a molecule to explain, which takes one copy of it for each atom and bond
 KEPT_EXPLANATIONS = 256
 FORMATS = ("turtle", "ntriples")
@@ -58,8 +61,11 @@ class NodeAnswers:
         self.predictor, self.limits, self.data = predictor, limits, predictor.data
         self.added: AddedNodes | str = "the graph must be in memory to predict new nodes, but it is in a store"
         self.names = NameIndex((), {})
+        self.ready: Predictions | None = None  # of all nodes
         if not self.data.is_stored:
             _ = predictor.logits, predictor.node_ids  # once, before the first request
+            if 0 < len(self.data.node_names) <= MOST_READY:
+                self.ready = predictor.predict(self.data.node_names)
             self.names = NameIndex(self.data.node_names, predictor.titles)
             try:
                 self.added = AddedNodes(predictor)
@@ -111,7 +117,10 @@ class NodeAnswers:
 
     def predict(self, nodes: Sequence[str]) -> dict[str, Any]:
         """Return the predictions of nodes of a graph in memory, whose logits are known."""
-        return self._answer(self._rows(self.predictor.predict(nodes)))
+        if self.ready is None:
+            return self._answer(self._rows(self.predictor.predict(nodes)))
+        places = map(self.predictor.find, nodes)
+        return self._answer([self._rows(take(self.ready, slice(place, place + 1)))[0] for place in places])
 
     def _predict_stored(self, items: list[Sequence[str]]) -> list[Any]:
         """Return the predictions of nodes of a graph in a store, for several requests in one pass."""
@@ -128,19 +137,24 @@ class NodeAnswers:
         return triples
 
     def _predict_new(self, items: list[tuple[str, str, Sequence[str] | None]]) -> list[Any]:
-        """Return the predictions of new nodes for several requests (triples, format, nodes), in one pass."""
-        answers = [refused(self._read_request, *item) for item in items]
-        valid = [place for place, answer in enumerate(answers) if not isinstance(answer, Exception)]
-        if valid and isinstance(self.added, AddedNodes):
-            predicted = self.added.predict([answers[place] for place in valid])
-            for place, predictions in zip(valid, predicted, strict=True):
+        """Return the predictions of new nodes for several requests (triples, format, nodes), in few passes."""
+        answers = [refused(self.read_new, text, rdf_format) for text, rdf_format, _ in items]
+        valid = [place for place, answer in enumerate(answers) if isinstance(answer, Triples)]
+        for part in passes([len(items[place][0]) for place in valid], MOST_TRIPLES):
+            places = valid[part]
+            assert isinstance(self.added, AddedNodes)
+            read = self.added.read([(answers[place], items[place][2]) for place in places])
+            for place, request in zip(places, read, strict=True):
+                answers[place] = refused(self._check_request, request)
+            places = [place for place in places if isinstance(answers[place], Request)]
+            predicted = self.added.predict([answers[place] for place in places]) if places else []
+            for place, predictions in zip(places, predicted, strict=True):
                 answers[place] = self._answer(self._rows(predictions), predictions.notes)
         return answers
 
-    def _read_request(self, text: str, rdf_format: str, nodes: Sequence[str] | None) -> Any:
-        triples = self.read_new(text, rdf_format)
-        assert isinstance(self.added, AddedNodes)
-        request = self.added.read(triples, nodes)
+    def _check_request(self, request: Request | ValueError) -> Request:
+        if isinstance(request, ValueError):
+            raise request
         check_items(len(request.nodes), "new nodes", self.limits)
         return request
 
@@ -212,14 +226,8 @@ class MoleculeAnswers:
         """Return the predictions of molecules, for several requests in few passes."""
         smiles = [text for texts in items for text in texts]
         rows: list[dict[str, Any]] = []
-        start = 0
-        while start < len(smiles):
-            end, size = start, 0
-            while end < len(smiles) and (end == start or size + len(smiles[end]) <= MOST_CHARACTERS):
-                size += len(smiles[end])
-                end += 1
-            rows += self._rows(self.predictor.predict(smiles[start:end]))
-            start = end
+        for part in passes(list(map(len, smiles)), MOST_CHARACTERS):
+            rows += self._rows(self.predictor.predict(smiles[part]))
         return [{"columns": self.columns, "predictions": part} for part in split(rows, items)]
 
     def _rows(self, predictions: Predictions) -> list[dict[str, Any]]:
@@ -280,6 +288,18 @@ def row_values(predictions: Predictions) -> list[dict[str, Any]]:
         row |= {"coverage": predictions.coverage, "sets": sets, "intervals": intervals}
         rows.append(row | {"warning": warnings[place]})
     return rows
+
+
+def passes(sizes: Sequence[int], most: int) -> Iterator[slice]:
+    """Yield the places of items, one after the other, whose sizes are together at most ``most``, or of a larger one."""
+    start, total = 0, 0
+    for place, size in enumerate(sizes):
+        if place > start and total + size > most:
+            yield slice(start, place)
+            start, total = place, 0
+        total += size
+    if start < len(sizes):
+        yield slice(start, len(sizes))
 
 
 def split(rows: Sequence[Any], items: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, Literal
@@ -10,7 +11,7 @@ from typing import Annotated, Any, Literal
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from rgat.predictor import MoleculePredictor, NodePredictor
@@ -27,7 +28,16 @@ MOST_SMILES = 2000  # characters; RDKit's time grows faster than a molecule
 MOST_HITS = 50
 
 Name = Annotated[str, Field(min_length=1, max_length=MOST_NAME)]
-Smiles = Annotated[str, Field(max_length=MOST_SMILES)]
+
+
+def one_line(smiles: str) -> str:
+    """Return a SMILES; raise if it has several lines, of which the parser would read the first alone."""
+    if re.search(r"[\x00-\x1f\x7f]", smiles.strip()):
+        raise ValueError("a SMILES must be one line without tabs; send each one by itself")
+    return smiles
+
+
+Smiles = Annotated[str, Field(max_length=MOST_SMILES), AfterValidator(one_line)]
 
 
 class Body(BaseModel):
@@ -152,7 +162,9 @@ def _add_errors(app: FastAPI) -> None:
             return PlainJson({"error": f"the body must be valid JSON: {first['ctx']['error']}"}, 422)
         place = ".".join(str(part) for part in first["loc"] if part != "body") or "the body"
         got = f", got {quoted(first['input'])}" if isinstance(first.get("input"), str) and first["input"] else ""
-        return PlainJson({"error": f"{quoted(place)} is invalid: {first['msg']}{got}"}, 422)
+        return PlainJson(
+            {"error": f"{quoted(place)} is invalid: {first['msg'].removeprefix('Value error, ')}{got}"}, 422
+        )
 
     @app.exception_handler(Exception)
     async def broken(request: Request, error: Exception) -> Response:
@@ -189,33 +201,34 @@ def _add_nodes(app: FastAPI, answers: NodeAnswers, batcher: Batcher) -> None:
         return {"nodes": answers.search(q, most)}
 
     @app.post("/predict", summary="Predict the classes of nodes of the graph.")
-    async def predict(body: Nodes) -> Response:
+    async def predict(request: Request, body: Nodes) -> Response:
         check_items(len(body.nodes), "nodes", answers.limits)
         answers.check_nodes(body.nodes)
-        stored = answers.data.is_stored
-        return PlainJson(await batcher.ask("nodes", body.nodes) if stored else answers.predict(body.nodes))
+        if answers.data.is_stored:
+            return PlainJson(await batcher.ask("nodes", body.nodes, request))
+        return PlainJson(answers.predict(body.nodes))
 
     @app.post("/explain", summary="Explain the prediction of a node of the graph.")
-    async def explain(body: ExplainedNode) -> Response:
-        return PlainJson(await batcher.ask("explain", (body.node, body.top, body.by, body.task)))
+    async def explain(request: Request, body: ExplainedNode) -> Response:
+        return PlainJson(await batcher.ask("explain", (body.node, body.top, body.by, body.task), request))
 
     @app.post("/predict/new", summary="Predict the classes of new nodes by their triples.")
-    async def predict_new(body: NewNodes) -> Response:
+    async def predict_new(request: Request, body: NewNodes) -> Response:
         check_items(len(body.nodes or ()), "nodes", answers.limits)
-        return PlainJson(await batcher.ask("new nodes", (body.triples, body.format, body.nodes)))
+        return PlainJson(await batcher.ask("new nodes", (body.triples, body.format, body.nodes), request))
 
     @app.post("/explain/new", summary="Explain the prediction of a node with triples added to the graph.")
-    async def explain_new(body: ExplainedNewNode) -> Response:
+    async def explain_new(request: Request, body: ExplainedNewNode) -> Response:
         asked = (body.triples, body.format, body.node, body.top, body.by, body.task)
-        return PlainJson(await batcher.ask("explain new", asked))
+        return PlainJson(await batcher.ask("explain new", asked, request))
 
 
 def _add_molecules(app: FastAPI, answers: MoleculeAnswers, batcher: Batcher) -> None:
     @app.post("/predict", summary="Predict all tasks of molecules.")
-    async def predict(body: Molecules) -> Response:
+    async def predict(request: Request, body: Molecules) -> Response:
         check_items(len(body.smiles), "molecules", answers.limits)
-        return PlainJson(await batcher.ask("molecules", body.smiles))
+        return PlainJson(await batcher.ask("molecules", body.smiles, request))
 
     @app.post("/explain", summary="Explain the prediction of a molecule by its atoms and bonds.")
-    async def explain(body: ExplainedMolecule) -> Response:
-        return PlainJson(await batcher.ask("explain", (body.smiles, body.task)))
+    async def explain(request: Request, body: ExplainedMolecule) -> Response:
+        return PlainJson(await batcher.ask("explain", (body.smiles, body.task), request))

@@ -6,12 +6,25 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from starlette.requests import Request
 
+from rgat.serve.limits import RefusedError
+
+WAITED = 0.1  # seconds in a queue after which a caller may have gone
 STEP = 0.0005  # seconds between looks at a queue
 Job = Callable[[list[Any]], list[Any]]  # returns an answer or an exception for each item
+
+
+class Entry(NamedTuple):
+    """An item that waits in a queue."""
+
+    item: Any
+    future: asyncio.Future[Any]  # its answer
+    since: float
+    request: Request
 
 
 class Batcher:
@@ -24,7 +37,7 @@ class Batcher:
 
     def __init__(self, jobs: Mapping[str, tuple[Job, int]], observe: Callable[[str, int], None]) -> None:
         self.jobs, self.observe = jobs, observe
-        self.queues: dict[str, deque[tuple[Any, asyncio.Future[Any]]]] = {name: deque() for name in jobs}
+        self.queues: dict[str, deque[Entry]] = {name: deque() for name in jobs}
         self.worker: asyncio.Task[None] | None = None
         self.expected = dict.fromkeys(jobs, 1)  # items of the next batch, if all callers ask again
         self.seconds = dict.fromkeys(jobs, 0.0)  # of the last pass
@@ -35,10 +48,11 @@ class Batcher:
         """Return the number of items that wait."""
         return sum(map(len, self.queues.values()))
 
-    async def ask(self, job: str, item: Any) -> Any:
-        """Return the answer to an item, or raise its exception; an item whose caller has gone is skipped."""
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.queues[job].append((item, future))
+    async def ask(self, job: str, item: Any, request: Request) -> Any:
+        """Return the answer to an item, or raise its exception; an item whose caller has gone is not computed."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        self.queues[job].append(Entry(item, future, loop.time(), request))
         if self.worker is None:
             self.worker = asyncio.create_task(self._work())
         return await future
@@ -52,16 +66,12 @@ class Batcher:
         try:
             while name := next((name for name, queue in self.queues.items() if queue), None):
                 await self._linger(name)
-                entries = self._take(name)
-                items = [item for item, _ in entries]
+                entries = await self._take(name)
+                items = [entry.item for entry in entries]
                 start = loop.time()
-                try:
-                    answers = await loop.run_in_executor(self.thread, self._run, name, items) if items else []
-                except Exception as error:  # of the job as a whole: each caller gets it
-                    answers = [error] * len(entries)
-                for (_, future), answer in zip(entries, answers, strict=True):
-                    if not future.done():
-                        future.set_exception(answer) if isinstance(answer, Exception) else future.set_result(answer)
+                answers = await loop.run_in_executor(self.thread, self._run, name, items) if items else []
+                for entry, answer in zip(entries, answers, strict=True):
+                    settle(entry.future, answer)
                 self.expected[name] = min(len(entries) + len(self.queues[name]), self.jobs[name][1])
                 self.seconds[name] = loop.time() - start
         finally:
@@ -77,16 +87,31 @@ class Batcher:
         while len(self.queues[name]) < self.expected[name] and loop.time() < deadline:
             await asyncio.sleep(STEP)
 
-    def _take(self, name: str) -> list[tuple[Any, asyncio.Future[Any]]]:
+    async def _take(self, name: str) -> list[Entry]:
         """Take the items of the next batch, without those whose callers have gone."""
-        queue = self.queues[name]
-        entries: list[tuple[Any, asyncio.Future[Any]]] = []
+        queue, loop = self.queues[name], asyncio.get_running_loop()
+        entries: list[Entry] = []
         while queue and len(entries) < self.jobs[name][1]:
             entry = queue.popleft()
-            if not entry[1].done():
+            if entry.future.done():  # it took too long
+                continue
+            if loop.time() - entry.since > WAITED and await entry.request.is_disconnected():
+                settle(entry.future, RefusedError(499, "the caller has gone"))
+            else:
                 entries.append(entry)
         return entries
 
     def _run(self, name: str, items: list[Any]) -> list[Any]:
+        """Return the answers to a batch; if it fails, to each item alone, so that none fails for another's sake."""
         self.observe(name, len(items))
-        return self.jobs[name][0](items)
+        job = self.jobs[name][0]
+        try:
+            return job(items)
+        except Exception as error:
+            return [error] if len(items) == 1 else [self._run(name, [item])[0] for item in items]
+
+
+def settle(future: asyncio.Future[Any], answer: Any) -> None:
+    """Give a caller its answer or exception, unless it stopped waiting."""
+    if not future.done():
+        future.set_exception(answer) if isinstance(answer, Exception) else future.set_result(answer)

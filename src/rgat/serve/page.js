@@ -44,7 +44,8 @@ function introduce() {
   if (test.right !== undefined) quality = ` On held-out nodes ${test.right} of ${test.tested} were right (95 % interval ${percent(test.interval[0], 0)} to ${percent(test.interval[1], 0)}).`;
   else if (test.score !== null && test.score !== undefined) {
     const range = test.interval ? ` (95 % interval ${test.interval.map((value) => value.toFixed(2)).join(" to ")})` : "";
-    quality = ` ${test.metric} on held-out data: ${test.score.toFixed(3)}${range}.`;
+    const metric = test.metric[0].toUpperCase() + test.metric.slice(1);
+    quality = ` ${metric} on held-out data: ${test.score.toFixed(3)}${range}.`;
   }
   byId("lead").textContent = `${what}, predicted by ${size} (${model.model}).${quality}`;
   byId(model.kind === "nodes" ? "of-nodes" : "of-molecules").hidden = false;
@@ -207,7 +208,7 @@ async function askMolecule(smiles, task) {
     result.replaceChildren();
     const grid = make("div", "grid", result), pair = make("div", "pair");
     grid.append(card);
-    drawMolecule(grid, explanation, "effect", [["raises", "raises the value"], ["lowers", "lowers it"]], model.columns.map(({ name }) => name), smiles);
+    drawMolecule(grid, explanation, "effect", [["raises", `raises the ${explanation.explanation.kind === "regression" ? "value" : "probability"}`], ["lowers", "lowers it"]], model.columns.map(({ name }) => name), smiles);
     result.append(pair);
     drawMolecule(pair, explanation, "attention", [["shares", "share of the attention that starts here"]]);
     atomTable(pair, explanation);

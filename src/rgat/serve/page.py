@@ -12,6 +12,8 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from rgat.predictor.words import counted
+
 
 @cache
 def _file(name: str) -> str:
@@ -113,8 +115,9 @@ def _bounds(value: Mapping[str, Any]) -> str:
         "maxLength": "at most",
         "minItems": "at least",
     }
-    unit = {"minLength": " characters", "maxLength": " characters", "minItems": " items"}
-    return "".join(f"; {word} {value[key]:g}{unit.get(key, '')}" for key, word in words.items() if key in value)
+    units = {"minLength": "character", "maxLength": "character", "minItems": "item"}
+    bounds = [(word, value[key], units.get(key)) for key, word in words.items() if key in value]
+    return "".join(f"; {word} {f'{bound:g}' if unit is None else counted(bound, unit)}" for word, bound, unit in bounds)
 
 
 def _example(schema: Mapping[str, Any], path: str, method: str, operation: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 import re
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -112,6 +113,7 @@ def test_a_failing_or_lying_endpoint_gives_one_sentence_and_no_file(fault, files
         server.fault, server.first = fault, 4  # half-way: after a count and two pages
         with pytest.raises(endpoint.EndpointError, match=FAULTS[fault]) as raised:
             fetch_neighbourhood(server.url, tmp_path / "near.nt", files / "labels.tsv", page=50, timeout=seconds)
+        assert not [thread for thread in threading.enumerate() if thread.name == "SPARQL request"]
         if fault in ("cut", "503"):
             assert server.requests == 3 + endpoint.ATTEMPTS
     assert str(raised.value).startswith(server.url)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from http.client import HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from socket import SHUT_RDWR, socket
 from typing import Any
 from urllib.error import URLError
 from urllib.parse import urlencode, urlsplit
-from urllib.request import HTTPErrorProcessor, Request, build_opener
+from urllib.request import HTTPErrorProcessor, HTTPHandler, HTTPSHandler, Request, build_opener
 
 from rgat.checks import check_count
 from rgat.data.files import PIECE
@@ -21,6 +23,7 @@ RESULTS = "application/sparql-results+json"
 MAX_BYTES = 1 << 28  # of one answer
 BUSY = (429, 502, 503, 504)  # statuses that ask to come again
 ATTEMPTS, PAUSE = 3, 1.0  # of a request that met a busy endpoint or lost its connection; seconds, growing
+ENDING = 1.0  # seconds for a thread to notice that its connection was ended
 
 
 class EndpointError(ValueError):
@@ -38,6 +41,49 @@ class _AnyStatus(HTTPErrorProcessor):
         return response
 
     https_response = http_response
+
+
+class _Lines:
+    """The connections of a request, which another thread can end."""
+
+    def __init__(self) -> None:
+        self.sockets, self.is_over = list[socket](), False
+
+    def handlers(self) -> tuple[HTTPHandler, HTTPSHandler]:
+        """Return handlers that open connections and remember them."""
+        lines = self
+
+        class Plain(HTTPConnection):
+            def connect(self) -> None:
+                super().connect()
+                lines.add(self.sock)
+
+        class Secure(HTTPSConnection):
+            def connect(self) -> None:
+                super().connect()
+                lines.add(self.sock)
+
+        class PlainHandler(HTTPHandler):
+            def http_open(self, request: Request) -> Any:
+                return self.do_open(Plain, request)
+
+        class SecureHandler(HTTPSHandler):
+            def https_open(self, request: Request) -> Any:
+                return self.do_open(Secure, request)
+
+        return PlainHandler(), SecureHandler()
+
+    def add(self, line: socket) -> None:
+        self.sockets.append(line)
+        if self.is_over:
+            self.end()
+
+    def end(self) -> None:
+        """End all connections, so that whoever waits for one goes on."""
+        self.is_over = True
+        for line in self.sockets:
+            with contextlib.suppress(OSError):  # it is closed
+                line.shutdown(SHUT_RDWR)
 
 
 class Endpoint:
@@ -126,33 +172,35 @@ class Endpoint:
         raise AssertionError
 
     def _send_in_time(self, form: dict[str, str], accept: str) -> tuple[bytes, str]:
-        """Send a request in a thread of its own, which is left alone at the deadline, whatever it then waits for.
+        """Send a request in a thread of its own, whose connection is ended at the deadline.
 
         The timeout of a socket is for each piece that arrives, so headers that drip would never end.
         """
-        answers, errors = list[tuple[bytes, str]](), list[BaseException]()
+        answers, errors, lines = list[tuple[bytes, str]](), list[BaseException](), _Lines()
 
         def send() -> None:
             try:
-                answers.append(self._send_once(form, accept))
+                answers.append(self._send_once(form, accept, lines))
             except BaseException as error:
                 errors.append(error)
 
-        thread = threading.Thread(target=send, daemon=True)
+        thread = threading.Thread(target=send, name="SPARQL request", daemon=True)
         thread.start()
         thread.join(self.timeout)
+        if thread.is_alive():
+            lines.end()
+            thread.join(ENDING)  # only the lookup of a name, which has a limit of its own, can take longer
+            raise self._slow()
         if errors:
             raise errors[0]
-        if not answers:
-            raise self._slow()
         return answers[0]
 
-    def _send_once(self, form: dict[str, str], accept: str) -> tuple[bytes, str]:
+    def _send_once(self, form: dict[str, str], accept: str, lines: _Lines) -> tuple[bytes, str]:
         deadline = time.monotonic() + self.timeout
         headers = {"Accept": accept, "User-Agent": f"rgat/{__version__}"}
         request = Request(self.url, data=urlencode(form).encode(), headers=headers)
         try:
-            with build_opener(_AnyStatus).open(request, timeout=self.timeout) as response:
+            with build_opener(_AnyStatus, *lines.handlers()).open(request, timeout=self.timeout) as response:
                 if not 200 <= response.status < 300:
                     raise self._refused(response)
                 return self._read(response, deadline), response.headers.get_content_type()
