@@ -1,9 +1,9 @@
 """Test explanations of a model's distance to the paper one by one, on validation folds alone.
 
-Each variation changes one thing about the selected setting of `configs/` and trains the same folds from the same seeds:
-five folds of the training part for each seed, drawn anew. A score is the validation accuracy of a seed's five folds at
-the number of epochs of the retraining ("common"), or at the best epoch of each fold, as a search measures it ("own").
-Differences are paired by seed; their 95 % intervals are Student's, over seeds and draws of folds of the same nodes.
+Each variation changes one thing about the setting `common-epochs` of `configs/` and trains the same folds from the same
+seeds: five folds of the training part for each seed, drawn anew. A score is the validation accuracy of a seed's five
+folds at the number of epochs of the retraining ("common"), or at the best epoch of each fold, as a search measures it
+("own"). Differences are paired by seed; their 95 % intervals are Student's, over seeds and draws of folds of the same nodes.
 
     python benchmarks/explanations.py --data mutag --prepare build/explanations
     python benchmarks/explanations.py --data mutag --prepared build/explanations --seeds 20 --device cuda \
@@ -24,7 +24,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from retraining_epochs import at_common_epochs
 from scipy.stats import t as student
 
 import rgat.data
@@ -88,21 +87,15 @@ def prepare(name, folder):
 
 
 def find_settings(name, model):
-    """Return the setting of `configs/`, and those that the larger budget would choose."""
-    settings = {"as selected": read_config(ROOT / "configs" / name / f"{model}.toml")}
-    path = ROOT / "benchmarks" / "results" / "full_budget" / f"{name}.records.gz"
-    if not path.exists():
-        return settings
-    spoken = settings["as selected"]["model"]
-    trials = [r for r in read_experiment(path).records if r["kind"] == "trial" and r["model"] == spoken]
+    """Return the setting that is best at common epochs, and those that the objective chooses from 50 and 200 trials."""
+    base = read_config(ROOT / "configs" / name / f"{model}+common-epochs.toml")
+    settings = {"as selected": base}
+    records = read_experiment(ROOT / "results" / f"{name}.records.gz").records
+    trials = [r for r in records if r["kind"] == "trial" and r["model"] == base["model"]]
     for number in (50, 200):
-        some = [r for r in trials if r["trial"] < number]
-        done = [r for r in some if r["status"] == "done"]
-        common = min(done, key=lambda r: (-at_common_epochs(r), r["tie_breaker"], r["trial"]))
-        chosen = {f"best of {number} trials": select(some), f"best of {number} trials at common epochs": common}
-        for words, trial in chosen.items():
-            if trial["config"]["learning_rate"] != settings["as selected"]["learning_rate"]:  # else it is the same
-                settings[words] = trial["config"] | {"max_epochs": retrain_epochs(trial)}
+        trial = select([r for r in trials if r["trial"] < number])
+        if trial["config"]["learning_rate"] != base["learning_rate"]:  # else it is the same
+            settings[f"by the objective, {number} trials"] = trial["config"] | {"max_epochs": retrain_epochs(trial)}
     return settings
 
 
