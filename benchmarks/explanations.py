@@ -3,15 +3,16 @@
 Each variation changes one thing about the setting `common-epochs` of `configs/` and trains the same folds from the same
 seeds: five folds of the training part for each seed, drawn anew. A score is the validation accuracy of a seed's five
 folds at the number of epochs of the retraining ("common"), or at the best epoch of each fold, as a search measures it
-("own"). Differences are paired by seed; their 95 % intervals are Student's, over seeds and draws of folds of the same nodes.
+("own"). Differences are paired by seed; their 95 % intervals are Student's, over seeds and draws of folds of the same
+nodes.
 
     python benchmarks/explanations.py --data mutag --prepare build/explanations
     python benchmarks/explanations.py --data mutag --prepared build/explanations --seeds 20 --device cuda \
         --out benchmarks/results/explanations
 
 The first command needs the data files. What it writes has no label of a test node; the second needs torch, numpy,
-scipy, numba (CPU) and what the first one wrote. It leaves out what the
-files in `--out` already have, so it can be interrupted, and prints the tables of finished files at once.
+scipy, numba (CPU) and what the first one wrote. It leaves out what the files in `--out` already have, so it can be
+interrupted, and prints the tables of finished files at once.
 """
 
 import argparse
