@@ -352,7 +352,7 @@ class _Trainer:
         members, results = self.run([self.data] * ensemble, config, settings, seeds, show, checkpoint)
         if late := unlearned(results, best):
             longer = dataclasses.replace(settings, max_epochs=max(point.epoch for point in best))
-            again = self.run([self.data] * len(late), config, longer, [seeds[member] for member in late], show)
+            again = self.run([self.data] * len(late), config, longer, [seeds[-1] + 1 + member for member in late], show)
             for member, model, result in zip(late, *again, strict=True):
                 members[member], results[member] = model, result
         return self._ensemble(members, config, calibration), results

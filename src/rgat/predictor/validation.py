@@ -63,7 +63,7 @@ def make_folds(data: Data, seed: int) -> list[NodeData]:
 def unlearned(results: Sequence[Result], folds: Sequence[Epoch]) -> list[int]:
     """Return the models that score lower on what they learned from than those of the folds did on held-out nodes.
 
-    The median of the folds' best epochs was too few for them; the slowest fold took more.
+    They had a bad random start, or the median of the folds' best epochs was too few; the slowest fold took more.
     """
     if not folds or len({point.epoch for point in folds}) == 1:
         return []
