@@ -23,7 +23,7 @@ import rgat
 from rgat.data import from_rdf, from_smiles
 
 TARGET = 34  # of the 36 test persons of AIFB
-FIRST_SEED = 900  # of made-up graphs; no default was chosen with seeds from here on
+FIRST_SEED = 910  # of made-up graphs; nothing was chosen with seeds from here on
 
 
 def aifb(folder: Path, ensemble: int, seeds: int) -> None:
