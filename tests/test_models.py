@@ -229,7 +229,7 @@ STACKS = pairwise(
     {
         "layer": ["rgat", "rgcn"],
         "scope": ["within", "across"],
-        "score": ["additive", "multiplicative"],
+        "score": ["additive", "multiplicative", "dynamic"],
         "batch_norm": [False, True],
         "bias": [True, False],
         "num_bases": [None, 2],
@@ -396,9 +396,9 @@ def test_a_batch_without_graphs_has_no_logits(name, options):
             assert model(*data.graphs.batch(data.test[:0]), constant_attention=constant).shape == (0, 6, 2)
 
 
-def test_layers_without_a_stacked_form_are_refused():
-    model = NodeClassifier(5, 3, 4, score="dynamic")
-    with pytest.raises(ValueError, match='the score "dynamic", of which there are no stacks'):
+def test_models_without_a_stacked_form_are_refused():
+    model = NodeClassifier(5, 3, 4, embedding_channels=2)
+    with pytest.raises(ValueError, match="node embeddings, of which there are no stacks"):
         stack([model, model])
 
 

@@ -379,8 +379,6 @@ def difference(first: nn.Module, other: nn.Module) -> str | None:
     """How two models differ in what a stack shares, or why there is no stack of them; None: not at all."""
     if not isinstance(first, NodeClassifier | GraphClassifier):
         return f"a {type(first).__name__}, of which there are no stacks"
-    if getattr(first.convs[0], "score", None) == "dynamic":
-        return 'the score "dynamic", of which there are no stacks'
     if getattr(first, "embedding", None) is not None:
         return "node embeddings, of which there are no stacks"
     if type(first) is not type(other):

@@ -154,3 +154,21 @@ def test_a_class_that_follows_from_a_literal_is_learned_and_the_predicate_named(
     (reason, *_) = predictor.explain(f"{EX}person/3").literals
     assert (reason.predicate, reason.node) == (f"<{EX}{PREDICATE[kind]}>", f"<{EX}person/3>") or kind == "both"
     assert reason.value
+
+
+@pytest.mark.parametrize(("held_out", "epochs"), [(1.0, 5), (0.0, 1)])
+def test_a_model_that_knows_its_training_nodes_less_than_held_out_ones_learns_longer(
+    open_data, monkeypatch, held_out, epochs
+):
+    def cross_validate(self, config, stages):
+        points, logits = original(self, config, stages)
+        taken = [1, 1, 1, 2, 5]  # epochs of the folds
+        return [
+            dataclasses.replace(p, epoch=e, valid_metric=held_out) for p, e in zip(points, taken, strict=True)
+        ], logits
+
+    original = fitting._Trainer.cross_validate
+    monkeypatch.setattr(fitting._Trainer, "cross_validate", cross_validate)
+    predictor = rgat.fit(open_data, model="RGCN", identity=False, comparison=False, **QUICK)
+    assert 0 < predictor.report["scores"]["train"] < 1
+    assert predictor.report["training"][0]["epochs"] == epochs

@@ -207,8 +207,11 @@ class RGATConv(RelationalConv):
     def _scores(self, edge_attr: Tensor | None) -> ops.Scores:
         """Return what logits are made of; the heads of a stack's members side by side."""
         slope = None if self.score == "multiplicative" else self.negative_slope
-        edge_kernels = None if self.edge_kernel is None else join_members(self.edge_kernel, 3)
-        return ops.Scores(self.attention_kernel.compose(), self.score_kernel, slope, edge_attr, edge_kernels)
+        score_kernels, edge_kernels = (
+            None if parameter is None else join_members(parameter, 3)
+            for parameter in (self.score_kernel, self.edge_kernel)
+        )
+        return ops.Scores(self.attention_kernel.compose(), score_kernels, slope, edge_attr, edge_kernels)
 
     def _scores_of(self, graph: RelationalGraph) -> ops.Scores:
         return self._scores(self._check_edge_attr(graph.edge_attr, graph))

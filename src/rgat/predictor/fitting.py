@@ -40,8 +40,8 @@ from rgat.predictor.predictor import NodePredictor, Predictor, make_predictor
 from rgat.predictor.searching import OutOfTimeError, TimedSearch, check_minutes, search_trials
 from rgat.predictor.stages import CHOICE, COMPARISON, CROSS_VALIDATION, EVALUATION, SEARCH, TRAINING, stage_names
 from rgat.predictor.transfer import Start, start_of, with_architecture
-from rgat.predictor.validation import make_folds, with_validation
-from rgat.predictor.weighting import choose_weights, take_auto
+from rgat.predictor.validation import make_folds, unlearned, with_validation
+from rgat.predictor.weighting import choose_weights, loss_weights, take_auto
 from rgat.progress import Progress, Show, Stages, Step, shown
 from rgat.training.checkpoint import digest
 from rgat.training.configuration import Config, Settings, build_model, split_config, task_of
@@ -50,7 +50,7 @@ from rgat.training.loop import Data
 from rgat.training.many import Job, bytes_needed, fit_many, members_that_fit
 from rgat.training.metric import metric_name
 from rgat.training.run import Epoch, Result
-from rgat.training.task import graph_logits, graph_weights, node_logits
+from rgat.training.task import graph_logits, node_logits
 
 
 def fit(
@@ -339,12 +339,12 @@ class _Trainer:
         """Train the members of an ensemble, and calibrate their mean."""
         _, settings = split_config(config)
         seeds = [self.seed * 1000 + member for member in range(ensemble)]
-        calibration = None
+        calibration, best = None, list[Epoch]()
         if self.folds:
             best, logits = self.cross_validate(config, stages)
             # Each node is predicted by the model that did not learn from it.
             held_out = torch.cat([fold.valid for fold in self.folds])
-            calibration = calibrate(torch.cat(logits), self.data, held_out, self._class_weights(config))
+            calibration = calibrate(torch.cat(logits), self.data, held_out, loss_weights(self.data, config))
             epochs = statistics.median_high([point.epoch for point in best])
             settings = dataclasses.replace(settings, max_epochs=epochs, patience=None)
         if ensemble == 1 and (known := self.trained.get(digest(sorted(config.items())))):  # as a candidate
@@ -352,6 +352,11 @@ class _Trainer:
         stages(TRAINING)
         show = stages.part(TRAINING, 0.0, 1.0)
         members, results = self.run([self.data] * ensemble, config, settings, seeds, show, checkpoint)
+        if late := unlearned(results, best):
+            longer = dataclasses.replace(settings, max_epochs=max(point.epoch for point in best))
+            again = self.run([self.data] * len(late), config, longer, [seeds[-1] + 1 + member for member in late], show)
+            for member, model, result in zip(late, *again, strict=True):
+                members[member], results[member] = model, result
         return self._ensemble(members, config, calibration), results
 
     def _ensemble(self, members: list[Model], config: Config, calibration: Calibration | None = None) -> Ensemble:
@@ -379,18 +384,12 @@ class _Trainer:
     def _calibrate(self, members: list[Model], config: Config) -> Calibration:
         """Calibrate on the validation part."""
         logits = torch.stack([self._valid_logits(member) for member in members]).mean(0)
-        return calibrate(logits, self.data, self.data.valid, self._class_weights(config))
+        return calibrate(logits, self.data, self.data.valid, loss_weights(self.data, config))
 
     def _valid_logits(self, model: Model) -> Tensor:
         if isinstance(self.data, GraphData):
             return graph_logits(model, self.data.graphs, self.data.valid)
         return node_logits(model, self.data, nodes=self.data.valid)
-
-    def _class_weights(self, config: Config) -> Tensor:
-        """Return the weights of the 0/1 tasks of graphs in losses, or 1 for each output."""
-        if isinstance(self.data, GraphData):
-            return graph_weights(self.data, config.get("class_weights"))
-        return torch.ones(len(self.data.classes), 2)
 
     def held_out(self, config: Config, show: Show) -> tuple[Tensor, Tensor]:
         """Train on the folds, or on the training part; return the ids of held-out examples and their logits."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
+from collections.abc import Sequence
 
 import torch
 
@@ -11,6 +13,7 @@ from rgat.data.splits import stratified_folds, stratified_parts
 from rgat.data.targets import TargetTable, standardise, strata
 from rgat.training.configuration import Config
 from rgat.training.loop import Data
+from rgat.training.run import Epoch, Result
 
 NUM_FOLDS = 5
 MANY_NODES = 5_000  # training nodes: from here on a tenth of them is held out instead of cross-validation
@@ -55,3 +58,14 @@ def make_folds(data: Data, seed: int) -> list[NodeData]:
         is_learned = torch.ones(len(classes), dtype=torch.bool).index_fill_(0, held_out, False)
         folds.append(dataclasses.replace(data, train=data.train[is_learned], valid=data.train[held_out]))
     return folds
+
+
+def unlearned(results: Sequence[Result], folds: Sequence[Epoch]) -> list[int]:
+    """Return the models that score lower on what they learned from than those of the folds did on held-out nodes.
+
+    They had a bad random start, or the median of the folds' best epochs was too few; the slowest fold took more.
+    """
+    if not folds or len({point.epoch for point in folds}) == 1:
+        return []
+    held_out = statistics.mean(point.valid_metric for point in folds)
+    return [number for number, result in enumerate(results) if result.scores["train"] < held_out]

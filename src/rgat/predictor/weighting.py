@@ -13,6 +13,7 @@ from rgat.data.targets import places
 from rgat.progress import Show
 from rgat.training.configuration import CLASS_WEIGHTS, Config
 from rgat.training.metric import known_rows, mean_average_precision, mean_pr_auc
+from rgat.training.task import graph_weights
 
 
 def take_auto(data: NodeData | GraphData, options: Mapping[str, Any]) -> tuple[bool, dict[str, Any]]:
@@ -57,3 +58,10 @@ def average_precision(data: NodeData | GraphData, ids: Tensor, logits: Tensor) -
         one_hot = torch.nn.functional.one_hot(data.labels[ids][known], len(data.classes)).double()
         score = mean_average_precision(torch.softmax(logits[known].double(), 1).numpy(), one_hot.numpy())
     return 0.0 if score != score else score
+
+
+def loss_weights(data: NodeData | GraphData, config: Config) -> Tensor:
+    """Return the weights of the 0/1 tasks of graphs in losses, or 1 for each output."""
+    if isinstance(data, GraphData):
+        return graph_weights(data, config.get("class_weights"))
+    return torch.ones(len(data.classes), 2)

@@ -189,7 +189,8 @@ def bytes_needed(job: Job) -> int:
     Ten times the parameters: themselves, their gradients, Adam's two moments, the best epoch, the models that a stack
     is built from and copied back to, and memory that the allocator leaves unused; twelve with the mean of the weights
     and a copy while it is validated. Eight numbers for each edge, node and
-    unit of both layers: values, queries, outputs and their gradients. On knowledge graphs of 60,000 to 170,000 edges
+    unit of both layers: values, queries, outputs and their gradients; the dynamic score has as many for each of its
+    attention channels. On knowledge graphs of 60,000 to 170,000 edges
     and 10 or 100 classes the bound was 1.1 to 5 times the measured memory (`tests/training/test_bytes_needed.py`).
 
     Examples:
@@ -201,7 +202,11 @@ def bytes_needed(job: Job) -> int:
     """
     model: Any = job.model
     parameters = sum(p.numel() * p.element_size() for p in job.model.parameters())
-    widths: list[int] = [layer.heads * layer.out_channels for layer in relational_layers(model)]
+    widths: list[int] = [
+        layer.heads
+        * (layer.out_channels + (layer.attention_channels if getattr(layer, "score", None) == "dynamic" else 0))
+        for layer in relational_layers(model)
+    ]
     if isinstance(job.data, GraphData):
         store = job.data.graphs
         places = job.settings.batch_size * (len(store.edge_type) + len(store.x)) // max(len(store), 1)

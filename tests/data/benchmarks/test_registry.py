@@ -21,6 +21,7 @@ def _own_cache(tmp_path_factory, monkeypatch):
 COUNTS = {
     "aifb": {"nodes": 8285, "edges": 29043, "relations": 45, "labelled": 176, "classes": 4, "train": 140, "test": 36}
     | {"valid": 0, "model_edges": 66371, "model_relations": 91},
+    "aifb-literals": {"nodes": 2835, "edges": 20338, "relations": 22, "labelled": 176, "train": 140, "test": 36},
     "mutag": {"nodes": 23644, "edges": 74227, "relations": 23, "labelled": 340, "classes": 2, "train": 272, "test": 68},
     "mutag-literals": {"nodes": 22540, "edges": 63382, "relations": 9, "labelled": 340, "train": 272, "test": 68},
     "tox21": {"graphs": 8014, "nodes": 148350, "edges": 154110, "relations": 4, "tasks": 12, "labelled": 79573}
