@@ -234,12 +234,12 @@ def print_table(results: dict[str, Any]) -> None:
             runs = [run for key, run in results.items() if key.split("/")[0::2] == [name, system]]
             if not runs:
                 continue
-            known = {part: [run[part] for run in runs if run[part] is not None] for part in ("epoch", "predict")}
+            parts = ("epoch", "predict", "train")
+            known = {part: [run[part] for run in runs if run[part] is not None] for part in parts}
             scores = " ".join(f"{run['score']:.3f}" for run in runs)
             chosen = "; ".join(dict.fromkeys(filter(None, (run["chosen"] for run in runs))))
-            seconds = f"{np.mean([run['train'] for run in runs]):.0f}"
             print(f"| {name} | {system} | {scores} | {cell(known['epoch'])} | {cell(known['predict'])} ", end="")
-            print(f"| {seconds} | {chosen} |")
+            print(f"| {cell(known['train'])} | {chosen} |")
 
 
 def main() -> None:
