@@ -313,7 +313,24 @@ def test_a_stack_equals_its_members_one_by_one(row):
         )
 
 
-@pytest.mark.parametrize("options", [*FAMILIES, {"heads": 2, "scope": ["within", "across"]}])
+def test_the_gathered_sum_tells_a_graph_from_two_copies_of_it():
+    single = random_graph()
+    twice = RelationalGraph(
+        torch.cat([single.edge_index, single.edge_index + N], 1),
+        single.edge_type.repeat(2),
+        num_nodes=2 * N,
+        num_relations=R,
+    )
+    x = torch.randn(N, F)
+    for gather_sum in (False, True):
+        model = GraphClassifier(F, 2, R, hidden_channels=8, gather_sum=gather_sum)
+        one, two = model(x, single), model(x.repeat(2, 1), twice)
+        assert torch.allclose(one, two, atol=1e-6) is not gather_sum
+
+
+@pytest.mark.parametrize(
+    "options", [*FAMILIES, {"heads": 2, "scope": ["within", "across"]}, {"layer": "rgcn", "gather_sum": True}]
+)
 def test_a_stack_of_graph_classifiers_equals_its_members_one_by_one(options):
     graph = batch_of_graphs(3, 5, 1)
     models = members(GraphClassifier, F, 4, R, hidden_channels=8, dense_channels=6, batch_norm=True, **options)

@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("sklearn", reason="the estimators need scikit-learn")
 
-from sklearn.base import clone, is_classifier
+from sklearn.base import clone, is_classifier, is_regressor
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -13,10 +13,10 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils import estimator_checks
 
 import rgat
-from rgat.sklearn import MoleculeEstimator, NodeEstimator, read_graph
+from rgat.sklearn import MoleculeEstimator, MoleculeRegressor, NodeEstimator, NodeRegressor, read_graph
 
 QUICK = {"model": "RGCN", "max_epochs": 1, "hidden_channels": 8}
-ESTIMATORS = [MoleculeEstimator, NodeEstimator]
+ESTIMATORS = [MoleculeEstimator, NodeEstimator, MoleculeRegressor, NodeRegressor]
 
 # Checks of scikit-learn that need no table of numbers. All others call `fit` with one, and texts are needed here.
 CHECKS = (
@@ -77,6 +77,21 @@ class Translated(MoleculeEstimator):
         return super().predict_proba(translate(X))
 
 
+class TranslatedRegressor(MoleculeRegressor):
+    """The regressor with a row of numbers in place of a SMILES."""
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.one_d_array, tags.input_tags.two_d_array = False, True
+        return tags
+
+    def fit(self, X, y):
+        return super().fit(translate(X), np.asarray(y))
+
+    def predict(self, X):
+        return super().predict(translate(X))
+
+
 def translate(table):
     rows = np.asarray(table, dtype=float).reshape(len(table), -1)
     lengths = np.clip(rows * 2 + 5, 0, 9).astype(int)
@@ -90,8 +105,36 @@ def test_the_estimator_passes_a_check_of_scikit_learn(estimator, name):
 
 
 @pytest.mark.parametrize("name", WITH_TABLES)
-def test_the_estimator_of_translated_tables_passes_a_check_of_scikit_learn(name):
-    getattr(estimator_checks, name)("Translated", Translated(**QUICK))
+@pytest.mark.parametrize("estimator", [Translated, TranslatedRegressor])
+def test_the_estimator_of_translated_tables_passes_a_check_of_scikit_learn(estimator, name):
+    getattr(estimator_checks, name)(estimator.__name__, estimator(**QUICK))
+
+
+def test_a_regressor_predicts_numbers_of_molecules_in_their_unit(molecules):
+    smiles, _ = molecules
+    lengths = 1000.0 + np.array([len(text) for text in smiles])
+    estimator = MoleculeRegressor(**QUICK)
+    assert is_regressor(estimator)
+    assert cross_val_score(estimator, smiles, lengths, cv=2, error_score="raise", scoring="r2").shape == (2,)
+    predicted = estimator.fit(smiles, lengths).predict(smiles)
+    assert predicted.shape == (60,)
+    assert 1000 < predicted.min() <= predicted.max() < 1100
+    assert estimator.predictor_.predict(smiles[:2]).intervals["number"].shape == (2, 2)
+    table = np.stack([lengths, -lengths], axis=1)
+    table[3, 1] = np.nan
+    several = MoleculeRegressor(**QUICK).fit(smiles, table).predict(smiles[:7])
+    assert several.shape == (7, 2)
+    assert (several[:, 0] > 1000).all()
+    assert (several[:, 1] < -1000).all()
+
+
+def test_a_regressor_predicts_numbers_of_nodes(institute):
+    data, names, _ = institute
+    numbers = np.arange(len(names)) + 500.0
+    estimator = NodeRegressor(data, **QUICK).fit(names, numbers)
+    assert (estimator.predict(names[:5]) > 400).all()
+    assert estimator.score(names, numbers) <= 1
+    assert NodeRegressor(data, **QUICK).fit(names, np.stack([numbers, numbers], 1)).predict(names[:5]).shape == (5, 2)
 
 
 def test_probabilities_of_nodes_follow_the_classes(institute):
@@ -161,6 +204,23 @@ ERRORS = [
     (["CCO", "C"], [np.nan, 1.0], "`y` must be a class for each example, got NaN"),
     (["CCO", "C"], [[0, 1], [2, 0]], "`y` must be 0, 1 or NaN for each label of 2 molecules"),
 ]
+
+
+NUMBER_ERRORS = [
+    (["CCO", "C"], ["a", "b"], "`y` must be numbers, one or a row of them for each of 2 examples, got <U1 of shape"),
+    (["CCO", "C"], [1.0], "`y` must be numbers, one or a row of them for each of 2 examples"),
+    (["CCO", "C"], [1.0, np.nan], "`y` must be finite numbers, got NaN or an infinite one"),
+    (["CCO", "C"], [1.0, np.inf], "`y` must be finite numbers"),
+    (["CCO", "C"], [[1.0, np.nan], [2.0, np.nan]], "`y` must be finite numbers"),
+    (["CCO", "C"], [2.0, 2.0], "`y` must be numbers that differ, got one number for all examples"),
+    (["CCO", "C?"], [1.0, 2.0], r'`X` must be SMILES, got "C\?"; leave it out'),
+]
+
+
+@pytest.mark.parametrize(("smiles", "numbers", "sentence"), NUMBER_ERRORS)
+def test_wrong_numbers_are_refused(smiles, numbers, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        MoleculeRegressor(**QUICK).fit(smiles, numbers)
 
 
 @pytest.mark.parametrize(("smiles", "labels", "sentence"), ERRORS)

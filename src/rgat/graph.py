@@ -315,6 +315,11 @@ class RelationalGraph:
             parts.append("prepared")
         return f"RelationalGraph({', '.join(parts)})"
 
+    @property
+    def graph_sizes(self) -> Tensor:
+        """The number of nodes of each graph, [G]."""
+        return self.structure.graph_sizes
+
     def graph_ids(self) -> Tensor:
         """Return the graph id of each node, [N]."""
         return torch.zeros(self.num_nodes, dtype=torch.long, device=self.device) if self.batch is None else self.batch

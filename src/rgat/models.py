@@ -18,7 +18,7 @@ from rgat.checks import check_count
 from rgat.graph import RelationalGraph
 from rgat.nn import FeatureRows, GraphGather, RGATConv, RGCNConv
 from rgat.nn.families import make_layer, units_per_head
-from rgat.nn.gather import join_descriptors
+from rgat.nn.gather import join_descriptors, sum_of_mean
 from rgat.nn.normalisation import normalise
 from rgat.nn.stacked import SHARED, Stack, dropout_rates
 
@@ -284,6 +284,8 @@ class GraphClassifier(nn.Module):
         heads: number of heads of both relational layers.
         batch_norm: normalise the output of both relational layers.
         descriptor_channels: number of descriptors of each graph, ``graph.graph_attr``, that stand beside $z$.
+        gather_sum: let the sum of the node representations stand beside $z$ too, which mean and maximum do not tell:
+            what a property counts or adds up.
         **options: further options of both relational layers, such as ``scope``, ``score`` or ``edge_dim``.
 
     Examples:
@@ -295,6 +297,7 @@ class GraphClassifier(nn.Module):
     """
 
     descriptor_channels: int = 0
+    gather_sum: bool = False
 
     def __init__(
         self,
@@ -308,6 +311,7 @@ class GraphClassifier(nn.Module):
         heads: int = 1,
         batch_norm: bool = False,
         descriptor_channels: int = 0,
+        gather_sum: bool = False,
         **options: Any,
     ) -> None:
         super().__init__()
@@ -328,7 +332,8 @@ class GraphClassifier(nn.Module):
         self.norm2 = _normalisation(hidden_channels, batch_norm)
         self.gather = GraphGather()
         self.descriptor_channels = descriptor_channels
-        self.dense1 = nn.Linear(2 * hidden_channels + descriptor_channels, dense_channels)
+        self.gather_sum = gather_sum
+        self.dense1 = nn.Linear((2 + gather_sum) * hidden_channels + descriptor_channels, dense_channels)
         self.dense2 = nn.Linear(dense_channels, num_tasks * num_classes)
 
     @property
@@ -342,7 +347,10 @@ class GraphClassifier(nn.Module):
         h = torch.relu(normalise(self.norm1, h, graph.counted))
         h = self.conv2(h, graph, constant_attention=constant_attention)
         h = torch.relu(normalise(self.norm2, h, graph.counted))
-        z = torch.tanh(self.gather(h, graph))
+        gathered = self.gather(h, graph)
+        z = torch.tanh(gathered)
+        if self.gather_sum:
+            z = torch.cat([z, sum_of_mean(gathered[..., : h.shape[-1]], graph)], dim=-1)
         if self.descriptor_channels:
             z = join_descriptors(z, graph, self.descriptor_channels)
         logits: Tensor = self.dense2(torch.relu(self.dense1(z)))

@@ -7,6 +7,8 @@ from torch import Tensor, nn
 
 from rgat.graph import RelationalGraph
 
+TYPICAL_SIZE = 20.0  # atoms of a molecule: sums then have the size of means
+
 
 class GraphGather(nn.Module):
     r"""The mean of a graph's node representations beside their feature-wise maximum.
@@ -34,7 +36,7 @@ class GraphGather(nn.Module):
         """Map node representations ``[N, F]`` to one row per graph, ``[G, 2 F]``."""
         if x.dim() != 2 or x.shape[0] != graph.num_nodes:
             raise ValueError(f"`x` must have shape [{graph.num_nodes}, F], one row per node, got {list(x.shape)}")
-        graph_id, sizes = graph.graph_ids(), graph.structure.graph_sizes
+        graph_id, sizes = graph.graph_ids(), graph.graph_sizes
         wide = torch.promote_types(x.dtype, torch.float32)  # a sum may exceed float16
         total = x.new_zeros(sizes.shape[0], x.shape[1], dtype=wide).index_add(0, graph_id, x.to(wide))
         mean = (total / sizes.clamp(min=1).unsqueeze(1)).to(x.dtype)
@@ -62,6 +64,15 @@ def _first_maximum(x: Tensor, graph_id: Tensor, num_graphs: int) -> Tensor:
 @_first_maximum.register_fake
 def _(x: Tensor, graph_id: Tensor, num_graphs: int) -> Tensor:
     return graph_id.new_empty(num_graphs, x.shape[1])
+
+
+def sum_of_mean(mean: Tensor, graph: RelationalGraph) -> Tensor:
+    """Return the sum of each graph's node representations, in units of `TYPICAL_SIZE`, from their mean.
+
+    Both are ``[G, F]``, or ``[G, S, F]`` of a stack.
+    """
+    share = graph.graph_sizes.to(mean.dtype) / TYPICAL_SIZE
+    return mean * share.view(-1, *[1] * (mean.dim() - 1))
 
 
 def join_descriptors(z: Tensor, graph: RelationalGraph, channels: int) -> Tensor:

@@ -39,6 +39,16 @@ class PlainGraph:
     def device(self) -> torch.device:
         return self.edge_index.device
 
+    def graph_ids(self) -> Tensor:
+        """Return the graph id of each node, ``[N]``."""
+        return self.edge_type.new_zeros(self.num_nodes) if self.batch is None else self.batch
+
+    @property
+    def graph_sizes(self) -> Tensor:
+        """The number of nodes of each graph, ``[G]``."""
+        ids = self.graph_ids()
+        return ids.new_zeros(self.num_graphs).scatter_add(0, ids, torch.ones_like(ids))
+
 
 class PlainConv(nn.Module):
     """A relational layer in evaluation mode, in plain operations.
@@ -173,9 +183,8 @@ class PlainGather(nn.Module):
 
     def forward(self, x: Tensor, graph: PlainGraph) -> Tensor:
         """Return the mean and the maximum of each graph's nodes, ``[G, 2 F]``."""
-        batch = graph.edge_type.new_zeros(graph.num_nodes) if graph.batch is None else graph.batch
-        index, shape = batch.unsqueeze(1).expand_as(x), (graph.num_graphs, x.shape[1])
-        count = x.new_zeros(graph.num_graphs).scatter_add(0, batch, x.new_ones(graph.num_nodes)).unsqueeze(1)
+        index, shape = graph.graph_ids().unsqueeze(1).expand_as(x), (graph.num_graphs, x.shape[1])
+        count = graph.graph_sizes.to(x.dtype).unsqueeze(1)
         mean = x.new_zeros(shape).scatter_add(0, index, x) / count.clamp(min=1)
         maximum = x.new_full(shape, torch.finfo(x.dtype).min).scatter_reduce(0, index, x, "amax")
         return torch.cat([mean, torch.where(count > 0, maximum, 0.0)], dim=1)

@@ -13,7 +13,12 @@ from rgat.training.checkpoint import digest
 from rgat.training.configuration import Config, split_config
 from rgat.training.loop import Data
 
-FREE = ("dense_channels", "feature_dropout", "edge_dropout")  # options that the taken layers do not depend on
+FREE = (
+    "dense_channels",
+    "gather_sum",
+    "feature_dropout",
+    "edge_dropout",
+)  # options that the taken layers do not depend on
 TAKEN = ("conv1", "norm1", "conv2", "norm2")  # the dense layers are new: tasks and descriptors may be others
 
 

@@ -45,10 +45,10 @@ def _one_hot(position: int, size: int) -> list[float]:
     return row
 
 
-def atom_features(atom: Any, valence: Any) -> tuple[float, ...]:
-    """Return the 75 features of an RDKit atom; ``valence`` is RDKit's constant for the implicit valence."""
-    return _encode(
-        atom.GetSymbol(),
+def atom_key(atom: Any, valence: Any) -> tuple[Any, ...]:
+    """Return what the features of an RDKit atom depend on; ``valence`` is RDKit's constant for the implicit valence."""
+    return (
+        atom.GetAtomicNum(),
         atom.GetDegree(),
         atom.GetValence(valence),
         atom.GetFormalCharge(),
@@ -59,7 +59,6 @@ def atom_features(atom: Any, valence: Any) -> tuple[float, ...]:
     )
 
 
-@lru_cache(maxsize=1 << 16)  # most atoms equal an earlier one
 def _encode(
     symbol: str,
     degree: int,
@@ -70,6 +69,7 @@ def _encode(
     aromatic: bool,
     hydrogens: int,
 ) -> tuple[float, ...]:
+    """Return the 75 features of an atom, from its symbol and the rest of `atom_key`."""
     orbitals = str(hybridisation)
     return (
         *_one_hot(_ELEMENT_ID.get(symbol, len(ELEMENTS)), len(ELEMENTS) + 1),
@@ -114,7 +114,7 @@ def parse_smiles(smiles: str, relaxed: bool = False, largest: bool = False) -> A
             if chem.SanitizeMol(molecule, flags, catchErrors=True) != chem.SanitizeFlags.SANITIZE_NONE:
                 return None
             molecule.UpdatePropertyCache(strict=False)
-    if molecule is None or any(bond_relation(bond) is None for bond in molecule.GetBonds()):
+    if molecule is None or not _has_known_bonds(molecule):
         return None
     return largest_fragment(molecule) if largest and "." in smiles else molecule
 
@@ -126,12 +126,23 @@ def largest_fragment(molecule: Any) -> Any:
     return min(fragments, key=lambda each: (-each.GetNumHeavyAtoms(), chem.MolToSmiles(each)), default=molecule)
 
 
+@lru_cache(maxsize=1)
+def _relations() -> dict[Any, int]:
+    """Return the relation of each RDKit bond type that has one."""
+    types = {name.lower(): bond_type for name, bond_type in rdkit().BondType.names.items()}
+    dative = [bond_type for name, bond_type in types.items() if name.startswith("dative")]
+    # A dative bond is one shared pair of electrons, as a single bond.
+    return {types[name]: number for number, name in enumerate(BONDS)} | dict.fromkeys(dative, 0)
+
+
 def bond_relation(bond: Any) -> int | None:
     """Return the index of a bond's type in ``BONDS``, or None for another type."""
-    bond_type = str(bond.GetBondType()).lower()
-    if bond_type.startswith("dative"):
-        return 0  # one shared pair of electrons, as a single bond
-    return BONDS.index(bond_type) if bond_type in BONDS else None
+    return _relations().get(bond.GetBondType())
+
+
+def _has_known_bonds(molecule: Any) -> bool:
+    known, bond = _relations(), molecule.GetBondWithIdx  # by number: RDKit's iterators are slow
+    return all(bond(number).GetBondType() in known for number in range(molecule.GetNumBonds()))
 
 
 def store_molecules(
@@ -145,41 +156,59 @@ def store_molecules(
         rich: add ten atom features.
         bonds: add bond features; those of self-loops are zero.
     """
-    valence = rdkit().ValenceType.IMPLICIT
-    width = NUM_ATOM_FEATURES + NUM_RICH_FEATURES * rich
-    features, edges, edge_features = array("f"), array("q"), array("f")
-    no_bond = [0.0] * NUM_BOND_FEATURES
-    node_ptr, edge_ptr = [0], [0]
+    valence, relations = rdkit().ValenceType.IMPLICIT, _relations()
+    kinds: dict[tuple[Any, ...], int] = {}  # most atoms equal an earlier one
+    table: list[tuple[float, ...]] = []  # features of each kind
+    atoms, ends, extra, edge_features = array("q"), array("q"), array("f"), array("f")
+    num_atoms, num_bonds = [], []
+    base = 0
     for molecule in molecules:
-        base = node_ptr[-1]
-        for atom in molecule.GetAtoms():
-            features.extend(atom_features(atom, valence))
+        num_atoms.append(molecule.GetNumAtoms())
+        num_bonds.append(molecule.GetNumBonds())
+        for number in range(num_atoms[-1]):
+            atom = molecule.GetAtomWithIdx(number)
+            key = atom_key(atom, valence)
+            kind = kinds.setdefault(key, len(table))
+            if kind == len(table):
+                table.append(_encode(atom.GetSymbol(), *key[1:]))
+            atoms.append(kind)
             if rich:
-                features.extend(rich_features(atom))
-        node_ptr.append(base + molecule.GetNumAtoms())
-        for bond in molecule.GetBonds():
-            a, b, relation = base + bond.GetBeginAtomIdx(), base + bond.GetEndAtomIdx(), bond_relation(bond)
-            assert relation is not None
-            edges.extend((a, b, relation, b, a, relation))
+                extra.extend(rich_features(atom))
+        for number in range(num_bonds[-1]):
+            bond = molecule.GetBondWithIdx(number)
+            a, b, relation = base + bond.GetBeginAtomIdx(), base + bond.GetEndAtomIdx(), relations[bond.GetBondType()]
+            ends.extend((a, b, relation, b, a, relation))
             if bonds:
                 edge_features.extend(2 * bond_features(bond, relation))
-        if self_loops:
-            for node in range(base, node_ptr[-1]):
-                edges.extend((node, node, len(BONDS)))
-                if bonds:
-                    edge_features.extend(no_bond)
-        edge_ptr.append(len(edges) // 3)
-    table = torch.tensor(np.array(edges, dtype=np.int64)).view(-1, 3)
-    attributes = torch.tensor(np.array(edge_features, dtype=np.float32)).view(-1, NUM_BOND_FEATURES)
+        base += num_atoms[-1]
+    x = np.array(table, dtype=np.float32).reshape(-1, NUM_ATOM_FEATURES)[np.array(atoms, dtype=np.int64)]
+    edges = np.array(ends, dtype=np.int64).reshape(-1, 3)
+    attributes = np.array(edge_features, dtype=np.float32).reshape(-1, NUM_BOND_FEATURES)
+    per_molecule = 2 * np.array(num_bonds, dtype=np.int64)
+    if self_loops:  # behind the bonds of each molecule
+        of_bonds, of_atoms = (np.repeat(np.arange(len(num_atoms)), each) for each in (per_molecule, num_atoms))
+        order = np.argsort(np.concatenate([of_bonds, of_atoms]), kind="stable")
+        loops = np.stack([np.arange(base), np.arange(base), np.full(base, len(BONDS))], axis=1)
+        edges = np.concatenate([edges, loops])[order]
+        if bonds:
+            attributes = np.concatenate([attributes, np.zeros((base, NUM_BOND_FEATURES), np.float32)])[order]
+        per_molecule = per_molecule + np.array(num_atoms, dtype=np.int64)
+    if rich:
+        x = np.concatenate([x, np.array(extra, dtype=np.float32).reshape(-1, NUM_RICH_FEATURES)], axis=1)
     return GraphStore(
-        x=torch.tensor(np.array(features, dtype=np.float32)).view(-1, width),
-        edge_index=table[:, :2].t().contiguous(),
-        edge_type=table[:, 2].contiguous(),
-        node_ptr=torch.tensor(node_ptr),
-        edge_ptr=torch.tensor(edge_ptr),
+        x=torch.from_numpy(x),
+        edge_index=torch.from_numpy(np.ascontiguousarray(edges[:, :2].T)),
+        edge_type=torch.from_numpy(np.ascontiguousarray(edges[:, 2])),
+        node_ptr=_pointers(num_atoms),
+        edge_ptr=_pointers(per_molecule),
         num_relations=len(BONDS) + self_loops,
-        edge_attr=attributes if bonds else None,
+        edge_attr=torch.from_numpy(attributes) if bonds else None,
     )
+
+
+def _pointers(sizes: Any) -> torch.Tensor:
+    """Return where each molecule begins, and the end."""
+    return torch.from_numpy(np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64))
 
 
 def scaffold(smiles: str) -> str:
