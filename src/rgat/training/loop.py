@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from rgat.data import GraphData, NodeData
 from rgat.data.dataset import PARTS
+from rgat.memory import return_fragments
 from rgat.models import NodeClassifier, Stack
 from rgat.nn.stacked import SHARED
 from rgat.progress import Progress, shown
@@ -238,6 +239,7 @@ class Training:
         batches: Iterator[Any] = self.task.batches(self.generator, epoch)
         for number, batch in enumerate(batches, start=1):
             yield self.step(batch)
+            return_fragments()
             if self.on_step is not None:
                 self.on_step(epoch + number / self.task.num_steps)
 
