@@ -293,9 +293,8 @@ class Training:
 
     def results(self, model: nn.Module, runs: Sequence[Run], how: str) -> list[Result]:
         """Return the scores of models at their best epochs."""
-        capture = (
-            "captured in a CUDA graph" if self.why_not_capture is None else f"not captured: {self.why_not_capture}"
-        )
+        why_not = self.why_not_capture
+        capture = "captured in a CUDA graph" if why_not is None else f"not captured: {why_not}"
         with torch.no_grad(), self.autocast:
             scores = [self.task.evaluate(model, PARTS, constant) for constant in (False, True)]
         seconds = time.perf_counter() - self.started
