@@ -100,7 +100,7 @@ BAD = [
         {"drop_predicates": [f"{EX}d"]},
         r"predicates to leave out must be in the files, got <.*d>, .* such as <.*b>",
     ),
-    ("graph.nt.gz", "not gzip", {}, r"graph\.nt\.gz: cannot be read"),
+    ("graph.nt.gz", "\x00not gzip", {}, r"graph\.nt\.gz: cannot be read"),
     ("graph.n3", "{ <a> <b> <c> } => { <d> <e> <f> } .", {}, r"graph\.n3: holds more than triples"),
 ]
 
