@@ -122,7 +122,8 @@ def test_memory_that_the_allocator_of_a_gpu_holds_unused_is_free(monkeypatch):
 FAULTS = """
 import resource
 import torch
-from rgat.memory import kept_freed_memory, used_memory
+from rgat import memory
+from rgat.memory import kept_freed_memory, return_fragments, used_memory
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -136,7 +137,15 @@ with kept_freed_memory():
     with kept_freed_memory():
         faults()
     kept, inside = min(faults() for _ in range(5)), used_memory()[0]  # small objects may cut a freed block first
-print(without, kept, faults(), inside - used_memory()[0])
+after, outside = faults(), used_memory()[0]
+with kept_freed_memory():
+    return_fragments()  # remembers the memory in use
+    memory.GROWTH, memory._next_look = 1.0, 0.0
+    blocks = [torch.ones(2**22) for _ in range(16)]
+    del blocks
+    grown = used_memory()[0]
+    return_fragments()
+    print(without, kept, after, inside - outside, grown - used_memory()[0])
 """
 
 
@@ -144,12 +153,30 @@ print(without, kept, faults(), inside - used_memory()[0])
 def test_freed_memory_is_used_again_inside_the_block_and_returned_after_it():
     done = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    without, kept, after, returned = map(int, done.stdout.split())
+    without, kept, after, returned, fragments = map(int, done.stdout.split())
     pages = 5 * 64 * 2**20 // os.sysconf("SC_PAGE_SIZE")
     assert without > pages / 4
     assert after > pages / 4
     assert kept < pages / 50
     assert returned > 60 * 2**20
+    assert fragments > 60 * 2**20
+
+
+def test_fragments_are_returned_when_the_memory_in_use_has_grown(monkeypatch):
+    trims, used = [], []
+    library = types.SimpleNamespace(mallopt=lambda *_: None, malloc_trim=lambda _: trims.append(used[0]))
+    monkeypatch.setattr(memory, "_glibc", lambda: library)
+    monkeypatch.setattr(memory, "used_memory", lambda: (used[0], 0))
+    monkeypatch.setattr(memory, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(memory, "_next_look", 0.0)
+    with memory.kept_freed_memory():
+        for size in (100, 120, 140, 150, 160, 200):  # 140 is too much, so 150 is what the next steps need
+            used[:] = [size]
+            memory.return_fragments()
+        assert trims == [140, 200]
+    used[:] = [1000]
+    memory.return_fragments()  # outside, nothing is kept
+    assert trims == [140, 200, 200]  # the end of the block returns all
 
 
 def test_memory_is_left_to_other_c_libraries(monkeypatch):

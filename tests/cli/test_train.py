@@ -19,12 +19,12 @@ def test_train_keeps_a_model_and_goes_on_from_its_checkpoint(rgat_here, tmp_path
     done = rgat_here(*line, "2")
     assert done.returncode == 0, done.stderr
     assert re.search(r"constant attention +\d+\.\d", done.stdout)
-    assert "Best epoch by validation: 2 of 2;" in done.stdout
+    assert "Best epoch by validation: 2 of 2." in done.stdout
     done = rgat_here(*line, "3")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "continue it with --resume, or choose another folder" in done.stderr
     done = rgat_here(*line, "3", "--resume")
-    assert "of 3;" in done.stdout
+    assert "of 3." in done.stdout
     for wrong in (["--heads", "3"], ["--model", "RGCN", "--heads", "2"], ["--feature-dropout", "1"]):
         done = rgat_here("train", "institute", "--out", str(tmp_path / "other"), *wrong)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
@@ -41,6 +41,11 @@ def test_a_dump_of_any_name_with_invalid_lines_is_read_on_request(rgat_here, tmp
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert "or `format` (--format) must be given" in refused.stderr
     assert "line 1: not valid ntriples" in rgat_here(*line, "--format", "ntriples").stderr
+    plain = dump.with_suffix(".nt.gz")
+    plain.write_bytes(b"no triple\n" + graph.read_bytes())
+    found = rgat_here("train", "--rdf", str(plain), *options)
+    assert "named .gz, but not compressed; read as it is" in found.stdout
+    assert "line 1: not valid ntriples" in found.stderr
     done = rgat_here(*line, "--format", "ntriples", "--skip-invalid")
     assert done.returncode == 0, done.stderr
     assert f"skipped: 1 invalid RDF line, the first: {dump}, line 1: " in done.stdout

@@ -8,7 +8,7 @@ from helpers_literals import EX, XSD, write_people
 
 import rgat
 from rgat.data import from_rdf
-from rgat.predictor.contributions import _exchange_objects, _permuted, _uses, contributions
+from rgat.predictor.contributions import _permute, _uses, contributions, exchange_objects, num_passes
 from rgat.predictor.explain_literals import literal_columns
 from rgat.predictor.explorer import write_explorer
 from rgat.predictor.text import explanation_table, node_rows, node_sentences
@@ -33,7 +33,8 @@ def test_each_use_of_a_predicate_is_permuted_alone(predictor):
         "room": "number",
         "name": "text",
     }
-    ((x, graph),) = _permuted(data, uses["weight"], 1, seed=0)
+    generator = torch.Generator().manual_seed(0)
+    x, graph = _permute(data, uses["weight"], generator)
     (place,) = uses["weight"].places
     assert graph is data.graph
     others = torch.ones(x.shape[1], dtype=torch.bool)
@@ -42,7 +43,7 @@ def test_each_use_of_a_predicate_is_permuted_alone(predictor):
     assert not torch.equal(x[:, place], data.x[:, place])
     order = lambda rows: rows[rows[:, 0].argsort()]
     assert torch.equal(order(x[:, place]), order(data.x[:, place]))
-    ((x, graph),) = _permuted(data, uses["knows"], 1, seed=0)
+    x, graph = _permute(data, uses["knows"], generator)
     assert not torch.equal(graph.edge_index, data.graph.edge_index)
     assert not torch.equal(x, data.x)  # the degrees, which follow from the edges
 
@@ -51,7 +52,7 @@ def test_exchanged_objects_keep_subjects_and_are_inverted_together(predictor):
     data = predictor.data
     relation = data.relation_names.index(f"<{EX}knows>")
     inverse = data.relation_names.index(f"inverse of <{EX}knows>")
-    graph = _exchange_objects(data, relation, torch.Generator().manual_seed(0))
+    graph = exchange_objects(data, relation, torch.Generator().manual_seed(0))
     ends = lambda graph, number: graph.edge_index[:, graph.edge_type == number]
     assert torch.equal(ends(graph, relation)[0], ends(data.graph, relation)[0])
     assert torch.equal(ends(graph, relation)[1].sort().values, ends(data.graph, relation)[1].sort().values)
@@ -70,6 +71,9 @@ def test_contributions_are_scores_of_held_out_nodes_or_left_out(predictor, monke
     assert contributions(predictor, nothing, 0, lambda *_: None) == {}
     sampled = dataclasses.replace(predictor, config=predictor.config | {"fanouts": [2, 2]})
     assert contributions(sampled, predictor.data, 0, lambda *_: None) == {}
+    assert num_passes(predictor.data) == 5 * len(found["predicates"])
+    monkeypatch.setattr("rgat.predictor.contributions.ENOUGH", len(predictor.data.test) + 1)
+    assert num_passes(predictor.data) == 2 * len(found["predicates"])  # more nodes than one part are enough
     monkeypatch.setattr("rgat.predictor.contributions.MOST_EDGES", 1)
     assert contributions(predictor, predictor.data, 0, lambda *_: None) == {}
 

@@ -75,7 +75,7 @@ PANELS = {
     "StoreOptions": "Your graph",
     "FetchOptions": "Your graph",
     "MoleculeFile": "Your molecules",
-    "TaskOptions": "What to learn",
+    "TaskOptions": "Your graph or molecules",
     "ModelOptions": "Model",
     "FitOptions": "Training",
     "NodeOptions": "Models of nodes",

@@ -32,8 +32,12 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], text_colu
     """Print a table whose first ``text_columns`` hold text and the others numbers; without column names, no header."""
     table = Table(box=box.SIMPLE if columns else None, show_header=bool(columns), pad_edge=False)
     for index, column in enumerate(columns):
-        is_text = index < text_columns
-        table.add_column(column, justify="left" if is_text else "right", overflow="fold", no_wrap=not is_text)
+        is_text, cells = index < text_columns, [row[index] for row in rows]
+        # In a narrow window, headers wrap; numbers and words of usual length stay whole, an IRI is folded.
+        pieces = [word for cell in cells for word in cell.split()] if is_text else cells
+        least = max(map(len, [*column.split(), *pieces]), default=0)
+        least = min(least, console.width // 4) if is_text else least
+        table.add_column(column, justify="left" if is_text else "right", overflow="fold", min_width=least or None)
     for row in rows:
         table.add_row(*map(escape, row))
     console.print(table, highlight=False)

@@ -44,17 +44,6 @@ class MoleculeFile:
         list[str] | None,
         Option("--threshold", metavar="COLUMN=VALUE", help="Count values of at least VALUE as positive."),
     ] = None
-    split: Annotated[
-        str | None,
-        Option(
-            metavar="KIND",
-            help="random, stratified, scaffold (of molecules) or, by --split-column, time, group or column (words).  "
-            "[default: random for molecules, stratified for nodes]",
-        ),
-    ] = None
-    skip_invalid: Annotated[
-        bool, Option("--skip-invalid", help="Drop rows with invalid SMILES, or invalid RDF lines.")
-    ] = False
     relaxed: Annotated[bool, Option("--relaxed", help="Accept unusual valences.")] = False
     fragments: Annotated[
         str, Option(metavar="WORD", help="Of salts and mixtures: keep all fragments, or the largest.")
@@ -63,7 +52,7 @@ class MoleculeFile:
 
 @dataclass(frozen=True)
 class TaskOptions:
-    """What the columns to learn are; the fields are arguments of `rgat.data.from_rdf` and `rgat.data.from_smiles`."""
+    """What both kinds of data have; the fields are arguments of `rgat.data.from_rdf` and `rgat.data.from_smiles`."""
 
     task: Annotated[
         list[str] | None,
@@ -73,6 +62,17 @@ class TaskOptions:
         ),
     ] = None
     censored: Annotated[bool, Option("--censored", help="Read cells such as >10 as bounds of a number.")] = False
+    split: Annotated[
+        str | None,
+        Option(
+            metavar="KIND",
+            help="random, stratified, scaffold (of molecules) or, by --split-column, time, group or column (words).  "
+            "[default: random for molecules, stratified for nodes]",
+        ),
+    ] = None
+    skip_invalid: Annotated[
+        bool, Option("--skip-invalid", help="Drop invalid RDF lines, or rows with invalid SMILES.")
+    ] = False
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ def train(
     check_options(configuration, "node" if files.rdf else "graph" if molecules.smiles else None)
     thresholds = own_data.read_thresholds(molecules.thresholds or ())
     given = asdict(files) | graph.arguments() | asdict(molecules) | {"thresholds": thresholds, "seed": fitting.seed}
-    given |= {"task": own_data.read_task(targets.task or ()), "censored": targets.censored}
+    given |= asdict(targets) | {"task": own_data.read_task(targets.task or ())}
     given["features"], with_identity = own_data.read_features(graph.features, bool(files.rdf))
     configuration |= {"identity": True} if with_identity else {}
     start = None if start_from is None else load(start_from)

@@ -59,6 +59,8 @@ _MAGIC = {  # first bytes of a compressed file; that of bzip2 has its block size
     re.compile(rb"\xfd7zXZ\x00"): ".xz",
     re.compile(rb"\x28\xb5\x2f\xfd"): ".zst",
 }
+_PEEK = 512  # bytes that tell text from compressed data
+_BINARY = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f]")  # bytes that text has not
 Check = Callable[[bytes], None]  # receives the next bytes of a file, and raises to refuse the file
 
 
@@ -88,8 +90,7 @@ class _Checked(io.RawIOBase):
 
     def __init__(self, file: io.BufferedReader, path: Path, checks: tuple[Check, ...]) -> None:
         self.file, self.path, self.checks, self.size = file, path, checks, 0
-        first = file.peek(16)
-        suffix = next((suffix for magic, suffix in _MAGIC.items() if magic.match(first)), path.suffix)
+        suffix = _compression(file.peek(_PEEK), path)
         try:
             self.content: IO[bytes] = COMPRESSIONS.get(suffix, lambda file: file)(file)
         except ImportError:
@@ -122,6 +123,22 @@ class _Checked(io.RawIOBase):
         self.content.close()
         self.file.close()
         super().close()
+
+
+def _compression(first: bytes, path: Path) -> str:
+    """Return the suffix of a file's compression, by its first bytes or else its name; empty for text of any name."""
+    known = next((suffix for magic, suffix in _MAGIC.items() if magic.match(first)), None)
+    if known is None and first and not _BINARY.search(first[:_PEEK]):
+        return ""
+    return path.suffix if known is None else known
+
+
+def is_plain_text(path: Path) -> bool:
+    """Whether a file is named as compressed and is not: its text is read as it is."""
+    if path.suffix not in COMPRESSIONS or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return not _compression(file.peek(_PEEK), path)
 
 
 def open_bytes(path: Path, *checks: Check) -> io.BufferedReader:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -11,13 +11,15 @@ from torch import Tensor
 from rgat.data import MISSING, NodeData
 from rgat.data.rdf.features import is_type, read_vocabulary
 from rgat.graph import RelationalGraph
+from rgat.memory import kept_freed_memory, return_fragments
 from rgat.predictor.predictor import NodePredictor
 from rgat.progress import Show, Step
 from rgat.training import accuracy
 from rgat.training.metric import score_targets
 
-REPEATS = 5  # permutations of each predicate, whose scores are averaged
-MOST_EDGES = 500_000_000  # of all forward passes together; less than a tenth of a small training
+REPEATS = 5  # permutations of each predicate, whose scores are averaged,
+ENOUGH = 5_000  # or fewer, where so many held-out nodes are predicted in all
+MOST_EDGES = 500_000_000  # of all forward passes together
 STEP = "contributions of predicates"
 
 
@@ -42,17 +44,33 @@ def contributions(predictor: NodePredictor, data: NodeData, seed: int, show: Sho
     if data.is_stored or predictor.config.get("fanouts") is not None or not len(nodes):
         return {}
     uses = _uses(data)
-    repeats = min(REPEATS, MOST_EDGES // max(len(uses) * data.graph.num_edges, 1))
+    repeats = _repeats(data, len(uses), len(nodes))
     if not repeats:
         return {}
     score = _score(predictor, data.x, data.graph, nodes, data)
     rows = []
-    for number, use in enumerate(uses):
-        scores = [_score(predictor, x, graph, nodes, data) for x, graph in _permuted(data, use, repeats, seed)]
-        rows.append({"predicate": use.predicate, "used_as": use.used_as, "score": sum(scores) / repeats})
-        show(Step(STEP, (number + 1) / len(uses), STEP))
+    with kept_freed_memory():  # for the next pass
+        for number, use in enumerate(uses):
+            generator, total = torch.Generator().manual_seed(seed), 0.0
+            for _ in range(repeats):
+                total += _score(predictor, *_permute(data, use, generator), nodes, data)
+                return_fragments()
+            rows.append({"predicate": use.predicate, "used_as": use.used_as, "score": total / repeats})
+            show(Step(STEP, (number + 1) / len(uses), STEP))
     rows.sort(key=lambda row: (row["score"], row["predicate"]))
     return {"contributions": {"part": part, "nodes": len(nodes), "score": score, "predicates": rows}}
+
+
+def num_passes(data: NodeData) -> int:
+    """Return how many permuted graphs `contributions` makes and predicts, unless the graph is sampled."""
+    num_uses = len(_uses(data))
+    return num_uses * _repeats(data, num_uses, len(data.test) or len(data.valid))
+
+
+def _repeats(data: NodeData, num_uses: int, num_nodes: int) -> int:
+    """Return how often each use of a predicate is permuted; 0 where that would take too long."""
+    wanted = min(REPEATS, math.ceil(ENOUGH / max(num_nodes, 1)))
+    return min(wanted, MOST_EDGES // max(num_uses * data.graph.num_edges, 1))
 
 
 def _uses(data: NodeData) -> list[_Use]:
@@ -79,30 +97,27 @@ def _score(predictor: NodePredictor, x: Tensor | None, graph: RelationalGraph, n
     return score_targets(predictor.probabilities(logits), data.values[nodes], data.targets, bounds)
 
 
-def _permuted(data: NodeData, use: _Use, repeats: int, seed: int) -> Iterator[tuple[Tensor | None, RelationalGraph]]:
-    """Yield features and graph with the columns, and the objects of the relation, exchanged among nodes.
+def _permute(data: NodeData, use: _Use, generator: torch.Generator) -> tuple[Tensor | None, RelationalGraph]:
+    """Return features and graph with the columns, and the objects of the relation, exchanged among nodes.
 
     Labelled nodes exchange columns with each other, whether they have a value or not: that may tell the class too.
     Of the others only those that have a value do.
     """
-    generator = torch.Generator().manual_seed(seed)
-    is_labelled = data.labels != MISSING
-    for _ in range(repeats):
-        x, graph = data.x, data.graph
-        if use.places and x is not None:
-            x = x.clone()
-            columns = torch.cat([torch.arange(place.start, place.stop) for place in use.places])
-            has_value = (x[:, columns] != 0).any(1)
-            for group in (is_labelled, ~is_labelled & has_value):
-                nodes = group.nonzero().squeeze(1)
-                order = nodes[torch.randperm(len(nodes), generator=generator)]
-                x[nodes.unsqueeze(1), columns] = x[order.unsqueeze(1), columns]
-        if use.relation is not None:
-            graph = _exchange_objects(data, use.relation, generator)
-        yield x, graph
+    x, graph, is_labelled = data.x, data.graph, data.labels != MISSING
+    if use.places and x is not None:
+        x = x.clone()
+        columns = torch.cat([torch.arange(place.start, place.stop) for place in use.places])
+        has_value = (x[:, columns] != 0).any(1)
+        for group in (is_labelled, ~is_labelled & has_value):
+            nodes = group.nonzero().squeeze(1)
+            order = nodes[torch.randperm(len(nodes), generator=generator)]
+            x[nodes.unsqueeze(1), columns] = x[order.unsqueeze(1), columns]
+    if use.relation is not None:
+        graph = exchange_objects(data, use.relation, generator)
+    return x, graph
 
 
-def _exchange_objects(data: NodeData, relation: int, generator: torch.Generator) -> RelationalGraph:
+def exchange_objects(data: NodeData, relation: int, generator: torch.Generator) -> RelationalGraph:
     """Return the graph with the objects of a relation's triples permuted, in its inverse too."""
     edges, edge_type = data.graph.edge_index.clone(), data.graph.edge_type
     subject, target = edges[:, edge_type == relation]

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from rgat.data import GraphData, NodeData, convert
+from rgat.data.files import is_plain_text
 from rgat.data.rdf.features import AUTO
 from rgat.data.rdf.reader import TripleStream
 from rgat.data.store.stored_graph import find_store
@@ -70,6 +71,9 @@ def read_within_memory(
         **files: options of `rgat.predictor.files.read`.
     """
     kind = check_request(name, files.get("rdf"), files.get("smiles"), files)
+    for path in [*(files.get("rdf") or ()), files.get("labels"), files.get("smiles")]:
+        if path is not None and is_plain_text(Path(path)):
+            say(f"{path}: named {Path(path).suffix}, but not compressed; read as it is")
     if is_converted := kind == "rdf" and _converts(files, out, given, resume, say, progress):
         is_auto = files.get("features") == AUTO  # chosen when the graph is used
         files |= CHOSEN | {"rdf": [out / CONVERTED]} | ({"features": AUTO} if is_auto else {})

@@ -15,8 +15,9 @@ from rgat.baselines.svm import MOST_PRODUCTS
 from rgat.data import NodeData
 from rgat.data.dataset import PARTS
 from rgat.data.rdf.featurised import is_open
-from rgat.memory import free_memory, used_memory
-from rgat.predictor.choice import OF_FEATURES, candidates, configure_for, number_of
+from rgat.memory import GROWTH, free_memory, used_memory
+from rgat.predictor.choice import FIRST, OF_FEATURES, candidates, configure_for, number_of
+from rgat.predictor.contributions import exchange_objects, num_passes
 from rgat.predictor.described import AUTO
 from rgat.predictor.evaluation import without_attention
 from rgat.predictor.inspection import check
@@ -27,11 +28,13 @@ from rgat.training.capture import training_on
 from rgat.training.configuration import DEFAULTS, Config, build_model, split_config
 from rgat.training.distributed import processes
 from rgat.training.loop import Data, Training, make_task
-from rgat.training.many import Job, members_that_fit
+from rgat.training.many import Job, bytes_needed, members_that_fit
 from rgat.training.run import Run
+from rgat.training.task import node_logits
 
 TIMED_BATCHES = 4  # of sampled training, for a forecast
 MOST_EPOCHS, LONG_ENOUGH = 8, 0.5  # epochs and seconds that are timed, unless two epochs take longer
+USUAL_SHARE = 0.7  # of the epochs that are trained where validation may stop earlier; 0.4 to 1 in measurements
 FANOUTS = (20, 10)  # where training on the whole graph would not fit into memory
 EMBEDDING_CHANNELS = 64
 BYTES_PER_EDGE, BYTES_PER_NODE = 200, 300  # of a graph in memory: ids, sorted orders; names
@@ -119,33 +122,76 @@ def forecast(
     is_compared = comparison and processes().number == 1
     has_rival = is_compared and config["model"] != "RGCN"
     inputs, variants = candidates(data, options, len(inner), comparison, descriptors)
-    chosen = number_of(inputs, variants)
+    settings = split_config(config)[1]
+    epochs = dict.fromkeys(inputs, settings.max_epochs)
+    if isinstance(data, NodeData) and is_open(data):
+        longer = int(options.get("max_epochs") or OF_FEATURES["max_epochs"])
+        epochs |= {kind: longer for kind in inputs if kind != "identity"}
+    first: Data = inner[0] if inner else data
+    cost = measure(first, config, seed, device)
+    rival = measure(first, without_attention(config), seed, device) if has_rival else cost
+    share = 1.0 if settings.patience is None else USUAL_SHARE
+    seconds = 0.0
+    for each, number, trained in _trainings(epochs, variants, len(inner), ensemble, search, has_rival):
+        seconds += number * (rival if each == FIRST else cost).of_model(share * trained)
+    if is_compared and isinstance(data, NodeData) and not data.is_stored:
+        seconds += _seconds_of_feat(len(data.train), len(data.classes))
+    if isinstance(data, NodeData) and settings.fanouts is None and not data.is_stored and processes().number == 1:
+        seconds += num_passes(data) * _seconds_of_pass(data, config, seed, device)
+    duration = timedelta(seconds=max(1, round(seconds * (1 + folds))))
+    steps = _steps(number_of(inputs, variants), len(inner), ensemble, search, has_rival, folds)
+    most = max(epochs.values())
+    each = f"up to {most} epoch{'s' * (most > 1)} each"
+    size = cost.memory(len(inner) or ensemble)
+    memory = "" if size is None else f"; memory: about {size / 2**30:.1f} GiB"
+    return f"time: about {duration} (h:mm:ss) for {steps}; {each}{memory}"
+
+
+def _steps(chosen: int, num_folds: int, ensemble: int, search: int, has_rival: bool, folds: int) -> str:
+    """Return what the time is for, in words."""
     steps = [
-        f"{chosen} candidates of input and model{f' in {len(inner)} folds' if inner else ''}" if chosen else "",
+        f"{chosen} candidates of input and model{f' in {num_folds} folds' if num_folds else ''}" if chosen else "",
         f"{search} configuration{'s' * (search > 1)} to try (larger ones take longer)" if search else "",
-        f"cross-validation in {len(inner)} folds" if inner and not chosen else "",
+        f"cross-validation in {num_folds} folds" if num_folds and not chosen else "",
         "the model" if ensemble == 1 else f"{ensemble} models",
         "an RGCN to compare with" if has_rival else "",
         f"{folds} folds, each with all of these" if folds else "",
     ]
-    if isinstance(data, NodeData) and is_open(data) and inputs != ["identity"]:
-        config = config | {"max_epochs": options.get("max_epochs", OF_FEATURES["max_epochs"])}
-    epochs = split_config(config)[1].max_epochs
-    first: Data = inner[0] if inner else data
-    cost = measure(first, config, seed, device)
-    of_choice = max(chosen - 1 - has_rival, 0) * (len(inner) or 1)  # besides the model and its rival
-    seconds = (search * (len(inner) or 1) + of_choice + len(inner) + ensemble) * cost.of_model(epochs)
-    if has_rival:
-        rival = measure(first, without_attention(config), seed, device)
-        seconds += (len(inner) + 1) * rival.of_model(epochs)
-    if is_compared and isinstance(data, NodeData) and not data.is_stored:
-        seconds += _seconds_of_feat(len(data.train), len(data.classes))
-    duration = timedelta(seconds=max(1, round(seconds * (1 + folds))))
-    each = f"up to {epochs} epoch{'s' * (epochs > 1)} each"
-    size = cost.memory(len(inner) or ensemble)
-    memory = "" if size is None else f"; memory: about {size / 2**30:.1f} GiB"
-    bound = "about" if split_config(config)[1].patience is None else "at most about"  # a model may stop early
-    return f"time: {bound} {duration} (h:mm:ss) for {', '.join(filter(None, steps))}; {each}{memory}"
+    return ", ".join(filter(None, steps))
+
+
+def _trainings(
+    epochs: Mapping[str, int], variants: list[str], num_folds: int, ensemble: int, search: int, has_rival: bool
+) -> list[tuple[str, int, float]]:
+    """Return what is trained: `FIRST`, or "model" for those with attention; how many; and for how many epochs at most.
+
+    Args:
+        epochs: of each input.
+        variants: names of the models.
+        num_folds: of cross-validation; 0 where there is a validation part.
+        ensemble: models to average.
+        search: configurations to try.
+        has_rival: whether an RGCN is trained to compare with.
+    """
+    folds, mean = num_folds or 1, sum(epochs.values()) / len(epochs)
+    models, rivals = num_folds + ensemble, num_folds + 1
+    found: list[tuple[str, int, float]] = [("model", search * folds, mean)]
+    if number_of(list(epochs), variants):
+        has_first = FIRST in variants and len(variants) > 1
+        found += [(FIRST if has_first else "model", folds, each) for each in epochs.values()]
+        found.append(("model", (len(variants) - 1) * folds, mean))
+        # Results of folds are kept and, on a validation part, the candidates themselves.
+        models = ensemble if num_folds or ensemble > 1 else 0
+        rivals = int(num_folds > 0) if has_first else rivals
+    return [*found, ("model", models, mean), (FIRST, rivals * has_rival, mean)]
+
+
+def _seconds_of_pass(data: NodeData, config: Config, seed: int, device: torch.device | str) -> float:
+    """Return the time to exchange the objects of a relation and to predict all nodes, as for contributions."""
+    model = build_model(data, seed, **split_config(config)[0]).to(device).eval()
+    began = time.perf_counter()
+    node_logits(model, dataclasses.replace(data, graph=exchange_objects(data, 0, torch.Generator())))
+    return time.perf_counter() - began
 
 
 def _seconds_of_feat(num_nodes: int, num_classes: int) -> float:
@@ -161,17 +207,20 @@ class Cost(NamedTuple):
     evaluation: float  # seconds of an evaluation
     used: tuple[int, int] | None  # bytes of the process before it, and at most; None: unknown
     members: int  # models that are trained together where there are so many
+    member: int  # bytes of one more of these, at most
 
-    def of_model(self, epochs: int) -> float:
+    def of_model(self, epochs: float) -> float:
         """Return the seconds of a model: its epochs, then scores with and without attention, calibration, report."""
         return epochs * self.epoch + 4 * self.evaluation
 
     def memory(self, models: int) -> int | None:
-        """Return the bytes of the process while it trains so many models."""
+        """Return the bytes of the process while it trains so many models, with the fragments that add up."""
         if self.used is None:
             return None
         before, most = self.used
-        return before + max(most - before, 0) * max(1, min(models, self.members))
+        grown = max(most - before, 0)
+        more = max(0, min(models, self.members) - 1) * min(grown, self.member)
+        return before + int(GROWTH * (grown + more))
 
 
 def measure(data: Data, config: Config, seed: int, device: torch.device | str) -> Cost:
@@ -205,5 +254,6 @@ def measure(data: Data, config: Config, seed: int, device: torch.device | str) -
             epoch += evaluation / settings.validate_every
         after = used_memory(device)
     used = None if before is None or after is None else (before[0], after[1])
-    members = 1 if settings.fanouts is not None else members_that_fit(Job(model, data, settings, seed))
-    return Cost(epoch, evaluation, used, members)
+    job = Job(model, data, settings, seed)
+    members = 1 if settings.fanouts is not None else members_that_fit(job)
+    return Cost(epoch, evaluation, used, members, bytes_needed(job))

@@ -143,7 +143,7 @@ def comparison_rows(predictor: Predictor) -> tuple[list[Row], list[str]]:
         if name != "RGCN":
             rows.insert(1, _score_row("the same, constant attention", member["constant_scores"]))
         chosen_by = "cross-validation" if member["scores"]["valid"] is None else "validation"
-        notes.append(f"Best epoch by {chosen_by}: {member['best_epoch']} of {member['epochs']}; {member['how']}.")
+        notes.append(f"Best epoch by {chosen_by}: {member['best_epoch']} of {member['epochs']}.")
     return rows, notes
 
 

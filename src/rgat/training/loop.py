@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from rgat.data import GraphData, NodeData
 from rgat.data.dataset import PARTS
+from rgat.memory import return_fragments
 from rgat.models import NodeClassifier, Stack
 from rgat.nn.stacked import SHARED
 from rgat.progress import Progress, shown
@@ -238,6 +239,7 @@ class Training:
         batches: Iterator[Any] = self.task.batches(self.generator, epoch)
         for number, batch in enumerate(batches, start=1):
             yield self.step(batch)
+            return_fragments()
             if self.on_step is not None:
                 self.on_step(epoch + number / self.task.num_steps)
 
@@ -291,9 +293,8 @@ class Training:
 
     def results(self, model: nn.Module, runs: Sequence[Run], how: str) -> list[Result]:
         """Return the scores of models at their best epochs."""
-        capture = (
-            "captured in a CUDA graph" if self.why_not_capture is None else f"not captured: {self.why_not_capture}"
-        )
+        why_not = self.why_not_capture
+        capture = "captured in a CUDA graph" if why_not is None else f"not captured: {why_not}"
         with torch.no_grad(), self.autocast:
             scores = [self.task.evaluate(model, PARTS, constant) for constant in (False, True)]
         seconds = time.perf_counter() - self.started

@@ -58,6 +58,17 @@ def test_a_flag_that_states_one_of_two_classes_is_found(tmp_path, features):
 
 
 @pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("value", ['"{}.5"^^<' + XSD + "decimal>", '"{}-05-01"^^<' + XSD + "date>"])
+def test_a_number_or_date_that_divides_the_classes_is_found(tmp_path, features, value):
+    data = read(tmp_path, lambda i: [f"<{EX}mass> {value.format(1000 + 100 * (i % 3) + i)}"], features)
+    assert [(leak.relation, leak.accuracy, leak.of_class) for leak in find_leaks(data)] == [(f"<{EX}mass>", 1.0, None)]
+    mixed = read(
+        tmp_path, lambda i: [f"<{EX}mass> {value.format(1000 + i // 10)}"], features
+    )  # of all classes in turns
+    assert find_leaks(mixed) == []
+
+
+@pytest.mark.parametrize("features", FEATURES)
 def test_names_numbers_and_weak_signals_are_no_leaks(tmp_path, features):
     chance = random.Random(1)
 

@@ -100,7 +100,7 @@ BAD = [
         {"drop_predicates": [f"{EX}d"]},
         r"predicates to leave out must be in the files, got <.*d>, .* such as <.*b>",
     ),
-    ("graph.nt.gz", "not gzip", {}, r"graph\.nt\.gz: cannot be read"),
+    ("graph.nt.gz", "\x00not gzip", {}, r"graph\.nt\.gz: cannot be read"),
     ("graph.n3", "{ <a> <b> <c> } => { <d> <e> <f> } .", {}, r"graph\.n3: holds more than triples"),
 ]
 
@@ -181,6 +181,7 @@ def test_invalid_lines_are_left_out_and_counted_on_request(tmp_path, monkeypatch
     triples = read_triples(path, skip_invalid=True)
     assert same(triples, expected)
     assert [text.partition(": ")[0] for text in triples.skipped] == [f"{path}, line {n}" for n in (1, 6, 7)]
+    assert not any(" at line " in text for text in triples.skipped)
     labels = tmp_path / "labels.tsv"
     labels.write_text(f"node\tclass\n{EX}a\tred\n{EX}b\tblue\n")
     data = from_rdf(path, labels, skip_invalid=True)

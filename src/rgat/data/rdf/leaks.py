@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rgat.data.dataset import MISSING
-from rgat.data.rdf.reader import Ids, Triples
+from rgat.data.rdf.literals import as_moment, as_number
+from rgat.data.rdf.reader import Ids, Triples, split_literal
 
 LEAK_ACCURACY = 0.95  # a relation that alone reaches this accuracy probably states the class
 MIN_COVERAGE = 0.5  # share of the labelled nodes that such a relation has to reach
@@ -58,8 +59,9 @@ def find_leaks(facts: Facts, labels: Ids, classes: Sequence[str]) -> list[Leak]:
     """Return the leaks among facts about the nodes that have labels, best first.
 
     For each relation with few distinct values, a node's class is predicted as the majority class of the other nodes
-    with the same value. Names and numbers, which are unique, and relations such as co-authorship, which have many
-    values, are not such leaks. A relation, or one value of it, is a leak also if it is the mark of a single class.
+    with the same value. Names, which are unique, and relations such as co-authorship, which have many values, are not
+    such leaks. A relation, or one value of it, is a leak also if it is the mark of a single class, and numbers or dates
+    if those next to each other nearly always have the same class.
     """
     counts = np.bincount(labels[labels != MISSING], minlength=len(classes))
     if not counts.sum():
@@ -74,6 +76,12 @@ def find_leaks(facts: Facts, labels: Ids, classes: Sequence[str]) -> list[Leak]:
             reached, correct = _vote(value, node, labels, len(classes))
             if reached >= MIN_COVERAGE * counts.sum() and correct >= LEAK_ACCURACY * reached:
                 leaks.append(Leak(name, reached / int(counts.sum()), correct / reached))
+                continue
+        reached = len(np.unique(node))
+        if has_vote and reached >= MIN_COVERAGE * counts.sum():
+            agreement = _agreement(value, node, labels, facts.value_names)
+            if agreement >= LEAK_ACCURACY:
+                leaks.append(Leak(name, reached / int(counts.sum()), agreement))
                 continue
         marks = _marks(np.zeros_like(value), node, labels, counts)
         if marks:
@@ -105,6 +113,33 @@ def _vote(value: Any, node: Any, labels: Any, num_classes: int) -> tuple[int, in
     np.add.at(votes, voter, counts[value] - one_hot)  # a node has no vote for itself
     has_votes = votes.sum(1) > 0
     return int(has_votes.sum()), int((votes.argmax(1) == labels[nodes])[has_votes].sum())
+
+
+def _agreement(value: Any, node: Any, labels: Any, names: Sequence[str]) -> float:
+    """Return how often neighbours in the order of their numbers or dates have the same class; 0 for other values.
+
+    The borders between classes do not count if each class is in one piece. Equal numbers are in random order.
+    """
+    numbers = []
+    for position in value.tolist():
+        if (number := _position(names[position])) is None:
+            return 0.0
+        numbers.append(number)
+    shuffled = np.random.default_rng(0).permutation(len(numbers))
+    order = shuffled[np.argsort(np.array(numbers)[shuffled], kind="stable")]
+    label = labels[node[order]]
+    changes, borders = int((label[1:] != label[:-1]).sum()), len(np.unique(label)) - 1
+    is_split = changes == borders and np.bincount(label)[np.unique(label)].min() >= MIN_CLASS
+    return 1.0 if is_split else 1.0 - changes / max(len(label) - 1, 1)
+
+
+def _position(name: str) -> float | None:
+    """Return a number, or the place of a date on a line; None for other values."""
+    if name[0] != '"':
+        return None
+    literal = split_literal(name)
+    number = as_number(*literal)
+    return (as_moment(*literal) or {}).get("position") if number is None else number
 
 
 def _marks(value: Any, node: Any, labels: Any, counts: Any) -> list[tuple[int, int, float, float]]:

@@ -317,7 +317,7 @@ def _parse_valid(file: IO[bytes], parser_format: Any, path: Path, skipped: list[
                 try:
                     yield from list(ox.parse(input=line, format=parser_format))
                 except SyntaxError as error:
-                    skipped.append(f"{path}, line {number}: {error.msg}")
+                    skipped.append(f"{path}, line {number}: {error.msg.replace(' at line 1', '')}")
         start += len(lines)
 
 
