@@ -50,15 +50,14 @@ def subtract_share_of_sum(segments, ptr, heads, attention, dlogits):
 
 @compiled
 def _dot_values(
-    groups, owner, group_ptr, group_row, group_relation, source_row, aggregated, values, share, width, grad, dots
+    groups, owner, group_ptr, group_row, group_relation, source_row, aggregated, values, grad, dots
 ):
     """Fill ``dots[e, h]`` with ``grad[target, h] . values[source row, h]`` for the edges of some groups.
 
     ``owner`` is the target of each group. Skip relations that are aggregated first.
     """
     num_heads = dots.shape[1]
-    channels, batch = grad.shape[1] // num_heads, num_heads // share
-    zero = grad.dtype.type(0)
+    channels, zero = grad.shape[1] // num_heads, grad.dtype.type(0)
     base, row_bytes = np.uint64(values.ctypes.data), np.uint64(values.shape[1] * values.itemsize)
     final = group_ptr[groups[-1] + 1] - 1 if len(groups) else 0
     for n in range(groups.shape[0]):
@@ -68,20 +67,11 @@ def _dot_values(
         for e in range(group_ptr[v], group_ptr[v + 1]):
             u = source_row[e]
             prefetch_row(base, row_bytes, source_row[min(e + AHEAD, final)])
-            if batch == 1:
-                for h in range(np.uint64(num_heads)):
-                    dot = zero
-                    for c in range(h * np.uint64(channels), (h + np.uint64(1)) * np.uint64(channels)):
-                        dot += grad[np.uint64(i), c] * values[np.uint64(u), c]
-                    dots[e, h] = dot
-                continue
-            for p in range(batch):
-                for q in range(share):
-                    dot, at = zero, np.uint64(p * width + q * channels)
-                    to = np.uint64((p * share + q) * channels)
-                    for d in range(channels):
-                        dot += grad[i, to + np.uint64(d)] * values[u, at + np.uint64(d)]
-                    dots[e, p * share + q] = dot
+            for h in range(np.uint64(num_heads)):
+                dot = zero
+                for c in range(h * np.uint64(channels), (h + np.uint64(1)) * np.uint64(channels)):
+                    dot += grad[np.uint64(i), c] * values[np.uint64(u), c]
+                dots[e, h] = dot
 
 
 @compiled
@@ -172,7 +162,7 @@ def _times_attention(start, end, stream, below, scale, edge_id, attention, grad_
 def backward_by_target(
     lo, hi, target_ptr, group_ptr, node_ptr, group_row, group_relation, source_row, source_node, value_row,
     queries, keys, additive, slope, within, across,
-    stream, below, scale, edge_id, aggregated, values, share, width, x,
+    stream, below, scale, edge_id, aggregated, values, x,
     attention, signed, grad, grad_sums, grad_attention, dlogits, dqueries,
 ):  # fmt: skip
     """Fill the gradients of the logits of the targets ``lo:hi``, and add those of their queries to zeros."""
@@ -190,9 +180,8 @@ def backward_by_target(
         for n in range(flat.shape[0]):
             flat[n] = 0
         _dot_values(
-            groups, owner, group_ptr, group_row, group_relation, value_row, aggregated,
-            values, share, width, grad, dlogits,
-        )  # fmt: skip
+            groups, owner, group_ptr, group_row, group_relation, value_row, aggregated, values, grad, dlogits
+        )
         if aggregated.shape[0]:
             _dot_inputs(
                 groups, group_ptr, group_row, group_relation, source_row, source_node, aggregated,

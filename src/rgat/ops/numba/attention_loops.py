@@ -195,15 +195,11 @@ def _sum_rows(lo, hi, target_ptr, source_row, weights, values, out):
 
 @compiled
 def _sum_values(
-    lo, hi, group_ptr, node_ptr, group_row, group_relation, source_row, aggregated, weights, values, share, width, out
+    lo, hi, group_ptr, node_ptr, group_row, group_relation, source_row, aggregated, weights, values, out
 ):
-    """Do the same where some relations are aggregated first, or heads are shared out among a batch.
-
-    Values of ``share`` heads are ``width`` columns apart.
-    """
-    num_heads = weights.shape[1]
+    """Do the same for the relations that are not aggregated first."""
     # Divide here: a division takes longer than an edge, and no compiler moves it out of a loop that may not run.
-    channels, batch = out.shape[1] // num_heads, num_heads // share
+    channels = out.shape[1] // weights.shape[1]
     total = np.zeros(out.shape[1])
     base, row_bytes = np.uint64(values.ctypes.data), np.uint64(values.shape[1] * values.itemsize)
     final = group_ptr[node_ptr[hi]] - 1
@@ -215,14 +211,8 @@ def _sum_values(
                 continue
             for start in range(group_ptr[v], group_ptr[v + 1], LONG):
                 for e in range(start, min(start + LONG, group_ptr[v + 1])):
-                    u = source_row[e]
                     prefetch_row(base, row_bytes, source_row[min(e + AHEAD, final)])
-                    for p in range(batch):
-                        for q in range(share):
-                            weight, at = weights[e, p * share + q], np.uint64(p * width + q * channels)
-                            to = np.uint64((p * share + q) * channels)
-                            for d in range(channels):
-                                out[i, to + np.uint64(d)] += weight * values[u, at + np.uint64(d)]
+                    add_row(out, i, weights, e, values, source_row[e], channels)
                 if group_ptr[v + 1] - group_ptr[v] > LONG:
                     move_to_double(total, out, i)
             if group_ptr[v + 1] - group_ptr[v] > LONG:
@@ -260,7 +250,7 @@ def _sum_inputs(
 def forward(
     lo, hi, target_ptr, group_ptr, node_ptr, group_row, group_relation, source_row, source_node, value_row,
     queries, keys, edge_logits, additive, slope, singles, within, across,
-    stream, below, scale, edge_id, aggregated, values, share, width, x,
+    stream, below, scale, edge_id, aggregated, values, x,
     attention, weights, out, sums,
 ):  # fmt: skip
     """Fill the attention of the edges of the targets ``lo:hi``, their outputs, and sums of inputs per target row.
@@ -299,13 +289,12 @@ def forward(
         if below.shape[0]:
             first, last = group_ptr[node_ptr[start]], group_ptr[node_ptr[end]]
             drop_edges(first, last, stream, below, scale, edge_id, attention, weights)
-        if aggregated.shape[0] == 0 and share == weights.shape[1]:
+        if aggregated.shape[0] == 0:
             _sum_rows(start, end, target_ptr, value_row, weights, values, out)
         else:
             _sum_values(
-                start, end, group_ptr, node_ptr, group_row, group_relation, value_row, aggregated, weights, values,
-                share, width, out,
-            )  # fmt: skip
+                start, end, group_ptr, node_ptr, group_row, group_relation, value_row, aggregated, weights, values, out
+            )
         if aggregated.shape[0]:
             _sum_inputs(
                 start, end, group_ptr, node_ptr, group_row, group_relation, source_row, source_node,

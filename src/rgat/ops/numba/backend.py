@@ -40,6 +40,7 @@ from rgat.ops.numba.projection import (
     gather_back,
     pair,
     project,
+    project_apart,
     project_backward,
     project_input_grad,
     project_sums,
@@ -56,7 +57,6 @@ __all__ += ["collect", "fold", "fold_backward", "gather_back", "pair", "spread",
 __all__ += ["project", "project_input_grad", "project_weight_grad"]
 
 TAKES_HALF = False
-KEYS_BEHIND_VALUES = True
 READS_TABLES = True
 
 
@@ -94,13 +94,7 @@ class EdgeLoops:
         self.row_id = as_array(s.source_ids()) if self.drops_features else NO_INDEX
 
     def read(self, values: Tensor, keys: Tensor | None) -> None:
-        """Read the values and keys of the source rows from here.
-
-        ``values`` are ``[U, P, M]``: each entry of the batch axis has a share of the heads, columns behind their values
-        are skipped. ``keys`` are packed, ``[U, ...]``, for they are read much more often.
-        """
-        batch, self.width = values.shape[1:]
-        self.share = self.heads // batch
+        """Read the values ``[U, ...]`` and keys ``[U, ...]`` of the source rows from here."""
         self.values = as_matrix(values)
         self.keys = nothing(values.dtype, 0, 0, 0)
         if keys is not None:
@@ -111,7 +105,7 @@ class EdgeLoops:
         if self.drops_features:
             run(
                 row_loops.mask_rows, even(0, len(self.s.sources.node), 4 * rows.shape[1]), 0, optional_indices(place),
-                as_array(rows), self.heads, self.share, self.width, channels, self.row_id, *self.feature_mask,
+                as_array(rows), self.heads, self.heads, rows.shape[1], channels, self.row_id, *self.feature_mask,
             )  # fmt: skip
 
     def _scores_singles(self) -> bool:
@@ -131,7 +125,7 @@ class EdgeLoops:
         run(
             attention_loops.forward, cut(self.target_ptr, 0, len(out), self.heads * channels), *self.edges,
             self.value_row, self.queries, self.keys, self.edge_logits, self.additive, self.slope,
-            self._scores_singles(), *self.scopes, *self.edge_mask, self.aggregated, self.values, self.share, self.width,
+            self._scores_singles(), *self.scopes, *self.edge_mask, self.aggregated, self.values,
             as_array(x), as_array(attention), as_array(weights), as_matrix(out), as_array(sums),
         )  # fmt: skip
         return out, attention
@@ -157,7 +151,7 @@ class EdgeLoops:
             attention_grad_loops.backward_by_target,
             cut(self.target_ptr, 0, len(grad), grad.shape[1] * grad.shape[2]), *self.edges,
             self.value_row, self.queries, self.keys, self.additive, self.slope, *self.scopes, *self.edge_mask,
-            self.aggregated, self.values, self.share, self.width, as_array(x), as_array(attention),
+            self.aggregated, self.values, as_array(x), as_array(attention),
             as_array(self.signed), as_matrix(grad),
             *(as_array(t) for t in (grad_sums, grad_attention, dlogits, dqueries)),
         )  # fmt: skip
@@ -193,8 +187,8 @@ class EdgeLoops:
         run(
             attention_grad_loops.values_by_source, cut(self.source_ptr, 0, sources, self.heads * channels), 0,
             optional_indices(place), *self.by_source, indices(self.s.target), as_array(self._drop_edges(attention)),
-            as_matrix(grad), as_array(additive_dlogits), as_array(dvalues), self.share, self.width, as_matrix(dkeys),
-            self.share, 0,
+            as_matrix(grad), as_array(additive_dlogits), as_array(dvalues), self.heads, dvalues.shape[1],
+            as_matrix(dkeys), self.heads, 0,
         )  # fmt: skip
         self.mask_features(dvalues, channels, place)
         if self.attends and not self.additive:
@@ -221,7 +215,8 @@ class EdgeLoops:
                 projection_loops.source_rows_backward, bounds, dweight, rows, blas.address(x.dtype),
                 indices(rows.node), into, indices(rows.relation_ptr), *self.by_source, indices(self.s.target),
                 indices(self.s.group), self.group_row, as_array(weights), as_matrix(grad), as_array(dlogits),
-                self.queries, self.additive, self.share, grad.shape[2], self.aggregated, as_array(dsums), self.row_id,
+                self.queries, self.additive, self.heads // batch, grad.shape[2], self.aggregated, as_array(dsums),
+                self.row_id,
                 *self.feature_mask, as_matrix(x), as_array(weight), as_array(out),
             )  # fmt: skip
 
@@ -259,13 +254,13 @@ def _attend_loops(
 ) -> EdgeLoops:
     """Return the loops that read the values, or with ``places`` the rows of a table where they are."""
     edge_loops = EdgeLoops(call, queries, edge_logits, values)
-    rows = values.flatten(1).unsqueeze(1)
+    rows = values.flatten(1)
     if edge_loops.drops_features:  # applied to copies
         rows = rows.clone() if places is None else rows.index_select(0, places.source)
     elif places is not None:
         edge_loops.value_row = indices(places.edge)
     edge_loops.read(rows, keys)
-    edge_loops.mask_features(rows[:, 0], values.shape[2])
+    edge_loops.mask_features(rows, values.shape[2])
     return edge_loops
 
 
@@ -350,8 +345,7 @@ def convolve(operands: Operands, bias: Tensor | None, call: Call) -> tuple[Tenso
     edge_loops = EdgeLoops(call, queries, edge_logits, x)
     channels = batch * columns // heads - edge_loops.queries.shape[2]
     first_key = heads // batch * channels
-    values = project(x, weight, s.sources, s.sources.node, edge_loops.aggregated, first_key)
-    keys = values[:, :, first_key:].contiguous() if queries is not None else values.new_empty(len(values), batch, 0)
+    values, keys = project_apart(x, weight, s.sources, s.sources.node, first_key, edge_loops.aggregated)
     sums = x.new_empty(len(s.targets.node) if any(call.aggregated) else 0, heads, x.shape[2])
     edge_loops.read(values, keys)
     edge_loops.mask_features(values.flatten(1), channels)

@@ -78,19 +78,25 @@ class NodeSums:
         return self.copies[0]
 
 
-def project(
-    x: Tensor, weight: Tensor, rows: Rows, node: Tensor | None, partly: Array = NO_MARKS, first: int = 0
-) -> Tensor:
-    """Multiply the rows ``x[node]`` (or ``x`` itself) by the kernels of their relations.
+def project(x: Tensor, weight: Tensor, rows: Rows, node: Tensor | None) -> Tensor:
+    """Multiply the rows ``x[node]`` (or ``x`` itself) by the kernels of their relations."""
+    return project_apart(x, weight, rows, node, weight.shape[3])[0]
 
-    Of the relations that are marked in ``partly`` only the columns from ``first`` on; the others stay undefined.
+
+def project_apart(
+    x: Tensor, weight: Tensor, rows: Rows, node: Tensor | None, first: int, partly: Array = NO_MARKS
+) -> tuple[Tensor, Tensor]:
+    """Do the same; return the columns before ``first`` and those behind, which are fewer.
+
+    Of relations that are marked in ``partly`` the columns before ``first`` stay undefined.
     """
-    out = x.new_empty(rows.relation.shape[0], weight.shape[1], weight.shape[3])
+    (_, batch, _, columns), number = weight.shape, rows.relation.shape[0]
+    out, behind = x.new_empty(number, batch, first), x.new_empty(number, batch, columns - first)
     run(
         projection_loops.project, row_bounds(rows, weight.shape[1:]), blas.address(x.dtype), optional_indices(node),
-        indices(rows.relation_ptr), partly, first, as_matrix(x), as_array(weight), as_array(out),
+        indices(rows.relation_ptr), partly, *(as_array(t) for t in (x.flatten(1), weight, out, behind)),
     )  # fmt: skip
-    return out
+    return out, behind
 
 
 def project_input_grad(grad: Tensor, weight: Tensor, rows: Rows, node: Tensor | None, num_nodes: int) -> Tensor:

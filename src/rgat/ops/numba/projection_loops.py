@@ -65,19 +65,19 @@ def is_narrow(batch, columns):
 
 
 @compiled
-def transposed(kernel, begin):
-    """Return the columns of a kernel from ``begin`` on, as rows."""
-    inputs, columns = kernel.shape
-    rows = np.empty((columns - begin, inputs), kernel.dtype)
-    for m in range(columns - begin):
+def transposed(kernel, begin, end):
+    """Return the columns ``begin:end`` of a kernel as rows."""
+    inputs = kernel.shape[0]
+    rows = np.empty((end - begin, inputs), kernel.dtype)
+    for m in range(end - begin):
         for f in range(inputs):
             rows[m, f] = kernel[f, begin + m]
     return rows
 
 
 @compiled
-def _project_narrow(start, end, index, x, kernel_rows, begin, out):
-    """Fill ``out[u, begin + m]`` with ``x[index[u]] . kernel_rows[m]``."""
+def _project_narrow(start, end, index, x, kernel_rows, out):
+    """Fill ``out[u, m]`` with ``x[index[u]] . kernel_rows[m]``; no index: with ``x[u] . kernel_rows[m]``."""
     base, row_bytes = np.uint64(x.ctypes.data), np.uint64(x.shape[1] * x.itemsize)
     zero, inputs, last = x.dtype.type(0), np.uint64(x.shape[1]), np.uint64(end - 1)
     for u in range(np.uint64(start), np.uint64(end)):
@@ -89,7 +89,26 @@ def _project_narrow(start, end, index, x, kernel_rows, begin, out):
             dot = zero
             for f in range(inputs):
                 dot += x[j, f] * kernel_rows[m, f]
-            out[u, np.uint64(begin) + m] = dot
+            out[u, m] = dot
+
+
+@compiled
+def _multiply_rows(routine, rows, kernel, begin, out):
+    """Fill ``out[u, p]`` with the products of ``rows[u, p]`` and the columns of ``kernel[p]`` from ``begin`` on."""
+    _, batch, count = out.shape
+    inputs, columns = kernel.shape[1:]
+    if count == 0:
+        return
+    if is_narrow(batch, count):
+        kernel_rows = transposed(kernel[0], begin, begin + count)
+        _project_narrow(0, out.shape[0], np.empty(0, np.int32), rows, kernel_rows, out[:, 0])
+        return
+    for p in range(batch):
+        multiply(
+            routine, (out.shape[0], count, inputs), address_of(rows, p * inputs), batch * inputs, False,
+            address_of(kernel, p * inputs * columns + begin), columns, False,
+            rows.dtype.type(0), address_of(out, p * count), batch * count,
+        )  # fmt: skip
 
 
 @compiled
@@ -125,33 +144,30 @@ def narrow_backward(start, end, index, into, grad, first, x, kernel_rows, dx, dk
 
 
 @compiled
-def project(lo, hi, routine, index, relation_ptr, partly, first, x, weight, out):
+def project(lo, hi, routine, index, relation_ptr, partly, x, weight, out, behind):
     """Fill ``out[u, p]`` with ``x[index[u], p] @ weight[relation, p]`` for rows ``lo:hi``; no index: with ``x[u, p]``.
 
-    For relations that are marked in ``partly`` fill only the columns from ``first`` on.
+    The last columns go to ``behind``; for relations that are marked in ``partly`` fill only these.
     """
     relations, batch, inputs, columns = weight.shape
-    step, zero = chunk_size(batch * inputs), x.dtype.type(0)
-    gathered = buffer(min(step, hi - lo) if index.shape[0] else 0, batch * inputs, x)
+    step, first = chunk_size(batch * inputs), out.shape[2]
+    is_read_in_place = is_narrow(batch, first) and first == columns
+    gathered = buffer(min(step, hi - lo) if index.shape[0] and not is_read_in_place else 0, batch * inputs, x)
     for r in range(relations):
         start, end = rows_between(relation_ptr, r, lo, hi)
-        begin = first if partly.shape[0] and partly[r] else 0
-        if start >= end or begin == columns:
+        if start >= end or columns == 0:
             continue
-        if is_narrow(batch, columns - begin):
-            _project_narrow(start, end, index, x, transposed(weight[r, 0], begin), begin, out[:, 0])
+        if is_read_in_place:
+            _project_narrow(start, end, index, x, transposed(weight[r, 0], 0, columns), out[:, 0])
             continue
         for a in range(start, end, step):
             b = min(a + step, end)
             if index.shape[0]:
                 gather(a, b, index, x, gathered)
-            for p in range(batch):
-                left = address_of(gathered, p * inputs) if index.shape[0] else address_of(x, (a * batch + p) * inputs)
-                multiply(
-                    routine, (b - a, columns - begin, inputs), left, batch * inputs, False,
-                    address_of(weight, (r * batch + p) * inputs * columns + begin), columns, False,
-                    zero, address_of(out, (a * batch + p) * columns + begin), batch * columns,
-                )  # fmt: skip
+            rows = gathered if index.shape[0] else x[a:b]
+            if not (partly.shape[0] and partly[r]):
+                _multiply_rows(routine, rows, weight[r], 0, out[a:b])
+            _multiply_rows(routine, rows, weight[r], first, behind[a:b])
 
 
 @inline
@@ -182,7 +198,7 @@ def project_backward(lo, hi, bounds, routine, index, into, relation_ptr, grad, x
                 to = own_copy(dx, part)
                 if index.shape[0] == 0:
                     to[start:end] = 0
-            narrow_backward(start, end, index, into, grad, np.int64(0), x, transposed(kernel, np.int64(0)), to, dkernel)
+            narrow_backward(start, end, index, into, grad, np.int64(0), x, transposed(kernel, 0, columns), to, dkernel)
             continue
         for a in range(start, end, step):
             b = min(a + step, end)
@@ -305,7 +321,7 @@ def source_rows_backward(
             )  # fmt: skip
             if not is_aggregated and is_narrow(batch, columns):
                 dkernel = kernel_grad(dweight, shared, part, relation_ptr, r, lo)[0]
-                narrow_backward(a, b, index, into, dtable, a, x, transposed(weight[r, 0], np.int64(0)), to, dkernel)
+                narrow_backward(a, b, index, into, dtable, a, x, transposed(weight[r, 0], 0, columns), to, dkernel)
                 continue
             if begin < columns:
                 gather(a, b, index, x, gathered)
