@@ -49,9 +49,7 @@ def subtract_share_of_sum(segments, ptr, heads, attention, dlogits):
 
 
 @compiled
-def _dot_values(
-    groups, owner, group_ptr, group_row, group_relation, source_row, aggregated, values, grad, dots
-):
+def _dot_values(groups, owner, group_ptr, group_row, group_relation, source_row, aggregated, values, grad, dots):
     """Fill ``dots[e, h]`` with ``grad[target, h] . values[source row, h]`` for the edges of some groups.
 
     ``owner`` is the target of each group. Skip relations that are aggregated first.
@@ -93,13 +91,13 @@ def _dot_inputs(groups, group_ptr, group_row, group_relation, source_row, source
 
 
 @compiled
-def _additive_query_grads(groups, group_ptr, group_row, slope, signed, dlogits, dqueries):
+def _additive_query_grads(groups, group_ptr, query_row, slope, signed, dlogits, dqueries):
     """Multiply ``dlogits`` by LeakyReLU's derivative, and add the sum over each group to ``dqueries``."""
     one = dlogits.dtype.type(1)
     num_heads = dlogits.shape[1]
     total = np.zeros(num_heads)
     for v in groups:
-        row = group_row[v]
+        row = query_row[v]
         for first in range(group_ptr[v], group_ptr[v + 1], LONG):
             for e in range(first, min(first + LONG, group_ptr[v + 1])):
                 for h in range(num_heads):
@@ -113,12 +111,12 @@ def _additive_query_grads(groups, group_ptr, group_row, slope, signed, dlogits, 
 
 
 @compiled
-def _query_grads(groups, group_ptr, group_row, source_row, keys, dlogits, dqueries):
+def _query_grads(groups, group_ptr, query_row, source_row, keys, dlogits, dqueries):
     """Add the sum of ``dlogits * key`` over each group to ``dqueries`` (multiplicative score)."""
     num_heads, channels = dlogits.shape[1], keys.shape[2]
     total = np.zeros(num_heads * channels)
     for v in groups:
-        row = group_row[v]
+        row = query_row[v]
         for first in range(group_ptr[v], group_ptr[v + 1], LONG):
             for e in range(first, min(first + LONG, group_ptr[v + 1])):
                 u = source_row[e]
@@ -159,15 +157,22 @@ def _times_attention(start, end, stream, below, scale, edge_id, attention, grad_
 
 
 @compiled
+def _clear_singles(first, last, group_ptr, dlogits):
+    """Set the gradients of edges that are alone in one of the groups ``first:last`` to zero."""
+    for v in range(first, last):
+        if group_ptr[v + 1] - group_ptr[v] == 1:
+            dlogits[group_ptr[v]] = 0
+
+
+@compiled
 def backward_by_target(
     lo, hi, target_ptr, group_ptr, node_ptr, group_row, group_relation, source_row, source_node, value_row,
-    queries, keys, additive, slope, within, across,
+    query_row, keys, additive, slope, within, across,
     stream, below, scale, edge_id, aggregated, values, x,
     attention, signed, grad, grad_sums, grad_attention, dlogits, dqueries,
 ):  # fmt: skip
     """Fill the gradients of the logits of the targets ``lo:hi``, and add those of their queries to zeros."""
-    # The only edge of its group has no gradient, unless the softmax is across relations or attention has one itself.
-    singles = across.shape[0] > 0 or grad_attention.shape[0] > 0
+    singles = across.shape[0] > 0  # or the only edge of its group has no gradient
     group, owner = np.empty(0, np.int64), np.empty(0, np.int64)
     for start in range(lo, hi, TARGETS_PER_BLOCK):
         end = min(start + TARGETS_PER_BLOCK, hi)
@@ -179,9 +184,7 @@ def backward_by_target(
         flat = dlogits[target_ptr[start] : target_ptr[end]].reshape(-1)
         for n in range(flat.shape[0]):
             flat[n] = 0
-        _dot_values(
-            groups, owner, group_ptr, group_row, group_relation, value_row, aggregated, values, grad, dlogits
-        )
+        _dot_values(groups, owner, group_ptr, group_row, group_relation, value_row, aggregated, values, grad, dlogits)
         if aggregated.shape[0]:
             _dot_inputs(
                 groups, group_ptr, group_row, group_relation, source_row, source_node, aggregated,
@@ -189,12 +192,14 @@ def backward_by_target(
             )  # fmt: skip
         first, last = target_ptr[start], target_ptr[end]
         _times_attention(first, last, stream, below, scale, edge_id, attention, grad_attention, dlogits)
+        if not singles and grad_attention.shape[0]:
+            _clear_singles(node_ptr[start], node_ptr[end], group_ptr, dlogits)
         subtract_share_of_sum(groups, group_ptr, within, attention, dlogits)
         subtract_share_of_sum(targets, target_ptr, across, attention, dlogits)
         if additive:
-            _additive_query_grads(groups, group_ptr, group_row, slope, signed, dlogits, dqueries)
+            _additive_query_grads(groups, group_ptr, query_row, slope, signed, dlogits, dqueries)
         else:
-            _query_grads(groups, group_ptr, group_row, source_row, keys, dlogits, dqueries)
+            _query_grads(groups, group_ptr, query_row, source_row, keys, dlogits, dqueries)
 
 
 @compiled
@@ -310,31 +315,36 @@ def inputs_by_source(lo, hi, first, by_source, source_ptr, group, group_row, wei
 
 @compiled
 def keys_by_source(
-    lo, hi, first, by_source, source_ptr, group, group_row, queries, additive, dlogits, dkeys,
+    lo, hi, first, by_source, source_ptr, group, query_row, queries, additive, dlogits, dkeys,
     share, key_width, first_key,
 ):  # fmt: skip
-    """Fill the gradients of the keys of the source rows ``lo:hi``."""
-    num_heads, channels, batch = queries.shape[1], queries.shape[2], queries.shape[1] // share
-    sums = np.zeros((num_heads, channels))  # in double precision
+    """Fill the gradients of the keys of the source rows ``lo:hi``; edges without a query have none."""
+    _, num_heads, channels = queries.shape
+    size = num_heads * channels
+    sums, total, flat = np.zeros((1, size), queries.dtype), np.zeros(size), queries.reshape(-1)
     for u in range(lo, hi):
-        for position in range(source_ptr[u], source_ptr[u + 1]):
-            e = by_source[position]
-            if additive:
-                for h in range(num_heads):
-                    sums[h, 0] += dlogits[e, h]
-            elif channels == 1:
-                row = group_row[group[e]]
-                for h in range(num_heads):
-                    sums[h, 0] += dlogits[e, h] * queries[row, h, 0]
-            else:
-                row = group_row[group[e]]
-                for h in range(num_heads):
-                    gradient = dlogits[e, h]
-                    for a in range(channels):
-                        sums[h, a] += gradient * queries[row, h, a]
-        for p in range(batch):
-            for q in range(share):
-                for a in range(channels):
-                    at = np.uint64(p * key_width + first_key + q * channels + a)
-                    dkeys[u - first, at] = sums[p * share + q, a]
-                    sums[p * share + q, a] = 0
+        begin, end = source_ptr[u], source_ptr[u + 1]
+        for start in range(begin, end, LONG):
+            for position in range(start, min(start + LONG, end)):
+                e = np.uint64(by_source[position])
+                row = query_row[group[e]]
+                if row < 0:
+                    continue
+                for h in range(np.uint64(num_heads)):
+                    gradient, at = dlogits[e, h], h * np.uint64(channels)
+                    if additive:
+                        sums[0, h] += gradient
+                        continue
+                    other = np.uint64(row) * np.uint64(size)
+                    for c in range(at, at + np.uint64(channels)):
+                        sums[0, c] += gradient * flat[other + c]
+            if end - begin > LONG:
+                move_to_double(total, sums, 0)
+        if end - begin > LONG:
+            add_double(total, sums, 0)
+        per_entry = share * channels
+        for p in range(num_heads // share):
+            for c in range(per_entry):
+                dkeys[u - first, p * key_width + first_key + c] = sums[0, p * per_entry + c]
+        for c in range(size):
+            sums[0, c] = 0

@@ -147,12 +147,12 @@ TARGETS_PER_BLOCK = 128  # whose attention and sums are computed together, while
 
 
 @compiled
-def _scores(groups, group_ptr, group_row, source_row, queries, keys, edge_logits, additive, out):
+def _scores(groups, group_ptr, query_row, source_row, queries, keys, edge_logits, additive, out):
     """Fill ``out`` with the logits of the edges of some groups, before LeakyReLU."""
     num_heads, channels = out.shape[1], queries.shape[2]
     zero = out.dtype.type(0)
     for v in groups:
-        row = group_row[v]
+        row = query_row[v]
         for e in range(group_ptr[v], group_ptr[v + 1]):
             u = source_row[e]
             if additive:
@@ -194,9 +194,7 @@ def _sum_rows(lo, hi, target_ptr, source_row, weights, values, out):
 
 
 @compiled
-def _sum_values(
-    lo, hi, group_ptr, node_ptr, group_row, group_relation, source_row, aggregated, weights, values, out
-):
+def _sum_values(lo, hi, group_ptr, node_ptr, group_row, group_relation, source_row, aggregated, weights, values, out):
     """Do the same for the relations that are not aggregated first."""
     # Divide here: a division takes longer than an edge, and no compiler moves it out of a loop that may not run.
     channels = out.shape[1] // weights.shape[1]
@@ -249,7 +247,7 @@ def _sum_inputs(
 @compiled
 def forward(
     lo, hi, target_ptr, group_ptr, node_ptr, group_row, group_relation, source_row, source_node, value_row,
-    queries, keys, edge_logits, additive, slope, singles, within, across,
+    query_row, queries, keys, edge_logits, additive, slope, singles, within, across,
     stream, below, scale, edge_id, aggregated, values, x,
     attention, weights, out, sums,
 ):  # fmt: skip
@@ -271,7 +269,7 @@ def forward(
             flat = attention[target_ptr[start] : target_ptr[end]].reshape(-1)
             for n in range(flat.shape[0]):
                 flat[n] = 0
-            _scores(groups, group_ptr, group_row, source_row, queries, keys, edge_logits, additive, attention)
+            _scores(groups, group_ptr, query_row, source_row, queries, keys, edge_logits, additive, attention)
             if additive:
                 if is_positive.shape[0] < flat.shape[0]:
                     is_positive = np.empty(2 * flat.shape[0], np.bool_)

@@ -13,9 +13,10 @@ from __future__ import annotations
 import numpy as np
 
 from rgat.ops.numba.attention_grad_loops import inputs_by_source, keys_by_source, values_by_source
-from rgat.ops.numba.blas import address_of, multiply
+from rgat.ops.numba.blas import address_of
 from rgat.ops.numba.compile import compiled, inline
 from rgat.ops.numba.row_loops import AHEAD, LONG, gather, mask_rows, move_to_double, prefetch_row, scatter_add
+from rgat.ops.numba.tile_loops import multiply, multiply_by, transposed
 
 _BUFFER_SIZE = 1 << 17  # numbers in a buffer between a loop and a matrix product: fits the second-level cache
 _MIN_CHUNK = 64  # rows
@@ -65,17 +66,6 @@ def is_narrow(batch, columns):
 
 
 @compiled
-def transposed(kernel, begin, end):
-    """Return the columns ``begin:end`` of a kernel as rows."""
-    inputs = kernel.shape[0]
-    rows = np.empty((end - begin, inputs), kernel.dtype)
-    for m in range(end - begin):
-        for f in range(inputs):
-            rows[m, f] = kernel[f, begin + m]
-    return rows
-
-
-@compiled
 def _project_narrow(start, end, index, x, kernel_rows, out):
     """Fill ``out[u, m]`` with ``x[index[u]] . kernel_rows[m]``; no index: with ``x[u] . kernel_rows[m]``."""
     base, row_bytes = np.uint64(x.ctypes.data), np.uint64(x.shape[1] * x.itemsize)
@@ -106,7 +96,7 @@ def _multiply_rows(routine, rows, kernel, begin, out):
     for p in range(batch):
         multiply(
             routine, (out.shape[0], count, inputs), address_of(rows, p * inputs), batch * inputs, False,
-            address_of(kernel, p * inputs * columns + begin), columns, False,
+            address_of(kernel, p * inputs * columns + begin), columns,
             rows.dtype.type(0), address_of(out, p * count), batch * count,
         )  # fmt: skip
 
@@ -211,15 +201,15 @@ def project_backward(lo, hi, bounds, routine, index, into, relation_ptr, grad, x
                         address_of(gathered, p * inputs) if index.shape[0] else address_of(x, (a * batch + p) * inputs)
                     )
                     multiply(
-                        routine, (inputs, columns, b - a), left, batch * inputs, True, at_grad, batch * columns, False,
+                        routine, (inputs, columns, b - a), left, batch * inputs, True, at_grad, batch * columns,
                         one, address_of(kernel_grad(dweight, shared, part, relation_ptr, r, lo), p * inputs * columns),
                         columns,
                     )  # fmt: skip
                 if dx.shape[0]:
                     to = address_of(dinputs, p * inputs) if index.shape[0] else address_of(dx, (a * batch + p) * inputs)
-                    multiply(
-                        routine, (b - a, inputs, columns), at_grad, batch * columns, False,
-                        address_of(weight, (r * batch + p) * inputs * columns), columns, True, zero, to, batch * inputs,
+                    multiply_by(
+                        routine, b - a, at_grad, batch * columns, transposed(weight[r, p], 0, columns), zero, to,
+                        batch * inputs,
                     )  # fmt: skip
             if index.shape[0] and dx.shape[0]:
                 scatter_add(a, b, into, dinputs, own_copy(dx, part))
@@ -263,8 +253,9 @@ def scores_backward(lo, hi, bounds, index, relation_ptr, dscores, x, weight, dx,
 
 @compiled
 def _row_grads(
-    start, end, nowhere, by_source, source_ptr, target, group, group_row, weights, grad, dlogits, additive_dlogits,
-    queries, additive, share, channels, is_aggregated, dsums, row_id, stream, below, scale, dtable, columns, dinputs,
+    start, end, nowhere, by_source, source_ptr, target, group, group_row, query_row, weights, grad, dlogits,
+    additive_dlogits, queries, additive, share, channels, is_aggregated, dsums, row_id, stream, below, scale, dtable,
+    columns, dinputs,
 ):  # fmt: skip
     """Fill ``dtable`` with the gradients of values and keys of the source rows ``start:end``.
 
@@ -285,14 +276,14 @@ def _row_grads(
             )  # fmt: skip
     if attends and (is_aggregated or not additive):
         keys_by_source(
-            start, end, start, by_source, source_ptr, group, group_row, queries, additive, dlogits, dtable, share,
+            start, end, start, by_source, source_ptr, group, query_row, queries, additive, dlogits, dtable, share,
             columns, first_key,
         )  # fmt: skip
 
 
 @compiled
 def source_rows_backward(
-    lo, hi, bounds, routine, index, into, relation_ptr, by_source, source_ptr, target, group, group_row,
+    lo, hi, bounds, routine, index, into, relation_ptr, by_source, source_ptr, target, group, group_row, query_row,
     weights, grad, dlogits, queries, additive, share, channels, aggregated, dsums,
     row_id, stream, below, scale, x, weight, dx, dweight, shared,
 ):  # fmt: skip
@@ -315,7 +306,7 @@ def source_rows_backward(
         for a in range(start, end, step):
             b = min(a + step, end)
             _row_grads(
-                a, b, index[:0], by_source, source_ptr, target, group, group_row, weights, grad, dlogits,
+                a, b, index[:0], by_source, source_ptr, target, group, group_row, query_row, weights, grad, dlogits,
                 additive_dlogits, queries, additive, share, channels, is_aggregated, dsums, row_id, stream, below,
                 scale, dtable, columns, dinputs if dx.shape[0] else dinputs[:0],
             )  # fmt: skip
@@ -330,12 +321,11 @@ def source_rows_backward(
                     to_kernel = address_of(kernel_grad(dweight, shared, part, relation_ptr, r, lo), kernel)
                     multiply(
                         routine, (inputs, columns - begin, b - a), address_of(gathered, p * inputs), batch * inputs,
-                        True, at_grad, batch * columns, False, one, to_kernel, columns,
+                        True, at_grad, batch * columns, one, to_kernel, columns,
                     )  # fmt: skip
                     if dx.shape[0]:
-                        multiply(
-                            routine, (b - a, inputs, columns - begin), at_grad, batch * columns, False,
-                            address_of(weight, r * batch * inputs * columns + kernel), columns, True,
+                        multiply_by(
+                            routine, b - a, at_grad, batch * columns, transposed(weight[r, p], begin, columns),
                             one if is_aggregated else zero, address_of(dinputs, p * inputs), batch * inputs,
                         )  # fmt: skip
             if dx.shape[0]:
@@ -356,7 +346,7 @@ def project_sums(lo, hi, bounds, routine, into, relation_ptr, aggregated, sums, 
             for h in range(heads):
                 multiply(
                     routine, (b - a, channels, inputs), address_of(sums, (a * heads + h) * inputs), heads * inputs,
-                    False, address_of(weight, r * inputs * columns + h * channels), columns, False,
+                    False, address_of(weight, r * inputs * columns + h * channels), columns,
                     zero, address_of(products, h * channels), heads * channels,
                 )  # fmt: skip
             scatter_add(a, b, into, products, own_copy(out, part))
@@ -379,13 +369,13 @@ def project_sums_backward(
             gather(a, b, node, grad, gathered)
             for h in range(heads):
                 at_grad, at_sums = address_of(gathered, h * channels), (a * heads + h) * inputs
-                multiply(
-                    routine, (b - a, inputs, channels), at_grad, heads * channels, False,
-                    address_of(weight, r * inputs * columns + h * channels), columns, True,
-                    zero, address_of(dsums, at_sums), heads * inputs,
+                multiply_by(
+                    routine, b - a, at_grad, heads * channels,
+                    transposed(weight[r, 0], h * channels, (h + 1) * channels), zero,
+                    address_of(dsums, at_sums), heads * inputs,
                 )  # fmt: skip
                 multiply(
                     routine, (inputs, channels, b - a), address_of(sums, at_sums), heads * inputs, True,
-                    at_grad, heads * channels, False, one,
+                    at_grad, heads * channels, one,
                     address_of(kernel_grad(dweight, shared, part, relation_ptr, r, lo), h * channels), columns,
                 )  # fmt: skip
