@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rgat.ops.numba.attention_loops import TARGETS_PER_BLOCK, list_groups
+from rgat.ops.numba.attention_loops import TARGETS_PER_BLOCK, four_heads, list_groups
 from rgat.ops.numba.compile import compiled
 from rgat.ops.numba.row_loops import (
     AHEAD,
@@ -35,17 +35,33 @@ from rgat.ops.numba.row_loops import (
 def subtract_share_of_sum(segments, ptr, heads, attention, dlogits):
     """Turn ``a * da`` into the gradient of the logits, for some segments and heads."""
     for s in segments:
-        start, end = ptr[s], ptr[s + 1]
-        for h in heads:
-            if end - start == 1:
+        start, end, n = np.uint64(ptr[s]), np.uint64(ptr[s + 1]), 0
+        while n < heads.shape[0]:
+            h = np.uint64(heads[n])
+            if end - start == np.uint64(1):
                 dlogits[start, h] = 0  # the attention of the only edge of a group is one
-                continue
-            total = 0.0
-            for e in range(start, end):
-                total += dlogits[e, h]
-            rounded = dlogits.dtype.type(total)
-            for e in range(start, end):
-                dlogits[e, h] -= attention[e, h] * rounded
+            elif four_heads(heads, n):
+                i, j, k = h + np.uint64(1), h + np.uint64(2), h + np.uint64(3)
+                first = second = third = fourth = 0.0
+                for e in range(start, end):
+                    first, second = first + dlogits[e, h], second + dlogits[e, i]
+                    third, fourth = third + dlogits[e, j], fourth + dlogits[e, k]
+                a, b = dlogits.dtype.type(first), dlogits.dtype.type(second)
+                c, d = dlogits.dtype.type(third), dlogits.dtype.type(fourth)
+                for e in range(start, end):
+                    dlogits[e, h] -= attention[e, h] * a
+                    dlogits[e, i] -= attention[e, i] * b
+                    dlogits[e, j] -= attention[e, j] * c
+                    dlogits[e, k] -= attention[e, k] * d
+                n += 3
+            else:
+                total = 0.0
+                for e in range(start, end):
+                    total += dlogits[e, h]
+                rounded = dlogits.dtype.type(total)
+                for e in range(start, end):
+                    dlogits[e, h] -= attention[e, h] * rounded
+            n += 1
 
 
 @compiled
@@ -319,32 +335,29 @@ def keys_by_source(
     share, key_width, first_key,
 ):  # fmt: skip
     """Fill the gradients of the keys of the source rows ``lo:hi``; edges without a query have none."""
-    _, num_heads, channels = queries.shape
-    size = num_heads * channels
-    sums, total, flat = np.zeros((1, size), queries.dtype), np.zeros(size), queries.reshape(-1)
+    num_heads, channels, batch = queries.shape[1], queries.shape[2], queries.shape[1] // share
+    sums = np.zeros((num_heads, channels))  # in double precision
     for u in range(lo, hi):
-        begin, end = source_ptr[u], source_ptr[u + 1]
-        for start in range(begin, end, LONG):
-            for position in range(start, min(start + LONG, end)):
-                e = np.uint64(by_source[position])
-                row = query_row[group[e]]
-                if row < 0:
-                    continue
-                for h in range(np.uint64(num_heads)):
-                    gradient, at = dlogits[e, h], h * np.uint64(channels)
-                    if additive:
-                        sums[0, h] += gradient
-                        continue
-                    other = np.uint64(row) * np.uint64(size)
-                    for c in range(at, at + np.uint64(channels)):
-                        sums[0, c] += gradient * flat[other + c]
-            if end - begin > LONG:
-                move_to_double(total, sums, 0)
-        if end - begin > LONG:
-            add_double(total, sums, 0)
-        per_entry = share * channels
-        for p in range(num_heads // share):
-            for c in range(per_entry):
-                dkeys[u - first, p * key_width + first_key + c] = sums[0, p * per_entry + c]
-        for c in range(size):
-            sums[0, c] = 0
+        for position in range(source_ptr[u], source_ptr[u + 1]):
+            e = by_source[position]
+            if additive:
+                for h in range(num_heads):
+                    sums[h, 0] += dlogits[e, h]
+                continue
+            row = query_row[group[e]]
+            if row < 0:
+                continue
+            if channels == 1:
+                for h in range(num_heads):
+                    sums[h, 0] += dlogits[e, h] * queries[row, h, 0]
+            else:
+                for h in range(num_heads):
+                    gradient = dlogits[e, h]
+                    for a in range(channels):
+                        sums[h, a] += gradient * queries[row, h, a]
+        for p in range(batch):
+            for q in range(share):
+                for a in range(channels):
+                    at = np.uint64(p * key_width + first_key + q * channels + a)
+                    dkeys[u - first, at] = sums[p * share + q, a]
+                    sums[p * share + q, a] = 0

@@ -17,7 +17,7 @@ import math
 import numba
 import numpy as np
 
-from rgat.ops.numba.compile import FAST, compiled
+from rgat.ops.numba.compile import FAST, compiled, inline
 from rgat.ops.numba.row_loops import (
     AHEAD,
     LONG,
@@ -111,36 +111,67 @@ def constant_attention(lo, hi, ptr, heads, attention):
                 attention[e, h] = weight
 
 
+@inline
+def four_heads(heads, n):
+    """Tell whether the heads from ``n`` on include four neighbours, which are processed together."""
+    return n + 4 <= heads.shape[0] and heads[n + 3] - heads[n] == 3
+
+
 @compiled
 def subtract_maximum(segments, ptr, heads, logits):
     """Subtract the maximum of each segment ``ptr[s]:ptr[s + 1]`` of edges from its logits, for some heads."""
     for s in segments:
-        start, end = ptr[s], ptr[s + 1]
-        for h in heads:
-            if end - start == 1:
-                logits[start, h] -= logits[start, h]  # zero, but NaN stays
+        start, end, n = np.uint64(ptr[s]), np.uint64(ptr[s + 1]), 0
+        while n < heads.shape[0]:
+            h = np.uint64(heads[n])
+            if four_heads(heads, n):
+                i, j, k = h + np.uint64(1), h + np.uint64(2), h + np.uint64(3)
+                first = second = third = fourth = logits.dtype.type(-np.inf)
+                for e in range(start, end):
+                    first, second = max(first, logits[e, h]), max(second, logits[e, i])
+                    third, fourth = max(third, logits[e, j]), max(fourth, logits[e, k])
+                for e in range(start, end):
+                    logits[e, h], logits[e, i] = logits[e, h] - first, logits[e, i] - second
+                    logits[e, j], logits[e, k] = logits[e, j] - third, logits[e, k] - fourth
+                n += 4
                 continue
             maximum = logits.dtype.type(-np.inf)
             for e in range(start, end):
                 maximum = max(maximum, logits[e, h])
             for e in range(start, end):
                 logits[e, h] -= maximum
+            n += 1
 
 
 @compiled
 def divide_by_sum(segments, ptr, heads, weights):
     """Divide the weights of each segment by their sum, for some heads."""
     for s in segments:
-        start, end = ptr[s], ptr[s + 1]
-        if end - start <= 1:
+        start, end, n = np.uint64(ptr[s]), np.uint64(ptr[s + 1]), 0
+        if end - start <= np.uint64(1):
             continue  # the exponential of zero, or NaN
-        for h in heads:
+        while n < heads.shape[0]:
+            h = np.uint64(heads[n])
+            if four_heads(heads, n):
+                i, j, k = h + np.uint64(1), h + np.uint64(2), h + np.uint64(3)
+                first = second = third = fourth = 0.0
+                for e in range(start, end):
+                    first, second = first + weights[e, h], second + weights[e, i]
+                    third, fourth = third + weights[e, j], fourth + weights[e, k]
+                a, b = weights.dtype.type(1 / first), weights.dtype.type(1 / second)
+                c, d = weights.dtype.type(1 / third), weights.dtype.type(1 / fourth)
+                for e in range(start, end):
+                    weights[e, h], weights[e, i] = weights[e, h] * a, weights[e, i] * b
+                    weights[e, j], weights[e, k] = weights[e, j] * c, weights[e, k] * d
+                n += 4
+                continue
             total = 0.0
             for e in range(start, end):
                 total += weights[e, h]
             factor = weights.dtype.type(1 / total)
             for e in range(start, end):
                 weights[e, h] *= factor
+            n += 1
 
 
 TARGETS_PER_BLOCK = 128  # whose attention and sums are computed together, while they are in the cache

@@ -18,9 +18,9 @@ from rgat.ops.numba.compile import compiled, inline
 from rgat.ops.numba.row_loops import AHEAD, LONG, gather, mask_rows, move_to_double, prefetch_row, scatter_add
 from rgat.ops.numba.tile_loops import multiply, multiply_by, transposed
 
-_BUFFER_SIZE = 1 << 17  # numbers in a buffer between a loop and a matrix product: fits the second-level cache
+_BUFFER_SIZE = 1 << 15  # numbers in a buffer between a loop and a matrix product: three fit the second-level cache
 _MIN_CHUNK = 64  # rows
-NARROW = 8  # columns up to which loops are faster than BLAS: those of queries, and of layers that compute class logits
+NARROW = 4  # columns up to which dot products are faster than tiles: those of additive queries and keys
 
 
 @inline
@@ -61,7 +61,7 @@ def buffer(rows, width, like):
 
 @inline
 def is_narrow(batch, columns):
-    """Tell whether a loop is faster than BLAS."""
+    """Tell whether dot products are faster than tiles."""
     return batch == 1 and columns <= NARROW
 
 
