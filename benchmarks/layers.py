@@ -39,16 +39,16 @@ def our_layer(word, graph, width):
     if word == "RGCN":
         return RGCNConv(F, D * H, R)
     scope, score, *rest = word.replace(",", "").split()
-    options = {"attention_channels": 1} if score == "multiplicative" else {}
-    if "A=16" in rest:
-        options = {"attention_channels": 16}
+    channels = [int(option.removeprefix("A=")) for option in rest if option.startswith("A=")]
+    options = {"attention_channels": (channels or [1])[0]} if score == "multiplicative" else {}
     if "dropout" in rest:
         options |= {"feature_dropout": 0.3, "edge_dropout": 0.3}
     return RGATConv(F, D, R, heads=H, scope=scope, score=score, **options)
 
 
 OURS = [f"{scope} {score}" for scope in ("within", "across") for score in ("additive", "multiplicative")]
-OURS += ["within additive dropout", "within additive, features given", "across multiplicative A=16", "RGCN"]
+OURS += ["within additive dropout", "within additive, features given"]
+OURS += ["within multiplicative A=8", "across multiplicative A=8", "across multiplicative A=16", "RGCN"]
 
 
 def peer_layer(word, graph, width):
