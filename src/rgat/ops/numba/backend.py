@@ -60,6 +60,8 @@ __all__ += ["project", "project_input_grad", "project_weight_grad"]
 TAKES_HALF = False
 READS_TABLES = True
 
+PRODUCTS_PER_EDGE = 512  # numbers of a kernel that multiply a row and its gradient in the time of an edge
+
 
 def why_not() -> str | None:
     """Say why this backend cannot be used on this machine; None if it can."""
@@ -91,7 +93,7 @@ class EdgeLoops:
             self.target_ptr, indices(s.group_ptr), indices(s.targets.node_ptr), self.group_row,
             indices(s.targets.relation), self.value_row, indices(s.sources.node),
         )  # fmt: skip
-        self.query_row = self.group_row
+        self.query_row, self.keyless = self.group_row, NO_MARKS
         self.by_source = (indices(s.by_source), self.source_ptr)
         self.row_id = as_array(s.source_ids()) if self.drops_features else NO_INDEX
 
@@ -204,7 +206,7 @@ class EdgeLoops:
         dweight, rows, weights = weight.new_zeros(weight.shape), self.s.sources, self._drop_edges(attention)
 
         def divide(lo: int, hi: int) -> list[int]:
-            return cut(self.source_ptr, lo, hi, inputs * columns)
+            return cut(self.source_ptr, lo, hi, inputs * columns, inputs * columns / PRODUCTS_PER_EDGE)
 
         def make(bounds: list[int], into: Array, out: Tensor) -> None:
             run_with_kernel_grads(
@@ -212,8 +214,8 @@ class EdgeLoops:
                 indices(rows.node), into, indices(rows.relation_ptr), *self.by_source, indices(self.s.target),
                 indices(self.s.group), self.group_row, self.query_row, as_array(weights), as_matrix(grad),
                 as_array(dlogits),
-                self.queries, self.additive, self.heads // batch, grad.shape[2], self.aggregated, as_array(dsums),
-                self.row_id,
+                self.queries, self.additive, self.heads // batch, grad.shape[2], self.aggregated, self.keyless,
+                as_array(dsums), self.row_id,
                 *self.feature_mask, as_matrix(x), as_array(weight), as_array(out),
             )  # fmt: skip
 
@@ -341,15 +343,16 @@ def convolve(operands: Operands, bias: Tensor | None, call: Call) -> tuple[Tenso
     heads, (_, batch, _, columns) = len(call.attention.across), weight.shape
     queries = None if query_weight is None else project_queries(operands, call)
     edge_loops = EdgeLoops(call, None if queries is None else queries.rows, edge_logits, x)
-    if queries is not None and queries.place is not None:
-        edge_loops.query_row = queries.place
+    if queries is not None and queries.scored is not None:
+        edge_loops.query_row, edge_loops.keyless = queries.scored.query_row, queries.scored.keyless
     channels = batch * columns // heads - edge_loops.queries.shape[2]
     first_key = heads // batch * channels
-    values, keys = project_apart(x, weight, s.sources, s.sources.node, first_key, edge_loops.aggregated)
+    marks = (edge_loops.aggregated, edge_loops.keyless)
+    values, keys = project_apart(x, weight, s.sources, s.sources.node, first_key, *marks)
     sums = x.new_empty(len(s.targets.node) if any(call.aggregated) else 0, heads, x.shape[2])
     edge_loops.read(values, keys)
     edge_loops.mask_features(values.flatten(1), channels)
-    singles = queries is not None and queries.place is None
+    singles = queries is not None and queries.scored is None
     out, attention = edge_loops.forward(x.flatten(1), channels, sums, singles)
     if any(call.aggregated):
         out += project_sums(sums, weight, edge_loops.aggregated, s, heads, channels).view(out.shape)
@@ -369,7 +372,7 @@ def convolve_backward(
         rows, queries = scored.rows, queries[: len(scored.number)]
     edge_loops = EdgeLoops(call, queries, edge_logits, x)
     if rows is not s.targets:
-        edge_loops.query_row = scored.query_row
+        edge_loops.query_row, edge_loops.keyless = scored.query_row, scored.keyless
     edge_loops.read(saved.values, saved.keys)
     attention, grad_attention = edge_loops.split_sign(saved.attention, grad_attention)
     dsums = torch.empty_like(sums)

@@ -93,17 +93,18 @@ def project_apart(
     node: Tensor | None,
     first: int,
     partly: Array = NO_MARKS,
+    keyless: Array = NO_MARKS,
     size: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Do the same; return the columns before ``first`` and those behind, which are fewer.
 
-    Of relations that are marked in ``partly`` the columns before ``first`` stay undefined.
+    Of relations that are marked in ``partly`` the columns before ``first`` stay undefined, of ``keyless`` the others.
     """
     (_, batch, _, columns), number = weight.shape, rows.relation.shape[0] if size is None else size
     out, behind = x.new_empty(number, batch, first), x.new_empty(number, batch, columns - first)
     run(
         projection_loops.project, row_bounds(rows, weight.shape[1:]), blas.address(x.dtype), optional_indices(node),
-        indices(rows.relation_ptr), partly, *(as_array(t) for t in (x.flatten(1), weight, out, behind)),
+        indices(rows.relation_ptr), partly, keyless, *(as_array(t) for t in (x.flatten(1), weight, out, behind)),
     )  # fmt: skip
     return out, behind
 

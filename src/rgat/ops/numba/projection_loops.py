@@ -134,10 +134,11 @@ def narrow_backward(start, end, index, into, grad, first, x, kernel_rows, dx, dk
 
 
 @compiled
-def project(lo, hi, routine, index, relation_ptr, partly, x, weight, out, behind):
+def project(lo, hi, routine, index, relation_ptr, partly, keyless, x, weight, out, behind):
     """Fill ``out[u, p]`` with ``x[index[u], p] @ weight[relation, p]`` for rows ``lo:hi``; no index: with ``x[u, p]``.
 
-    The last columns go to ``behind``; for relations that are marked in ``partly`` fill only these.
+    The last columns go to ``behind``; for relations that are marked in ``partly`` fill only these, and for those in
+    ``keyless`` all but these.
     """
     relations, batch, inputs, columns = weight.shape
     step, first = chunk_size(batch * inputs), out.shape[2]
@@ -157,7 +158,8 @@ def project(lo, hi, routine, index, relation_ptr, partly, x, weight, out, behind
             rows = gathered if index.shape[0] else x[a:b]
             if not (partly.shape[0] and partly[r]):
                 _multiply_rows(routine, rows, weight[r], 0, out[a:b])
-            _multiply_rows(routine, rows, weight[r], first, behind[a:b])
+            if not (keyless.shape[0] and keyless[r]):
+                _multiply_rows(routine, rows, weight[r], first, behind[a:b])
 
 
 @inline
@@ -284,12 +286,13 @@ def _row_grads(
 @compiled
 def source_rows_backward(
     lo, hi, bounds, routine, index, into, relation_ptr, by_source, source_ptr, target, group, group_row, query_row,
-    weights, grad, dlogits, queries, additive, share, channels, aggregated, dsums,
+    weights, grad, dlogits, queries, additive, share, channels, aggregated, keyless, dsums,
     row_id, stream, below, scale, x, weight, dx, dweight, shared,
 ):  # fmt: skip
     """Add the gradients of inputs and kernels of the source rows ``lo:hi`` to ``dx``, unless empty, and ``dweight``.
 
-    The gradients of values and keys are computed for one chunk at a time and never leave the cache.
+    The gradients of values and keys are computed for one chunk at a time and never leave the cache. Relations that are
+    marked in ``keyless`` have no gradients of keys.
     """
     relations, batch, inputs, columns = weight.shape
     step, part = chunk_size(batch * max(inputs, columns)), part_number(bounds, lo)
@@ -302,30 +305,31 @@ def source_rows_backward(
     for r in range(relations):
         start, end = rows_between(relation_ptr, r, lo, hi)
         is_aggregated = aggregated.shape[0] > 0 and aggregated[r]
-        begin = share * channels if is_aggregated else 0
+        is_keyless = keyless.shape[0] > 0 and keyless[r] and not is_narrow(batch, columns)
+        begin, last = share * channels if is_aggregated else 0, share * channels if is_keyless else columns
         for a in range(start, end, step):
             b = min(a + step, end)
             _row_grads(
                 a, b, index[:0], by_source, source_ptr, target, group, group_row, query_row, weights, grad, dlogits,
-                additive_dlogits, queries, additive, share, channels, is_aggregated, dsums, row_id, stream, below,
-                scale, dtable, columns, dinputs if dx.shape[0] else dinputs[:0],
+                additive_dlogits, queries[:0] if is_keyless else queries, additive, share, channels, is_aggregated,
+                dsums, row_id, stream, below, scale, dtable, columns, dinputs if dx.shape[0] else dinputs[:0],
             )  # fmt: skip
             if not is_aggregated and is_narrow(batch, columns):
                 dkernel = kernel_grad(dweight, shared, part, relation_ptr, r, lo)[0]
                 narrow_backward(a, b, index, into, dtable, a, x, transposed(weight[r, 0], 0, columns), to, dkernel)
                 continue
-            if begin < columns:
+            if begin < last:
                 gather(a, b, index, x, gathered)
                 for p in range(batch):
                     at_grad, kernel = address_of(dtable, p * columns + begin), p * inputs * columns + begin
                     to_kernel = address_of(kernel_grad(dweight, shared, part, relation_ptr, r, lo), kernel)
                     multiply(
-                        routine, (inputs, columns - begin, b - a), address_of(gathered, p * inputs), batch * inputs,
+                        routine, (inputs, last - begin, b - a), address_of(gathered, p * inputs), batch * inputs,
                         True, at_grad, batch * columns, one, to_kernel, columns,
                     )  # fmt: skip
                     if dx.shape[0]:
                         multiply_by(
-                            routine, b - a, at_grad, batch * columns, transposed(weight[r, p], begin, columns),
+                            routine, b - a, at_grad, batch * columns, transposed(weight[r, p], begin, last),
                             one if is_aggregated else zero, address_of(dinputs, p * inputs), batch * inputs,
                         )  # fmt: skip
             if dx.shape[0]:

@@ -24,6 +24,7 @@ class ScoredRows(NamedTuple):
     number: Tensor  # [V'] int32; which target rows
     rows: Rows  # these, without their order by node
     query_row: Array  # [V] int32; the place of each group's row among them, -1: it has one edge
+    keyless: Array  # [R]; which relations have none of them, so that keys have no effect either
 
 
 def scored_rows(s: Structure) -> ScoredRows:
@@ -38,9 +39,10 @@ def scored_rows(s: Structure) -> ScoredRows:
         place = np.full(len(by_node), -1, np.int32)
         place[number] = np.arange(len(number), dtype=np.int32)
         node, relation = (torch.from_numpy(indices(t)[number]) for t in (s.targets.node, s.targets.relation))
-        ends = torch.from_numpy(np.searchsorted(number, relation_ptr).astype(np.int32))
-        rows = Rows(node, relation, ends, node[:0], node[:0])
-        found = kept["scored rows"] = ScoredRows(torch.from_numpy(number), rows, place[by_node])
+        ends = np.searchsorted(number, relation_ptr).astype(np.int32)
+        rows = Rows(node, relation, torch.from_numpy(ends), node[:0], node[:0])
+        keyless = np.diff(ends) == 0
+        found = kept["scored rows"] = ScoredRows(torch.from_numpy(number), rows, place[by_node], keyless)
     return found
 
 
@@ -59,8 +61,8 @@ class Queries(NamedTuple):
     """The queries of a convolution."""
 
     rows: Tensor  # [V, H, A]
-    place: Array | None  # of each group's row, -1: it has none; None: group v reads row targets.by_node[v]
-    kept: Tensor  # [V, H, A]; for the backward pass, where those of a softmax within relations are placed as above
+    scored: ScoredRows | None  # of which these are the queries; None: of all target rows
+    kept: Tensor  # [V, H, A]; for the backward pass, where those of a softmax within relations are of scored rows
 
 
 def project_queries(operands: Operands, call: Call) -> Queries:
@@ -78,7 +80,7 @@ def project_queries(operands: Operands, call: Call) -> Queries:
     bounds = (factor * largest(query_weight), factor * largest(weight))
     if not may_overflow(*bounds, edge_logits, size[2], call):
         queries = project(x, query_weight, scored.rows, scored.rows.node, size[0]).view(size)
-        return Queries(queries, scored.query_row, queries)
+        return Queries(queries, scored, queries)
     queries = project(x, query_weight, s.targets, s.targets.node).view(size)
     kept = torch.empty_like(queries)
     kept[: len(scored.number)] = queries.index_select(0, scored.number)
