@@ -5,10 +5,10 @@ part: it runs for the median of these epochs. So a second number is read off the
 accuracy of all folds at that common number of epochs. The test score is the mean over the final runs, where there are
 any.
 
-    python benchmarks/retraining_epochs.py benchmarks/results/full_budget/mutag.records.gz --trials 50 200
+    python benchmarks/retraining_epochs.py results/mutag.records.gz --trials 50 200
 
 With `--configs FOLDER` it also writes the trial that is best at the common number of epochs, for each model, as a file
-for `rgat reproduce --config FILE`, in the setting `common-epochs`.
+for `rgat reproduce --config FILE`, in the setting `common-epochs`; those of the project are in `configs/`.
 """
 
 import argparse

@@ -191,6 +191,17 @@ def labelled_graph(num_nodes=40):
     return NodeData("made up", graph, None, nodes % 3, ("a", "b", "c"), *parts, names, names[:4])
 
 
+def random_graphs():
+    """Return a set of small graphs that needs no reader of molecules."""
+    graphs, nodes, edges = 60, 5, 12
+    relation = torch.randint(3, (graphs * edges,))
+    ends = torch.randint(nodes, (2, graphs * edges)) + nodes * torch.arange(graphs).repeat_interleave(edges)
+    ptr = [size * torch.arange(graphs + 1) for size in (nodes, edges)]
+    store = GraphStore(torch.randn(graphs * nodes, 4), ends, relation, *ptr, num_relations=3)
+    labels, ids = torch.randint(2, (graphs, 2)), torch.arange(graphs)
+    return GraphData("made up", store, labels, ("a", "b"), ids[:40], ids[40:50], ids[50:], (), ())
+
+
 def large_graphs():
     """Return twelve graphs of 50,000 nodes and edges each, of which two fit into a scoring batch."""
     graphs, nodes, edges = 12, 20_000, 30_000

@@ -10,17 +10,17 @@ import pytest
 import torch
 
 from rgat.data import load
-from rgat.experiments import extended, prepared
+from rgat.experiments import declaration, extended, prepared
 from rgat.experiments.declaration import choose_members, digest, digest_trials, without_literals
 from rgat.experiments.executors import open_executor
 from rgat.experiments.extended import describe_search, minutes_spent, ranked_relations
-from rgat.experiments.folds import fold_data
+from rgat.experiments.folds import decode, encode, fold_data
 from rgat.experiments.inputs import select_inputs, without_inputs
 from rgat.experiments.protocol import open_protocol
 from rgat.experiments.records import pack_array, read_experiment, record_name, unpack_array, write_record
 from rgat.experiments.request import ENSEMBLE, EXTENDED_MODELS, PRUNING, SELECTED, WITHOUT_LITERALS, make_request
 from rgat.experiments.running import next_units, run_protocol
-from rgat.experiments.units import train_units
+from rgat.experiments.units import make_unit, train_units
 from rgat.training.configuration import OneOf, build_model, split_config, task_of
 from rgat.training.halving import merge, propose_step
 from rgat.training.space import EXTENDED, to_config
@@ -190,6 +190,47 @@ def test_minutes_end_the_search_and_earlier_calls_count(finished, tmp_path):
     pruning = [unit["model"] for unit in next_units(timed, [], minutes=0.1)]
     assert {*pruning} == {PRUNING}
     assert {unit["model"] for unit in next_units(timed, [], minutes=0.3)} == {SELECTED}, "a fifth is over"
+
+
+def test_descriptors_stand_beside_molecules(tmp_path):
+    folded = open_protocol(ASKED | {"data": "molecules", "folds": 2}, tmp_path).folded
+    assert extended.whole_space(folded.data)["descriptors"].values == ("none", "rdkit", "both")
+    columns, number = folded.data.graphs.graph_attr, folded.data.provenance["num_descriptors"]
+    again = decode(encode(folded)).data
+    assert torch.equal(again.graphs.graph_attr, columns)
+    pool = columns[torch.cat(folded.fold_ids(0))].float()
+    assert pool.mean(0).abs().max() < 0.1, "standardised by the molecules of the folds"
+    chosen = {kind: select_inputs(again, {"descriptors": kind}).graphs.graph_attr for kind in ("none", "rdkit", "both")}
+    assert chosen["none"] is None
+    assert torch.equal(chosen["rdkit"], columns[:, :number])
+    assert torch.equal(chosen["both"], columns)
+    assert columns.shape[1] > number > 100
+    config = {"layer": "rgcn", "hidden_channels": 8, "descriptors": "both", "max_epochs": 1, "patience": 1}
+    unit = make_unit("trial", "molecules", SELECTED, config, trial=0, rung=0, folds=[0])
+    (record,) = train_units([unit], folded)
+    assert record["status"] == "done"
+
+
+def test_the_last_rung_rehearses_the_final_training(finished):
+    protocol, records, _ = finished
+    protocol = dataclasses.replace(protocol, request=dataclasses.replace(protocol.request, folds=15))
+    first = next(r for r in records if r["model"] == SELECTED and r.get("rung") == 0)
+    losses = [[1.0, 0.8, 0.9, 1.0], [1.0, 0.9, 0.5]]
+    trial = first | {"folds": [{"curve": {"valid_loss": curve}} for curve in losses]}
+    config = extended._rung_config(protocol.request, trial, 2)
+    assert config == first["config"] | {"max_epochs": 3, "patience": None}
+    assert extended._rung_config(protocol.request, trial, 1) == first["config"]
+    unit = extended._trial_unit(protocol, 0, first["options"], config, 2, 1)
+    (record,) = train_units([unit], protocol.folded)
+    assert [fold["fold"] for fold in record["folds"]] == list(range(5, 15))
+    for fold in record["folds"]:
+        outputs = torch.from_numpy(unpack_array(fold["outputs"])).float()
+        labels = protocol.folded.data.labels[protocol.folded.fold_ids(fold["fold"])[1]]
+        assert fold["best_epoch"] == len(fold["curve"]["train_loss"]) == 3
+        assert fold["valid_metric"] == pytest.approx((outputs.argmax(1) == labels).float().mean().item())
+        assert fold["valid_loss"] == pytest.approx(torch.nn.functional.nll_loss(outputs, labels).item(), rel=1e-2)
+    (merged,) = merge([first, record])
+    assert declaration._final(merged, protocol.folded.data)["config"] == config
 
 
 @pytest.mark.parametrize("executor", ["local", "processes"])

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from helpers import random_graphs
 
 from rgat import ops
-from rgat.data import GraphData, GraphStore, load
+from rgat.data import load
 from rgat.training import Job, Settings, build_model, fit, fit_many, many
 from rgat.training import loop as module
 from rgat.training.capture import WARM_UP, Captured, training_on, why_not_capture
@@ -193,7 +194,8 @@ def test_captured_steps_are_steps(monkeypatch, members, batch_norm, extended):
     eager, expected = run()
     for ours, theirs, result, other in zip(captured, eager, results, expected, strict=True):
         for name, tensor in theirs.state_dict().items():
-            torch.testing.assert_close(ours.state_dict()[name], tensor, rtol=1e-9, atol=1e-9)
+            # a bias before a batch norm has gradient zero: Adam divides its rounding errors by their own size
+            torch.testing.assert_close(ours.state_dict()[name], tensor, rtol=1e-9, atol=1e-8)
         assert len(result.curve) == len(other.curve)
         for point, same in zip(result.curve, other.curve, strict=True):
             assert dataclasses.astuple(point) == pytest.approx(dataclasses.astuple(same), nan_ok=True)
@@ -234,17 +236,6 @@ def test_a_stack_on_a_gpu_is_its_members_on_the_cpu():
         assert len(results[k].curve) == len(expected.curve)
         for name, tensor in alone.state_dict().items():
             torch.testing.assert_close(model.state_dict()[name].cpu(), tensor, rtol=1e-7, atol=1e-8)
-
-
-def random_graphs():
-    """A set of small graphs that needs no reader of molecules."""
-    graphs, nodes, edges = 60, 5, 12
-    relation = torch.randint(3, (graphs * edges,))
-    ends = torch.randint(nodes, (2, graphs * edges)) + nodes * torch.arange(graphs).repeat_interleave(edges)
-    ptr = [size * torch.arange(graphs + 1) for size in (nodes, edges)]
-    store = GraphStore(torch.randn(graphs * nodes, 4), ends, relation, *ptr, num_relations=3)
-    labels, ids = torch.randint(2, (graphs, 2)), torch.arange(graphs)
-    return GraphData("made up", store, labels, ("a", "b"), ids[:40], ids[40:50], ids[50:], (), ())
 
 
 @pytest.mark.gpu

@@ -32,6 +32,14 @@ def test_a_trial_that_diverges_at_any_rung_has_no_objective():
     assert finalists([trial]) == []
 
 
+def test_a_rehearsal_counts_alone():
+    rehearsed = record(0, 2, 0.6, 0.4, loss=0.7) | {"rehearsal": True, "config": {"max_epochs": 5}}
+    (trial,) = merge([record(0, 0, 0.9), record(0, 1, 0.7), rehearsed])
+    assert (trial["objective"], trial["tie_breaker"], len(trial["folds"])) == (0.5, 0.7, 2)
+    assert [score for score, _ in trial["by_rung"]] == pytest.approx([0.9, 0.8, 0.5])
+    assert trial["config"] == {"max_epochs": 5}
+
+
 def test_a_third_of_the_trials_goes_on_once():
     trials = [record(number, 0, score) for number, score in enumerate((0.1, 0.9, 0.5, 0.8, 0.9, 0.2))]
     trials[4]["folds"][0]["valid_loss"] = 0.5  # decides between equals

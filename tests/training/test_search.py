@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 
 from rgat.training.configuration import PRIORS, VARIANTS, LogUniform, MultiplesOf, OneOf, Uniform, priors_of
-from rgat.training.search import FROM_PRIOR, ROUND, distribution, draw_options, propose, retrain_epochs, select
+from rgat.training.search import (
+    FROM_PRIOR,
+    ROUND,
+    common_epoch,
+    distribution,
+    draw_options,
+    propose,
+    retrain_epochs,
+    select,
+)
 
 RGAT, RGCN = priors_of("node", "additive WIRGAT"), priors_of("node", "RGCN")
 
@@ -129,3 +138,9 @@ def test_the_retrain_takes_the_median_of_the_best_epochs_rounded_up(epochs, medi
 
 def test_all_variants_have_priors():
     assert [len(priors_of("graph", model)) for model in VARIANTS] == [9, 12, 12, 12, 12]
+
+
+def test_the_common_epoch_suits_all_folds():
+    assert common_epoch([[3.0, 1.0, 2.0], [3.0, 2.0, 0.5, 9.0]]) == 3
+    assert common_epoch([[3.0, 1.0], [9.0, 8.0, 8.0, 7.0]]) == 4, "a fold that stopped counts with its last loss"
+    assert common_epoch([[1.0, 1.0]]) == 1

@@ -4,6 +4,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from helpers import random_graphs
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from rgat.data import Target, load
@@ -208,3 +209,14 @@ def test_bounds_are_not_scored_and_names_say_what_is():
     assert metric_name([target, target]) == "mean R2"
     assert metric_name(MIXED) == "mean score"
     assert metric_name(MIXED[3:]) == "mean ROC-AUC"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["graphs", "nodes"])
+def test_captured_steps_learn_what_the_cpu_learns(name):
+    data = with_targets(random_graphs(), bounded=True) if name == "graphs" else with_targets(load("institute"))
+    settings = Settings(max_epochs=3, learning_rate=1e-3)
+    results = [fit(build_model(data, hidden_channels=8).to(device), data, settings) for device in ("cpu", "cuda")]
+    assert "captured in a CUDA graph" in results[1].how
+    losses = [[epoch.train_loss for epoch in result.curve] for result in results]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-3)

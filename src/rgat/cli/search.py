@@ -43,12 +43,15 @@ def _print_priors(data: str, space: str | None) -> None:
     from rgat.checks import check_word
     from rgat.data import load
     from rgat.experiments.extended import whole_space
+    from rgat.experiments.folds import fold_data
+    from rgat.experiments.inputs import with_descriptors
     from rgat.experiments.request import EXTENDED, SPACES
     from rgat.training.configuration import PRIORS, task_of
 
     check_word("space", space or "paper", SPACES)
     if space == EXTENDED:
-        print_table(("option", "prior"), [(name, str(prior)) for name, prior in whole_space(load(data)).items()], 2)
+        options = whole_space(with_descriptors(fold_data(load(data))).data)
+        print_table(("option", "prior"), [(name, str(prior)) for name, prior in options.items()], 2)
         return
     priors = PRIORS[task_of(load(data))]
     rows = [(row.words, str(row.prior), option, "-" if row.of_attention else "yes") for option, row in priors.items()]

@@ -20,7 +20,7 @@ from rgat.experiments.folds import FoldedData
 from rgat.experiments.records import Record, record_name, unpack_array
 from rgat.training import accuracy, mean_roc_auc
 from rgat.training.halving import finalists, merge
-from rgat.training.search import retrain_epochs, select
+from rgat.training.search import common_epoch, select
 from rgat.training.space import NO_FEATURES
 
 MEMBERS = 5  # of an ensemble
@@ -49,9 +49,14 @@ def declare(folded: FoldedData, trials: Sequence[Record]) -> dict[str, Any]:
 def _final(trial: Record, data: Any) -> dict[str, Any]:
     """Return a trial's configuration as its final runs have it."""
     config = trial["config"]
-    if isinstance(data, NodeData):
-        config = config | {"max_epochs": retrain_epochs(trial), "patience": None}
+    if isinstance(data, NodeData) and not trial.get("rehearsal"):
+        config = config | retraining(trial["folds"])
     return {"trial": trial["trial"], "config": config, "objective": trial["objective"]}
+
+
+def retraining(folds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the settings of a training without a validation part: so many epochs as suit all folds best."""
+    return {"max_epochs": common_epoch([fold["curve"]["valid_loss"] for fold in folds]), "patience": None}
 
 
 def without_literals(config: Mapping[str, Any]) -> dict[str, Any] | None:

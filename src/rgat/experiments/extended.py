@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rgat.data import GraphData, NodeData
-from rgat.experiments.declaration import declare, digest
+from rgat.experiments.declaration import declare, digest, retraining
 from rgat.experiments.inputs import base_relations, feature_groups
 from rgat.experiments.protocol import Protocol
 from rgat.experiments.records import Record, record_name
@@ -25,6 +25,7 @@ from rgat.training.configuration import DEFAULTS, VARIANTS, task_of
 from rgat.training.halving import STEP, finalists, merge, promotions, propose_step
 from rgat.training.search import select
 from rgat.training.space import (
+    DESCRIPTORS,
     EXTENDED,
     MAX_DEGREE,
     NUM_PRUNED,
@@ -86,6 +87,8 @@ def whole_space(data: NodeData | GraphData, relations: bool = True) -> Space:
     space = EXTENDED[task_of(data)] | input_space(list(feature_groups(data)))
     if isinstance(data, NodeData):
         space |= {"max_degree": MAX_DEGREE} | ({"num_pruned": NUM_PRUNED} if relations else {})
+    elif data.graphs.graph_attr is not None:
+        space |= {"descriptors": DESCRIPTORS}
     return space
 
 
@@ -135,7 +138,7 @@ def _search_units(protocol: Protocol, trials: Sequence[Record], pruning: Sequenc
         select(earlier)  # raises with the reasons; more trials would fail as well
     rungs, relations = rungs_of(request), ranked_relations(pruning)
     units = [
-        _trial_unit(protocol, trial["trial"], trial["options"], trial["config"], rung, step)
+        _trial_unit(protocol, trial["trial"], trial["options"], _rung_config(request, trial, rung), rung, step)
         for trial, rung in promotions(earlier, len(rungs))
     ]
     space = whole_space(protocol.folded.data, bool(relations))
@@ -150,11 +153,24 @@ def _search_units(protocol: Protocol, trials: Sequence[Record], pruning: Sequenc
     return [unit | {"step_size": len(units)} for unit in units if record_name(unit) not in existing]
 
 
+def _rung_config(request: Request, trial: Record, rung: int) -> dict[str, Any]:
+    """Return the configuration of a trial at a rung: the last one of nodes rehearses the final training."""
+    config: dict[str, Any] = trial["config"]
+    return config | retraining(trial["folds"]) if _is_rehearsal(request, rung) else config
+
+
+def _is_rehearsal(request: Request, rung: int) -> bool:
+    return request.task == "node" and rung == len(RUNGS["node"]) - 1
+
+
 def _trial_unit(
     protocol: Protocol, trial: int, options: dict[str, Any], config: dict[str, Any], rung: int, step: int
 ) -> Unit:
+    request = protocol.request
     about = {"trial": trial, "rung": rung, "round": step, "from_prior": step == 0, "options": options}
-    return protocol.unit("trial", SELECTED, config, **about, folds=rungs_of(protocol.request)[rung])
+    if request.task == "node":
+        about |= {"common_epoch": True, "rehearsal": _is_rehearsal(request, rung)}
+    return protocol.unit("trial", SELECTED, config, **about, folds=rungs_of(request)[rung])
 
 
 def _declaration_unit(protocol: Protocol, trials: Sequence[Record]) -> Unit:

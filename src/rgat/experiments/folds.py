@@ -23,7 +23,7 @@ from rgat.graph import RelationalGraph
 FOLD_SEED = 0  # folds are drawn once per data set, the same for all models
 NUM_FOLDS = {"node": 5, "graph": 10}
 VERSION = 1  # of the file
-TENSORS = ("x", "labels", *PARTS, "edge_index", "edge_type", "edge_attr", "node_ptr", "edge_ptr")
+TENSORS = ("x", "labels", *PARTS, "edge_index", "edge_type", "edge_attr", "node_ptr", "edge_ptr", "graph_attr")
 METADATA = ("name", "classes", "tasks", "node_names", "graph_names", "relation_names", "provenance")
 
 

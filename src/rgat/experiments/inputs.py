@@ -1,4 +1,7 @@
-"""What a trial of the extended space reads of a knowledge graph: groups of node features, relations, degrees."""
+"""What a trial of the extended space reads: node features, relations and degrees of a knowledge graph, or descriptors.
+
+Descriptors stand beside the graph of a molecule.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,14 @@ import torch
 from torch import Tensor
 
 from rgat.data import GraphData, NodeData
+from rgat.data.molecules.descriptors import Descriptors, describe_smiles, property_names
+from rgat.data.molecules.smiles import BONDS
+from rgat.experiments.folds import FoldedData
 from rgat.graph import RelationalGraph
 from rgat.training.space import NO_FEATURES
 
-OPTIONS = ("features", "max_degree", "num_pruned", "pruned_relations")  # keys of a configuration that are read here
+# Keys of a configuration that are read here.
+OPTIONS = ("features", "max_degree", "num_pruned", "pruned_relations", "descriptors")
 
 
 def without_inputs(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -24,7 +31,7 @@ def without_inputs(config: Mapping[str, Any]) -> dict[str, Any]:
 def select_inputs(data: NodeData | GraphData, config: Mapping[str, Any]) -> NodeData | GraphData:
     """Return the data as the configuration wants to see them; the same object if it has no option of inputs."""
     if isinstance(data, GraphData):
-        return data
+        return _select_descriptors(data, config.get("descriptors", "none"))
     if config.get("features") is not None:
         data = dataclasses.replace(data, x=_select_features(data, config["features"]))
     kept = torch.ones(data.graph.num_edges, dtype=torch.bool)
@@ -33,6 +40,31 @@ def select_inputs(data: NodeData | GraphData, config: Mapping[str, Any]) -> Node
     if config.get("max_degree") is not None:
         kept &= _is_below(data.graph, config["max_degree"])
     return data if bool(kept.all()) else dataclasses.replace(data, graph=_keep_edges(data.graph, kept))
+
+
+def with_descriptors(folded: FoldedData) -> FoldedData:
+    """Return molecules with RDKit descriptors and a fingerprint beside each, and any other data as they are.
+
+    They are standardised by the molecules of the folds, which are in no test part.
+    """
+    data = folded.data
+    if not isinstance(data, GraphData) or data.relation_names[: len(BONDS)] != BONDS:
+        return folded
+    values, bits = describe_smiles(data.graph_names)
+    columns = torch.cat([values, bits.float()], 1)
+    descriptors = Descriptors.learn("both", property_names(), columns[torch.cat(folded.fold_ids(0))])
+    store = dataclasses.replace(data.graphs, graph_attr=descriptors.standardise(columns))
+    about = data.provenance | {"num_descriptors": values.shape[1]}
+    return dataclasses.replace(folded, data=dataclasses.replace(data, graphs=store, provenance=about))
+
+
+def _select_descriptors(data: GraphData, kind: str) -> GraphData:
+    """Return molecules with no descriptors, RDKit's, or both RDKit's and the fingerprint."""
+    columns = data.graphs.graph_attr
+    if columns is None or kind == "both":
+        return data
+    kept = columns[:, : data.provenance["num_descriptors"]] if kind == "rdkit" else None
+    return dataclasses.replace(data, graphs=dataclasses.replace(data.graphs, graph_attr=kept))
 
 
 def feature_groups(data: NodeData | GraphData) -> dict[str, slice]:

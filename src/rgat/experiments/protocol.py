@@ -9,6 +9,7 @@ from typing import Any
 
 from rgat.data import load
 from rgat.experiments.folds import FoldedData, encode, fold_data
+from rgat.experiments.inputs import with_descriptors
 from rgat.experiments.records import Record, describe_data, open_experiment, read_experiment
 from rgat.experiments.request import Request, make_request
 from rgat.experiments.units import Unit, make_unit
@@ -62,6 +63,8 @@ def open_protocol(asked: dict[str, Any], out: Path) -> Protocol:
     folded = fold_data(load(asked["data"]))
     description = describe_data({seed: folded.split(seed) for seed in folded.splits})
     request = make_request(description["task"], asked)
+    if request.space == "extended":
+        folded = with_descriptors(folded)
     _check_models(request, folded)
     hashes = folded.data.provenance.get("sha256") or {"prepared": hashlib.sha256(encode(folded)).hexdigest()}
     folder = out / (request.data if request.space == "paper" else f"{request.data}-{request.space}")

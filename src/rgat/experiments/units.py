@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import nll_loss
 
 from rgat.data import MISSING, GraphData, NodeData
 from rgat.data.dataset import PARTS
@@ -28,6 +29,7 @@ from rgat.training import Epoch, Result, accuracy, fit_many, graph_logits, mean_
 from rgat.training.capture import training_on
 from rgat.training.configuration import split_config
 from rgat.training.metric import confusion_matrix, score_classes
+from rgat.training.search import common_epoch
 from rgat.training.task import node_logits
 
 Unit = dict[str, Any]
@@ -146,21 +148,35 @@ def fold_seed(trial: int, fold: int) -> int:
 
 
 def _run_trial(unit: Unit, data: FoldedData, device: str, on_epoch: OnEpoch) -> dict[str, Any]:
-    """Train on each fold; the objective is the mean validation metric at the best epochs."""
+    """Train on each fold; the objective is the mean validation metric at the folds' best epochs, or at a common one.
+
+    A rehearsal trains as a final run does, without validation, and is measured after its last epoch.
+    """
     folds: list[dict[str, Any]] = []
     data = _with_inputs(data, unit["config"])
     seeds = [fold_seed(unit["trial"], number) for number in unit["folds"]]
     datas = [data.fold(number) for number in unit["folds"]]
     models, results = _train(unit["config"], datas, seeds, device, on_epoch)
+    diverged = [n for n, r in zip(unit["folds"], results, strict=True) if _is_diverged(unit["config"], r)]
+    if diverged:
+        return {"status": "diverged", "error": f"no finite loss in fold {diverged[0]}"}
+    common = None
+    if unit.get("common_epoch") and not unit["rehearsal"]:
+        common = common_epoch([[epoch.valid_loss for epoch in result.curve] for result in results])
     for number, model, fold_data, result in zip(unit["folds"], models, datas, results, strict=True):
-        if result.best_epoch == 0:
-            return {"status": "diverged", "error": f"no finite validation loss in fold {number}", "folds": folds}
-        best = result.curve[result.best_epoch - 1]
-        metric, loss = best.valid_metric, best.valid_loss
-        fold = {"best_epoch": result.best_epoch, "valid_metric": metric, "valid_loss": loss, "curve": _curve(result)}
+        point = result.curve[min(common or result.best_epoch, len(result.curve)) - 1]
+        fold = {
+            "best_epoch": result.best_epoch,
+            "valid_metric": point.valid_metric,
+            "valid_loss": point.valid_loss,
+            "curve": _curve(result),
+        }
         if "rung" in unit:  # an ensemble may be chosen by these
-            logits = _part_logits(model, fold_data, constant_attention=False)["valid"]
-            fold |= {"fold": number, "outputs": pack_array(logits.log_softmax(-1).clamp(min=LEAST_LOG).numpy())}
+            outputs = _part_logits(model, fold_data, constant_attention=False)["valid"].log_softmax(-1)
+            fold |= {"fold": number, "outputs": pack_array(outputs.clamp(min=LEAST_LOG).numpy())}
+            if unit.get("rehearsal"):
+                loss = nll_loss(outputs, fold_data.labels[fold_data.valid]).item()
+                fold |= {"valid_metric": result.scores["valid"], "valid_loss": loss}
         folds.append(fold)
     objective, tie_breaker = (float(np.mean([fold[name] for fold in folds])) for name in ("valid_metric", "valid_loss"))
     return {"status": "done", "objective": objective, "tie_breaker": tie_breaker, "folds": folds}

@@ -25,7 +25,8 @@ def merge(records: Sequence[Record]) -> list[Record]:
     """Return one record per trial, with the folds of all its rungs, ordered by trial.
 
     ``objective`` and ``tie_breaker`` are means over all these folds; ``by_rung`` has the two of each rung, over the
-    folds up to it. A trial that failed or diverged at any rung has no objective.
+    folds up to it. A rung that rehearses the final training counts alone, with its own configuration. A trial that
+    failed or diverged at any rung has no objective.
     """
     by_trial: dict[int, list[Record]] = {}
     for record in sorted(records, key=lambda record: (record["trial"], record["rung"])):
@@ -38,13 +39,13 @@ def _merge_rungs(rungs: Sequence[Record]) -> Record:
     by_rung: list[tuple[float, float]] = []
     broken = next((record for record in rungs if record["status"] != "done"), None)
     for record in rungs if broken is None else []:
-        folds += record["folds"]
+        folds = record["folds"] if record.get("rehearsal") else folds + record["folds"]
         means = (statistics.mean(fold[name] for fold in folds) for name in ("valid_metric", "valid_loss"))
         by_rung.append((next(means), next(means)))
     objective, tie_breaker = by_rung[-1] if by_rung else (None, None)
     about = {"status": "done", "error": None} if broken is None else {key: broken[key] for key in ("status", "error")}
     merged = {"folds": folds, "by_rung": by_rung, "objective": objective, "tie_breaker": tie_breaker}
-    return rungs[0] | merged | about | {"rung": rungs[-1]["rung"]}
+    return rungs[0] | merged | about | {key: rungs[-1].get(key) for key in ("rung", "config", "rehearsal")}
 
 
 def promotions(trials: Sequence[Record], num_rungs: int) -> list[tuple[Record, int]]:

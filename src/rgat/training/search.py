@@ -91,6 +91,16 @@ def retrain_epochs(trial: Record) -> int:
     return math.ceil(statistics.median(epochs))
 
 
+def common_epoch(curves: Sequence[Sequence[float]]) -> int:
+    """Return the epoch at which the mean validation loss of all folds is lowest, the first of equals.
+
+    A fold that stopped earlier counts with its last loss.
+    """
+    longest = max(map(len, curves))
+    means = np.mean([[*curve, *[curve[-1]] * (longest - len(curve))] for curve in curves], axis=0)
+    return int(np.nanargmin(means)) + 1
+
+
 def load_optuna() -> Any:
     """Return Optuna, or raise with the command that installs it."""
     try:

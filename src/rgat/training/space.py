@@ -68,6 +68,7 @@ EXTENDED: dict[str, Space] = {
 }
 MAX_DEGREE = OneOf((None, 10, 100, 1000))
 NUM_PRUNED = OneOf((0, 1, 2, 4))
+DESCRIPTORS = OneOf(("none", "rdkit", "both"))  # of molecules, beside the graph
 
 
 def input_space(groups: Sequence[str]) -> Space:
