@@ -75,8 +75,9 @@ def _tile(rows, vectors, width):
     return tile
 
 
-_wide_tile, _tile_16, _tile_4, _tile_1 = (_tile(_ROWS, *shape) for shape in ((_VECTORS, 16), (1, 16), (1, 4), (1, 1)))
-_wide_row, _row_16, _row_4, _row_1 = (_tile(1, *shape) for shape in ((_VECTORS, 16), (1, 16), (1, 4), (1, 1)))
+_SHAPES = ((_VECTORS, 16), (1, 16), (1, 8), (1, 4), (1, 1))  # vectors, columns of each
+_wide_tile, _tile_16, _tile_8, _tile_4, _tile_1 = (_tile(_ROWS, *shape) for shape in _SHAPES)
+_wide_row, _row_16, _row_8, _row_4, _row_1 = (_tile(1, *shape) for shape in _SHAPES)
 
 
 @numba.extending.intrinsic
@@ -102,7 +103,11 @@ def _multiply_band(columns, terms, left, left_row, left_step, right, right_row, 
         at = done * item
         _tile_16(terms, left, left_row, left_step, right + at, right_row, out + at, out_row, add, zero)
         done += np.uint64(16)
-    while done + np.uint64(4) <= columns:
+    if done + np.uint64(8) <= columns:
+        at = done * item
+        _tile_8(terms, left, left_row, left_step, right + at, right_row, out + at, out_row, add, zero)
+        done += np.uint64(8)
+    if done + np.uint64(4) <= columns:
         at = done * item
         _tile_4(terms, left, left_row, left_step, right + at, right_row, out + at, out_row, add, zero)
         done += np.uint64(4)
@@ -125,7 +130,11 @@ def _multiply_row(columns, terms, left, left_step, right, right_row, out, add, z
         at = done * item
         _row_16(terms, left, 0, left_step, right + at, right_row, out + at, 0, add, zero)
         done += np.uint64(16)
-    while done + np.uint64(4) <= columns:
+    if done + np.uint64(8) <= columns:
+        at = done * item
+        _row_8(terms, left, 0, left_step, right + at, right_row, out + at, 0, add, zero)
+        done += np.uint64(8)
+    if done + np.uint64(4) <= columns:
         at = done * item
         _row_4(terms, left, 0, left_step, right + at, right_row, out + at, 0, add, zero)
         done += np.uint64(4)
