@@ -81,7 +81,7 @@ class NodeSums:
 def project(x: Tensor, weight: Tensor, rows: Rows, node: Tensor | None, size: int | None = None) -> Tensor:
     """Multiply the rows ``x[node]`` (or ``x`` itself) by the kernels of their relations.
 
-    The result has as many rows, or ``size``, of which the last stay undefined.
+    The result has as many rows, or ``size``, of which the last are zero.
     """
     return project_apart(x, weight, rows, node, weight.shape[3], size=size)[0]
 
@@ -98,10 +98,14 @@ def project_apart(
 ) -> tuple[Tensor, Tensor]:
     """Do the same; return the columns before ``first`` and those behind, which are fewer.
 
-    Of relations that are marked in ``partly`` the columns before ``first`` stay undefined, of ``keyless`` the others.
+    Of relations that are marked in ``partly`` the columns before ``first`` stay undefined; those behind are zero for
+    ``keyless`` ones.
     """
     (_, batch, _, columns), number = weight.shape, rows.relation.shape[0] if size is None else size
     out, behind = x.new_empty(number, batch, first), x.new_empty(number, batch, columns - first)
+    out[rows.relation.shape[0] :] = 0
+    if keyless.any():
+        behind.zero_()
     run(
         projection_loops.project, row_bounds(rows, weight.shape[1:]), blas.address(x.dtype), optional_indices(node),
         indices(rows.relation_ptr), partly, keyless, *(as_array(t) for t in (x.flatten(1), weight, out, behind)),

@@ -82,6 +82,6 @@ def project_queries(operands: Operands, call: Call) -> Queries:
         queries = project(x, query_weight, scored.rows, scored.rows.node, size[0]).view(size)
         return Queries(queries, scored, queries)
     queries = project(x, query_weight, s.targets, s.targets.node).view(size)
-    kept = torch.empty_like(queries)
+    kept = torch.zeros_like(queries)
     kept[: len(scored.number)] = queries.index_select(0, scored.number)
     return Queries(queries, None, kept)
