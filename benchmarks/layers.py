@@ -39,16 +39,16 @@ def our_layer(word, graph, width):
     if word == "RGCN":
         return RGCNConv(F, D * H, R)
     scope, score, *rest = word.replace(",", "").split()
-    options = {"attention_channels": 1} if score == "multiplicative" else {}
-    if "A=16" in rest:
-        options = {"attention_channels": 16}
+    channels = [int(option.removeprefix("A=")) for option in rest if option.startswith("A=")]
+    options = {"attention_channels": (channels or [1])[0]} if score == "multiplicative" else {}
     if "dropout" in rest:
         options |= {"feature_dropout": 0.3, "edge_dropout": 0.3}
     return RGATConv(F, D, R, heads=H, scope=scope, score=score, **options)
 
 
 OURS = [f"{scope} {score}" for scope in ("within", "across") for score in ("additive", "multiplicative")]
-OURS += ["within additive dropout", "within additive, features given", "across multiplicative A=16", "RGCN"]
+OURS += ["within additive dropout", "within additive, features given"]
+OURS += ["within multiplicative A=8", "across multiplicative A=8", "across multiplicative A=16", "RGCN"]
 
 
 def peer_layer(word, graph, width):
@@ -142,12 +142,12 @@ def peak_memory(name, width, word, backend="auto"):
     return peak_above(_prepare, name, width, word, backend, timeout=600)
 
 
-def measure(name, width, calls, peers, with_memory):
+def measure(name, width, calls, words, with_memory):
     graph = graphs.load(name)
     jobs = {"grouped GEMMs alone": gemms(graph, width)}
-    jobs |= {word: Job(word, graph, width) for word in OURS}
-    jobs |= {f"{word} (torch)": Job(word, graph, width, "torch") for word in ("within additive", "RGCN")}
-    jobs |= {word: Job(word, graph, width) for word in peers}
+    for word in words:
+        backend = "torch" if word.endswith("(torch)") else "auto"
+        jobs[word] = Job(word.removesuffix(" (torch)"), graph, width, backend)
     samples = {word: [] for word in jobs}
     for _ in range(calls):
         for word, job in jobs.items():
@@ -246,6 +246,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = [*graphs.REAL, *graphs.SHAPES]
     parser.add_argument("--graphs", nargs="+", choices=names, default=["aifb", "mutag", "aifb-like", "mutag-like"])
+    words = [*OURS, *(f"{word} (torch)" for word in ("within additive", "RGCN")), *PEERS]
+    parser.add_argument("--layers", nargs="+", choices=words, default=words, metavar="LAYER", help="rows of the table")
     parser.add_argument("--calls", type=int, default=3, help="rounds; our layers run five times in each")
     parser.add_argument("--no-memory", action="store_true", help="skip peak memory")
     parser.add_argument("--no-scaling", action="store_true", help="skip the scaling curves")
@@ -255,9 +257,10 @@ def main():
     try:
         import torch_geometric
 
-        peers, version = PEERS, torch_geometric.__version__
+        version = torch_geometric.__version__
     except ImportError:
-        peers, version = [], None
+        version = None
+        arguments.layers = [word for word in arguments.layers if word not in PEERS]
         print("PyTorch Geometric is not installed: timing our layers only (pip install torch-geometric to compare)")
     for text in OTHER.values():
         print(text)
@@ -266,7 +269,7 @@ def main():
     for name in chosen:
         for width in WIDTHS:
             print(f"\n{name}: {graphs.load(name)}, F={width[0]} D={width[1]} H={width[2]}", flush=True)
-            measured = measure(name, width, arguments.calls, peers, not arguments.no_memory)
+            measured = measure(name, width, arguments.calls, arguments.layers, not arguments.no_memory)
             show(measured)
             sys.stdout.flush()
             records += measured

@@ -1,5 +1,6 @@
 """Test the Numba backend on sizes, degrees, threads and forks that small random graphs do not cover."""
 
+import itertools
 import multiprocessing
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from rgat import RelationalGraph, ops
 from rgat.nn import RGATConv, RGCNConv
 from rgat.ops import dispatch
-from rgat.ops.numba import attention_loops, blas, launch, projection
+from rgat.ops.numba import attention_loops, blas, launch, projection, tile_loops
 
 
 @pytest.fixture
@@ -329,6 +330,35 @@ def test_an_error_in_any_thread_reaches_the_caller(two_threads):
 def test_without_openmp_loops_run_on_one_thread(two_threads, monkeypatch):
     monkeypatch.setattr(launch, "_parallel", lambda: None)
     assert launch.even(0, 1000, 1000) == [0, 1000]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_products_are_those_of_numpy(dtype):
+    random, routine = np.random.default_rng(0), blas.address(torch.from_numpy(np.empty(0, dtype)).dtype)
+    sizes = itertools.product((1, 4, 7), (1, 5, 24, 87), (1, 33))
+    for rows, columns, terms in (*sizes, (300, 300, 300)):  # the last by BLAS
+        left, right, before = (random.standard_normal(s) for s in ((rows, terms), (terms, columns), (rows, columns)))
+        for is_flipped, beta in itertools.product((False, True), (0, 1)):
+            first = np.ascontiguousarray(left.T if is_flipped else left).astype(dtype)
+            second, out = right.astype(dtype), before.astype(dtype)
+            at = [np.uint64(matrix.ctypes.data) for matrix in (first, second, out)]
+            size = (rows, columns, terms)
+            tile_loops.multiply(
+                routine, size, at[0], first.shape[1], is_flipped, at[1], columns, dtype(beta), at[2], columns
+            )
+            expected = left @ right + beta * before
+            assert np.abs(out - expected).max() < (1e-4 if dtype is np.float32 else 1e-11), (size, is_flipped, beta)
+
+
+@pytest.mark.parametrize("score", ["additive", "multiplicative"])
+def test_scores_whose_bound_overflows_have_the_gradients_of_the_reference(score):
+    graph, x = random_graph(40, 60, 5), torch.randn(40, 6)
+    assert 0 < (graph.structure.group_ptr.diff() == 1).sum() < len(graph.structure.targets.node)
+    conv = RGATConv(6, 4, 5, heads=2, score=score)
+    with torch.no_grad():
+        conv.kernel.weight[:, :, 0], conv.kernel.weight[-1] = 0, 1e6  # no edge has the last relation
+    x[3, 0] = 1e34  # of no effect on any score, but on the bound
+    assert_matches_reference(conv, x, graph, torch.float32, backend="numba")
 
 
 def test_products_inside_loops_call_blas():

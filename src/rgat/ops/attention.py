@@ -236,11 +236,10 @@ def _(inputs: _ConvolveInputs) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, 
     sources, targets = s.sources.node.shape[0], s.targets.node.shape[0]
     batch = x.shape[1] if x.dim() == 3 else 1
     share = heads // batch
-    value_columns = share * (channels + width if backend.KEYS_BEHIND_VALUES else channels)
     saved = Saved(
         attention=x.new_empty(s.target.shape[0], heads, dtype=wide(x.dtype)),
         queries=x.new_empty(targets if width else 0, heads, width, dtype=dtype),
-        values=x.new_empty(sources, batch, value_columns, dtype=dtype),
+        values=x.new_empty(sources, batch, share * channels, dtype=dtype),
         keys=x.new_empty(sources, batch, share * width, dtype=dtype),
         sums=x.new_empty(targets if any(call.aggregated) else 0, heads, in_channels, dtype=dtype),
     )

@@ -65,7 +65,7 @@ class Saved(NamedTuple):
 
     attention: Tensor  # [E, H]; on a compiled backend the sign bit of additive attention is the sign of the score
     queries: Tensor  # [V, H, A]
-    values: Tensor  # [U, P, at least H * D / P]; columns beyond the values are padding; Numba's are after dropout
+    values: Tensor  # [U, P, H * D / P]; Numba's are after dropout
     keys: Tensor  # [U, P, H * A / P]
     sums: Tensor  # [V, H, F] where inputs are aggregated first, else empty
 
@@ -186,7 +186,6 @@ class Backend(Protocol):
     """What PyTorch, Numba and Triton each implement. Tensors are contiguous."""
 
     TAKES_HALF: bool  # accepts half precision, and accumulates in single precision
-    KEYS_BEHIND_VALUES: bool  # `Saved.values` has the keys' columns as padding
     READS_TABLES: bool  # also implements `TableBackend`
 
     def why_not(self) -> str | None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rgat.ops.numba.attention_loops import TARGETS_PER_BLOCK, list_groups
+from rgat.ops.numba.attention_loops import TARGETS_PER_BLOCK, four_heads, list_groups
 from rgat.ops.numba.compile import compiled
 from rgat.ops.numba.row_loops import (
     AHEAD,
@@ -35,30 +35,43 @@ from rgat.ops.numba.row_loops import (
 def subtract_share_of_sum(segments, ptr, heads, attention, dlogits):
     """Turn ``a * da`` into the gradient of the logits, for some segments and heads."""
     for s in segments:
-        start, end = ptr[s], ptr[s + 1]
-        for h in heads:
-            if end - start == 1:
+        start, end, n = np.uint64(ptr[s]), np.uint64(ptr[s + 1]), 0
+        while n < heads.shape[0]:
+            h = np.uint64(heads[n])
+            if end - start == np.uint64(1):
                 dlogits[start, h] = 0  # the attention of the only edge of a group is one
-                continue
-            total = 0.0
-            for e in range(start, end):
-                total += dlogits[e, h]
-            rounded = dlogits.dtype.type(total)
-            for e in range(start, end):
-                dlogits[e, h] -= attention[e, h] * rounded
+            elif four_heads(heads, n):
+                i, j, k = h + np.uint64(1), h + np.uint64(2), h + np.uint64(3)
+                first = second = third = fourth = 0.0
+                for e in range(start, end):
+                    first, second = first + dlogits[e, h], second + dlogits[e, i]
+                    third, fourth = third + dlogits[e, j], fourth + dlogits[e, k]
+                a, b = dlogits.dtype.type(first), dlogits.dtype.type(second)
+                c, d = dlogits.dtype.type(third), dlogits.dtype.type(fourth)
+                for e in range(start, end):
+                    dlogits[e, h] -= attention[e, h] * a
+                    dlogits[e, i] -= attention[e, i] * b
+                    dlogits[e, j] -= attention[e, j] * c
+                    dlogits[e, k] -= attention[e, k] * d
+                n += 3
+            else:
+                total = 0.0
+                for e in range(start, end):
+                    total += dlogits[e, h]
+                rounded = dlogits.dtype.type(total)
+                for e in range(start, end):
+                    dlogits[e, h] -= attention[e, h] * rounded
+            n += 1
 
 
 @compiled
-def _dot_values(
-    groups, owner, group_ptr, group_row, group_relation, source_row, aggregated, values, share, width, grad, dots
-):
+def _dot_values(groups, owner, group_ptr, group_row, group_relation, source_row, aggregated, values, grad, dots):
     """Fill ``dots[e, h]`` with ``grad[target, h] . values[source row, h]`` for the edges of some groups.
 
     ``owner`` is the target of each group. Skip relations that are aggregated first.
     """
     num_heads = dots.shape[1]
-    channels, batch = grad.shape[1] // num_heads, num_heads // share
-    zero = grad.dtype.type(0)
+    channels, zero = grad.shape[1] // num_heads, grad.dtype.type(0)
     base, row_bytes = np.uint64(values.ctypes.data), np.uint64(values.shape[1] * values.itemsize)
     final = group_ptr[groups[-1] + 1] - 1 if len(groups) else 0
     for n in range(groups.shape[0]):
@@ -68,20 +81,11 @@ def _dot_values(
         for e in range(group_ptr[v], group_ptr[v + 1]):
             u = source_row[e]
             prefetch_row(base, row_bytes, source_row[min(e + AHEAD, final)])
-            if batch == 1:
-                for h in range(np.uint64(num_heads)):
-                    dot = zero
-                    for c in range(h * np.uint64(channels), (h + np.uint64(1)) * np.uint64(channels)):
-                        dot += grad[np.uint64(i), c] * values[np.uint64(u), c]
-                    dots[e, h] = dot
-                continue
-            for p in range(batch):
-                for q in range(share):
-                    dot, at = zero, np.uint64(p * width + q * channels)
-                    to = np.uint64((p * share + q) * channels)
-                    for d in range(channels):
-                        dot += grad[i, to + np.uint64(d)] * values[u, at + np.uint64(d)]
-                    dots[e, p * share + q] = dot
+            for h in range(np.uint64(num_heads)):
+                dot = zero
+                for c in range(h * np.uint64(channels), (h + np.uint64(1)) * np.uint64(channels)):
+                    dot += grad[np.uint64(i), c] * values[np.uint64(u), c]
+                dots[e, h] = dot
 
 
 @compiled
@@ -103,13 +107,13 @@ def _dot_inputs(groups, group_ptr, group_row, group_relation, source_row, source
 
 
 @compiled
-def _additive_query_grads(groups, group_ptr, group_row, slope, signed, dlogits, dqueries):
+def _additive_query_grads(groups, group_ptr, query_row, slope, signed, dlogits, dqueries):
     """Multiply ``dlogits`` by LeakyReLU's derivative, and add the sum over each group to ``dqueries``."""
     one = dlogits.dtype.type(1)
     num_heads = dlogits.shape[1]
     total = np.zeros(num_heads)
     for v in groups:
-        row = group_row[v]
+        row = query_row[v]
         for first in range(group_ptr[v], group_ptr[v + 1], LONG):
             for e in range(first, min(first + LONG, group_ptr[v + 1])):
                 for h in range(num_heads):
@@ -123,12 +127,12 @@ def _additive_query_grads(groups, group_ptr, group_row, slope, signed, dlogits, 
 
 
 @compiled
-def _query_grads(groups, group_ptr, group_row, source_row, keys, dlogits, dqueries):
+def _query_grads(groups, group_ptr, query_row, source_row, keys, dlogits, dqueries):
     """Add the sum of ``dlogits * key`` over each group to ``dqueries`` (multiplicative score)."""
     num_heads, channels = dlogits.shape[1], keys.shape[2]
     total = np.zeros(num_heads * channels)
     for v in groups:
-        row = group_row[v]
+        row = query_row[v]
         for first in range(group_ptr[v], group_ptr[v + 1], LONG):
             for e in range(first, min(first + LONG, group_ptr[v + 1])):
                 u = source_row[e]
@@ -169,15 +173,22 @@ def _times_attention(start, end, stream, below, scale, edge_id, attention, grad_
 
 
 @compiled
+def _clear_singles(first, last, group_ptr, dlogits):
+    """Set the gradients of edges that are alone in one of the groups ``first:last`` to zero."""
+    for v in range(first, last):
+        if group_ptr[v + 1] - group_ptr[v] == 1:
+            dlogits[group_ptr[v]] = 0
+
+
+@compiled
 def backward_by_target(
     lo, hi, target_ptr, group_ptr, node_ptr, group_row, group_relation, source_row, source_node, value_row,
-    queries, keys, additive, slope, within, across,
-    stream, below, scale, edge_id, aggregated, values, share, width, x,
+    query_row, keys, additive, slope, within, across,
+    stream, below, scale, edge_id, aggregated, values, x,
     attention, signed, grad, grad_sums, grad_attention, dlogits, dqueries,
 ):  # fmt: skip
     """Fill the gradients of the logits of the targets ``lo:hi``, and add those of their queries to zeros."""
-    # The only edge of its group has no gradient, unless the softmax is across relations or attention has one itself.
-    singles = across.shape[0] > 0 or grad_attention.shape[0] > 0
+    singles = across.shape[0] > 0  # or the only edge of its group has no gradient
     group, owner = np.empty(0, np.int64), np.empty(0, np.int64)
     for start in range(lo, hi, TARGETS_PER_BLOCK):
         end = min(start + TARGETS_PER_BLOCK, hi)
@@ -189,10 +200,7 @@ def backward_by_target(
         flat = dlogits[target_ptr[start] : target_ptr[end]].reshape(-1)
         for n in range(flat.shape[0]):
             flat[n] = 0
-        _dot_values(
-            groups, owner, group_ptr, group_row, group_relation, value_row, aggregated,
-            values, share, width, grad, dlogits,
-        )  # fmt: skip
+        _dot_values(groups, owner, group_ptr, group_row, group_relation, value_row, aggregated, values, grad, dlogits)
         if aggregated.shape[0]:
             _dot_inputs(
                 groups, group_ptr, group_row, group_relation, source_row, source_node, aggregated,
@@ -200,12 +208,14 @@ def backward_by_target(
             )  # fmt: skip
         first, last = target_ptr[start], target_ptr[end]
         _times_attention(first, last, stream, below, scale, edge_id, attention, grad_attention, dlogits)
+        if not singles and grad_attention.shape[0]:
+            _clear_singles(node_ptr[start], node_ptr[end], group_ptr, dlogits)
         subtract_share_of_sum(groups, group_ptr, within, attention, dlogits)
         subtract_share_of_sum(targets, target_ptr, across, attention, dlogits)
         if additive:
-            _additive_query_grads(groups, group_ptr, group_row, slope, signed, dlogits, dqueries)
+            _additive_query_grads(groups, group_ptr, query_row, slope, signed, dlogits, dqueries)
         else:
-            _query_grads(groups, group_ptr, group_row, source_row, keys, dlogits, dqueries)
+            _query_grads(groups, group_ptr, query_row, source_row, keys, dlogits, dqueries)
 
 
 @compiled
@@ -321,10 +331,10 @@ def inputs_by_source(lo, hi, first, by_source, source_ptr, group, group_row, wei
 
 @compiled
 def keys_by_source(
-    lo, hi, first, by_source, source_ptr, group, group_row, queries, additive, dlogits, dkeys,
+    lo, hi, first, by_source, source_ptr, group, query_row, queries, additive, dlogits, dkeys,
     share, key_width, first_key,
 ):  # fmt: skip
-    """Fill the gradients of the keys of the source rows ``lo:hi``."""
+    """Fill the gradients of the keys of the source rows ``lo:hi``; edges without a query have none."""
     num_heads, channels, batch = queries.shape[1], queries.shape[2], queries.shape[1] // share
     sums = np.zeros((num_heads, channels))  # in double precision
     for u in range(lo, hi):
@@ -333,12 +343,14 @@ def keys_by_source(
             if additive:
                 for h in range(num_heads):
                     sums[h, 0] += dlogits[e, h]
-            elif channels == 1:
-                row = group_row[group[e]]
+                continue
+            row = query_row[group[e]]
+            if row < 0:
+                continue
+            if channels == 1:
                 for h in range(num_heads):
                     sums[h, 0] += dlogits[e, h] * queries[row, h, 0]
             else:
-                row = group_row[group[e]]
                 for h in range(num_heads):
                     gradient = dlogits[e, h]
                     for a in range(channels):

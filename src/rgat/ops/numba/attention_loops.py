@@ -17,7 +17,7 @@ import math
 import numba
 import numpy as np
 
-from rgat.ops.numba.compile import FAST, compiled
+from rgat.ops.numba.compile import FAST, compiled, inline
 from rgat.ops.numba.row_loops import (
     AHEAD,
     LONG,
@@ -111,48 +111,79 @@ def constant_attention(lo, hi, ptr, heads, attention):
                 attention[e, h] = weight
 
 
+@inline
+def four_heads(heads, n):
+    """Tell whether the heads from ``n`` on include four neighbours, which are processed together."""
+    return n + 4 <= heads.shape[0] and heads[n + 3] - heads[n] == 3
+
+
 @compiled
 def subtract_maximum(segments, ptr, heads, logits):
     """Subtract the maximum of each segment ``ptr[s]:ptr[s + 1]`` of edges from its logits, for some heads."""
     for s in segments:
-        start, end = ptr[s], ptr[s + 1]
-        for h in heads:
-            if end - start == 1:
-                logits[start, h] -= logits[start, h]  # zero, but NaN stays
+        start, end, n = np.uint64(ptr[s]), np.uint64(ptr[s + 1]), 0
+        while n < heads.shape[0]:
+            h = np.uint64(heads[n])
+            if four_heads(heads, n):
+                i, j, k = h + np.uint64(1), h + np.uint64(2), h + np.uint64(3)
+                first = second = third = fourth = logits.dtype.type(-np.inf)
+                for e in range(start, end):
+                    first, second = max(first, logits[e, h]), max(second, logits[e, i])
+                    third, fourth = max(third, logits[e, j]), max(fourth, logits[e, k])
+                for e in range(start, end):
+                    logits[e, h], logits[e, i] = logits[e, h] - first, logits[e, i] - second
+                    logits[e, j], logits[e, k] = logits[e, j] - third, logits[e, k] - fourth
+                n += 4
                 continue
             maximum = logits.dtype.type(-np.inf)
             for e in range(start, end):
                 maximum = max(maximum, logits[e, h])
             for e in range(start, end):
                 logits[e, h] -= maximum
+            n += 1
 
 
 @compiled
 def divide_by_sum(segments, ptr, heads, weights):
     """Divide the weights of each segment by their sum, for some heads."""
     for s in segments:
-        start, end = ptr[s], ptr[s + 1]
-        if end - start <= 1:
+        start, end, n = np.uint64(ptr[s]), np.uint64(ptr[s + 1]), 0
+        if end - start <= np.uint64(1):
             continue  # the exponential of zero, or NaN
-        for h in heads:
+        while n < heads.shape[0]:
+            h = np.uint64(heads[n])
+            if four_heads(heads, n):
+                i, j, k = h + np.uint64(1), h + np.uint64(2), h + np.uint64(3)
+                first = second = third = fourth = 0.0
+                for e in range(start, end):
+                    first, second = first + weights[e, h], second + weights[e, i]
+                    third, fourth = third + weights[e, j], fourth + weights[e, k]
+                a, b = weights.dtype.type(1 / first), weights.dtype.type(1 / second)
+                c, d = weights.dtype.type(1 / third), weights.dtype.type(1 / fourth)
+                for e in range(start, end):
+                    weights[e, h], weights[e, i] = weights[e, h] * a, weights[e, i] * b
+                    weights[e, j], weights[e, k] = weights[e, j] * c, weights[e, k] * d
+                n += 4
+                continue
             total = 0.0
             for e in range(start, end):
                 total += weights[e, h]
             factor = weights.dtype.type(1 / total)
             for e in range(start, end):
                 weights[e, h] *= factor
+            n += 1
 
 
 TARGETS_PER_BLOCK = 128  # whose attention and sums are computed together, while they are in the cache
 
 
 @compiled
-def _scores(groups, group_ptr, group_row, source_row, queries, keys, edge_logits, additive, out):
+def _scores(groups, group_ptr, query_row, source_row, queries, keys, edge_logits, additive, out):
     """Fill ``out`` with the logits of the edges of some groups, before LeakyReLU."""
     num_heads, channels = out.shape[1], queries.shape[2]
     zero = out.dtype.type(0)
     for v in groups:
-        row = group_row[v]
+        row = query_row[v]
         for e in range(group_ptr[v], group_ptr[v + 1]):
             u = source_row[e]
             if additive:
@@ -194,16 +225,10 @@ def _sum_rows(lo, hi, target_ptr, source_row, weights, values, out):
 
 
 @compiled
-def _sum_values(
-    lo, hi, group_ptr, node_ptr, group_row, group_relation, source_row, aggregated, weights, values, share, width, out
-):
-    """Do the same where some relations are aggregated first, or heads are shared out among a batch.
-
-    Values of ``share`` heads are ``width`` columns apart.
-    """
-    num_heads = weights.shape[1]
+def _sum_values(lo, hi, group_ptr, node_ptr, group_row, group_relation, source_row, aggregated, weights, values, out):
+    """Do the same for the relations that are not aggregated first."""
     # Divide here: a division takes longer than an edge, and no compiler moves it out of a loop that may not run.
-    channels, batch = out.shape[1] // num_heads, num_heads // share
+    channels = out.shape[1] // weights.shape[1]
     total = np.zeros(out.shape[1])
     base, row_bytes = np.uint64(values.ctypes.data), np.uint64(values.shape[1] * values.itemsize)
     final = group_ptr[node_ptr[hi]] - 1
@@ -215,14 +240,8 @@ def _sum_values(
                 continue
             for start in range(group_ptr[v], group_ptr[v + 1], LONG):
                 for e in range(start, min(start + LONG, group_ptr[v + 1])):
-                    u = source_row[e]
                     prefetch_row(base, row_bytes, source_row[min(e + AHEAD, final)])
-                    for p in range(batch):
-                        for q in range(share):
-                            weight, at = weights[e, p * share + q], np.uint64(p * width + q * channels)
-                            to = np.uint64((p * share + q) * channels)
-                            for d in range(channels):
-                                out[i, to + np.uint64(d)] += weight * values[u, at + np.uint64(d)]
+                    add_row(out, i, weights, e, values, source_row[e], channels)
                 if group_ptr[v + 1] - group_ptr[v] > LONG:
                     move_to_double(total, out, i)
             if group_ptr[v + 1] - group_ptr[v] > LONG:
@@ -259,8 +278,8 @@ def _sum_inputs(
 @compiled
 def forward(
     lo, hi, target_ptr, group_ptr, node_ptr, group_row, group_relation, source_row, source_node, value_row,
-    queries, keys, edge_logits, additive, slope, singles, within, across,
-    stream, below, scale, edge_id, aggregated, values, share, width, x,
+    query_row, queries, keys, edge_logits, additive, slope, singles, within, across,
+    stream, below, scale, edge_id, aggregated, values, x,
     attention, weights, out, sums,
 ):  # fmt: skip
     """Fill the attention of the edges of the targets ``lo:hi``, their outputs, and sums of inputs per target row.
@@ -281,7 +300,7 @@ def forward(
             flat = attention[target_ptr[start] : target_ptr[end]].reshape(-1)
             for n in range(flat.shape[0]):
                 flat[n] = 0
-            _scores(groups, group_ptr, group_row, source_row, queries, keys, edge_logits, additive, attention)
+            _scores(groups, group_ptr, query_row, source_row, queries, keys, edge_logits, additive, attention)
             if additive:
                 if is_positive.shape[0] < flat.shape[0]:
                     is_positive = np.empty(2 * flat.shape[0], np.bool_)
@@ -299,13 +318,12 @@ def forward(
         if below.shape[0]:
             first, last = group_ptr[node_ptr[start]], group_ptr[node_ptr[end]]
             drop_edges(first, last, stream, below, scale, edge_id, attention, weights)
-        if aggregated.shape[0] == 0 and share == weights.shape[1]:
+        if aggregated.shape[0] == 0:
             _sum_rows(start, end, target_ptr, value_row, weights, values, out)
         else:
             _sum_values(
-                start, end, group_ptr, node_ptr, group_row, group_relation, value_row, aggregated, weights, values,
-                share, width, out,
-            )  # fmt: skip
+                start, end, group_ptr, node_ptr, group_row, group_relation, value_row, aggregated, weights, values, out
+            )
         if aggregated.shape[0]:
             _sum_inputs(
                 start, end, group_ptr, node_ptr, group_row, group_relation, source_row, source_node,

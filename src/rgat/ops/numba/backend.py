@@ -40,6 +40,7 @@ from rgat.ops.numba.projection import (
     gather_back,
     pair,
     project,
+    project_apart,
     project_backward,
     project_input_grad,
     project_sums,
@@ -49,6 +50,7 @@ from rgat.ops.numba.projection import (
     spread,
     sums_grad,
 )
+from rgat.ops.numba.queries import largest, may_overflow, project_queries, scored_rows
 from rgat.ops.torch.backend import sum_rows
 
 __all__ = ["attend", "attend_backward", "attend_table", "attend_table_backward", "convolve", "convolve_backward"]
@@ -56,8 +58,9 @@ __all__ += ["collect", "fold", "fold_backward", "gather_back", "pair", "spread",
 __all__ += ["project", "project_input_grad", "project_weight_grad"]
 
 TAKES_HALF = False
-KEYS_BEHIND_VALUES = True
 READS_TABLES = True
+
+PRODUCTS_PER_EDGE = 512  # numbers of a kernel that multiply a row and its gradient in the time of an edge
 
 
 def why_not() -> str | None:
@@ -90,17 +93,12 @@ class EdgeLoops:
             self.target_ptr, indices(s.group_ptr), indices(s.targets.node_ptr), self.group_row,
             indices(s.targets.relation), self.value_row, indices(s.sources.node),
         )  # fmt: skip
+        self.query_row, self.keyless = self.group_row, NO_MARKS
         self.by_source = (indices(s.by_source), self.source_ptr)
         self.row_id = as_array(s.source_ids()) if self.drops_features else NO_INDEX
 
     def read(self, values: Tensor, keys: Tensor | None) -> None:
-        """Read the values and keys of the source rows from here.
-
-        ``values`` are ``[U, P, M]``: each entry of the batch axis has a share of the heads, columns behind their values
-        are skipped. ``keys`` are packed, ``[U, ...]``, for they are read much more often.
-        """
-        batch, self.width = values.shape[1:]
-        self.share = self.heads // batch
+        """Read the values ``[U, ...]`` and keys ``[U, ...]`` of the source rows from here."""
         self.values = as_matrix(values)
         self.keys = nothing(values.dtype, 0, 0, 0)
         if keys is not None:
@@ -111,27 +109,21 @@ class EdgeLoops:
         if self.drops_features:
             run(
                 row_loops.mask_rows, even(0, len(self.s.sources.node), 4 * rows.shape[1]), 0, optional_indices(place),
-                as_array(rows), self.heads, self.share, self.width, channels, self.row_id, *self.feature_mask,
+                as_array(rows), self.heads, self.heads, rows.shape[1], channels, self.row_id, *self.feature_mask,
             )  # fmt: skip
 
-    def _scores_singles(self) -> bool:
-        """Whether to score edges that are alone in their group: for a softmax across, and where a score may be NaN."""
-        if not self.attends or len(self.scopes[1]):
-            return self.attends
-        parts = (self.queries, self.keys, self.edge_logits)
-        query, key, edge = (float(attention_loops.largest(part.reshape(-1))) for part in parts)
-        score = query + key if self.additive else self.queries.shape[2] * query * key
-        return not score + edge < float(np.finfo(self.queries.dtype).max)
+    def forward(self, x: Tensor, channels: int, sums: Tensor, singles: bool) -> tuple[Tensor, Tensor]:
+        """Return the outputs ``[N, H, D]`` and the attention; fill the sums of aggregated relations.
 
-    def forward(self, x: Tensor, channels: int, sums: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the outputs ``[N, H, D]`` and the attention; fill the sums of aggregated relations."""
+        With ``singles`` edges that are alone in their group are scored, as for a softmax across relations.
+        """
         attention = x.new_empty(len(self.value_row), self.heads)
         out = x.new_empty(len(self.target_ptr) - 1, self.heads, channels)
         weights = torch.empty_like(attention) if len(self.edge_mask[1]) else attention
         run(
             attention_loops.forward, cut(self.target_ptr, 0, len(out), self.heads * channels), *self.edges,
-            self.value_row, self.queries, self.keys, self.edge_logits, self.additive, self.slope,
-            self._scores_singles(), *self.scopes, *self.edge_mask, self.aggregated, self.values, self.share, self.width,
+            self.value_row, self.query_row, self.queries, self.keys, self.edge_logits, self.additive, self.slope,
+            singles, *self.scopes, *self.edge_mask, self.aggregated, self.values,
             as_array(x), as_array(attention), as_array(weights), as_matrix(out), as_array(sums),
         )  # fmt: skip
         return out, attention
@@ -156,8 +148,8 @@ class EdgeLoops:
         run(
             attention_grad_loops.backward_by_target,
             cut(self.target_ptr, 0, len(grad), grad.shape[1] * grad.shape[2]), *self.edges,
-            self.value_row, self.queries, self.keys, self.additive, self.slope, *self.scopes, *self.edge_mask,
-            self.aggregated, self.values, self.share, self.width, as_array(x), as_array(attention),
+            self.value_row, self.query_row, self.keys, self.additive, self.slope, *self.scopes, *self.edge_mask,
+            self.aggregated, self.values, as_array(x), as_array(attention),
             as_array(self.signed), as_matrix(grad),
             *(as_array(t) for t in (grad_sums, grad_attention, dlogits, dqueries)),
         )  # fmt: skip
@@ -193,15 +185,15 @@ class EdgeLoops:
         run(
             attention_grad_loops.values_by_source, cut(self.source_ptr, 0, sources, self.heads * channels), 0,
             optional_indices(place), *self.by_source, indices(self.s.target), as_array(self._drop_edges(attention)),
-            as_matrix(grad), as_array(additive_dlogits), as_array(dvalues), self.share, self.width, as_matrix(dkeys),
-            self.share, 0,
+            as_matrix(grad), as_array(additive_dlogits), as_array(dvalues), self.heads, dvalues.shape[1],
+            as_matrix(dkeys), self.heads, 0,
         )  # fmt: skip
         self.mask_features(dvalues, channels, place)
         if self.attends and not self.additive:
             width = self.heads * self.queries.shape[2]
             run(
                 attention_grad_loops.keys_by_source, cut(self.source_ptr, 0, len(dkeys), width), 0, *self.by_source,
-                indices(self.s.group), self.group_row, self.queries, self.additive, as_array(dlogits),
+                indices(self.s.group), self.query_row, self.queries, self.additive, as_array(dlogits),
                 as_matrix(dkeys), self.heads, width, 0,
             )  # fmt: skip
         return dlogits, dqueries
@@ -214,14 +206,16 @@ class EdgeLoops:
         dweight, rows, weights = weight.new_zeros(weight.shape), self.s.sources, self._drop_edges(attention)
 
         def divide(lo: int, hi: int) -> list[int]:
-            return cut(self.source_ptr, lo, hi, inputs * columns)
+            return cut(self.source_ptr, lo, hi, inputs * columns, inputs * columns / PRODUCTS_PER_EDGE)
 
         def make(bounds: list[int], into: Array, out: Tensor) -> None:
             run_with_kernel_grads(
                 projection_loops.source_rows_backward, bounds, dweight, rows, blas.address(x.dtype),
                 indices(rows.node), into, indices(rows.relation_ptr), *self.by_source, indices(self.s.target),
-                indices(self.s.group), self.group_row, as_array(weights), as_matrix(grad), as_array(dlogits),
-                self.queries, self.additive, self.share, grad.shape[2], self.aggregated, as_array(dsums), self.row_id,
+                indices(self.s.group), self.group_row, self.query_row, as_array(weights), as_matrix(grad),
+                as_array(dlogits),
+                self.queries, self.additive, self.heads // batch, grad.shape[2], self.aggregated, self.keyless,
+                as_array(dsums), self.row_id,
                 *self.feature_mask, as_matrix(x), as_array(weight), as_array(out),
             )  # fmt: skip
 
@@ -259,13 +253,13 @@ def _attend_loops(
 ) -> EdgeLoops:
     """Return the loops that read the values, or with ``places`` the rows of a table where they are."""
     edge_loops = EdgeLoops(call, queries, edge_logits, values)
-    rows = values.flatten(1).unsqueeze(1)
+    rows = values.flatten(1)
     if edge_loops.drops_features:  # applied to copies
         rows = rows.clone() if places is None else rows.index_select(0, places.source)
     elif places is not None:
         edge_loops.value_row = indices(places.edge)
     edge_loops.read(rows, keys)
-    edge_loops.mask_features(rows[:, 0], values.shape[2])
+    edge_loops.mask_features(rows, values.shape[2])
     return edge_loops
 
 
@@ -279,7 +273,10 @@ def attend(
 ) -> tuple[Tensor, Tensor]:
     """Return the outputs ``[N, H, D]`` and the attention ``[E, H]``."""
     edge_loops = _attend_loops(values, queries, keys, edge_logits, call, places)
-    return edge_loops.forward(values.new_empty(0, 0), values.shape[2], values.new_empty(0, values.shape[1], 0))
+    singles = queries is not None
+    if queries is not None and keys is not None and not any(call.attention.across):
+        singles = may_overflow(largest(queries), largest(keys), edge_logits, queries.shape[2], call)
+    return edge_loops.forward(values.new_empty(0, 0), values.shape[2], values.new_empty(0, values.shape[1], 0), singles)
 
 
 def attend_backward(
@@ -343,24 +340,25 @@ def attend_table_backward(
 def convolve(operands: Operands, bias: Tensor | None, call: Call) -> tuple[Tensor, Saved]:
     """Return the outputs ``[N, H, D]``, and what the backward pass needs; feature dropout is applied to the values."""
     (x, weight, query_weight, edge_logits), s = operands, call.structure
-    heads, (_, batch, _, columns), queries = len(call.attention.across), weight.shape, None
-    if query_weight is not None:
-        queries = project(x, query_weight, s.targets, s.targets.node)
-        queries = queries.view(len(queries), heads, batch * query_weight.shape[3] // heads)
-    edge_loops = EdgeLoops(call, queries, edge_logits, x)
+    heads, (_, batch, _, columns) = len(call.attention.across), weight.shape
+    queries = None if query_weight is None else project_queries(operands, call)
+    edge_loops = EdgeLoops(call, None if queries is None else queries.rows, edge_logits, x)
+    if queries is not None and queries.scored is not None:
+        edge_loops.query_row, edge_loops.keyless = queries.scored.query_row, queries.scored.keyless
     channels = batch * columns // heads - edge_loops.queries.shape[2]
     first_key = heads // batch * channels
-    values = project(x, weight, s.sources, s.sources.node, edge_loops.aggregated, first_key)
-    keys = values[:, :, first_key:].contiguous() if queries is not None else values.new_empty(len(values), batch, 0)
+    marks = (edge_loops.aggregated, edge_loops.keyless)
+    values, keys = project_apart(x, weight, s.sources, s.sources.node, first_key, *marks)
     sums = x.new_empty(len(s.targets.node) if any(call.aggregated) else 0, heads, x.shape[2])
     edge_loops.read(values, keys)
     edge_loops.mask_features(values.flatten(1), channels)
-    out, attention = edge_loops.forward(x.flatten(1), channels, sums)
+    singles = queries is not None and queries.scored is None
+    out, attention = edge_loops.forward(x.flatten(1), channels, sums, singles)
     if any(call.aggregated):
         out += project_sums(sums, weight, edge_loops.aggregated, s, heads, channels).view(out.shape)
     if bias is not None:
         out += bias.view(out.shape[1:])
-    return out, Saved(attention, x.new_empty(0, heads, 0) if queries is None else queries, values, keys, sums)
+    return out, Saved(attention, x.new_empty(0, heads, 0) if queries is None else queries.kept, values, keys, sums)
 
 
 def convolve_backward(
@@ -368,7 +366,13 @@ def convolve_backward(
 ) -> tuple[Tensor | None, ...]:
     """Return the gradients of the operands; None for ``x`` unless ``with_x``."""
     (x, weight, query_weight, edge_logits), s, sums = operands, call.structure, saved.sums
-    edge_loops = EdgeLoops(call, None if query_weight is None else saved.queries, edge_logits, x)
+    rows, queries = s.targets, None if query_weight is None else saved.queries
+    if queries is not None and not any(call.attention.across):
+        scored = scored_rows(s)
+        rows, queries = scored.rows, queries[: len(scored.number)]
+    edge_loops = EdgeLoops(call, queries, edge_logits, x)
+    if rows is not s.targets:
+        edge_loops.query_row, edge_loops.keyless = scored.query_row, scored.keyless
     edge_loops.read(saved.values, saved.keys)
     attention, grad_attention = edge_loops.split_sign(saved.attention, grad_attention)
     dsums = torch.empty_like(sums)
@@ -380,5 +384,5 @@ def convolve_backward(
     dquery_weight = None
     if query_weight is not None:
         drows = dqueries.view(len(dqueries), query_weight.shape[1], query_weight.shape[3])
-        dquery_weight = project_backward(drows, x, query_weight, s.targets, s.targets.node, dx)
+        dquery_weight = project_backward(drows, x, query_weight, rows, rows.node, dx)
     return dx.total() if with_x else None, dweight, dquery_weight, dlogits

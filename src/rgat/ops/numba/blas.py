@@ -55,7 +55,7 @@ def use_threads(count: int) -> int:
 
 
 @numba.extending.intrinsic
-def _gemm(typing_context, routine, trans_a, trans_b, m, n, k, a, lda, b, ldb, beta, c, ldc):
+def gemm(typing_context, routine, trans_a, trans_b, m, n, k, a, lda, b, ldb, beta, c, ldc):
     """Call GEMM as Fortran does: column-major, every argument by its address."""
 
     def generate(context, builder, signature, arguments):
@@ -92,13 +92,3 @@ def _gemm(typing_context, routine, trans_a, trans_b, m, n, k, a, lda, b, ldb, be
 def address_of(array, offset):
     """Return the address of the element at ``offset`` in the flattened array."""
     return np.uint64(array.ctypes.data) + np.uint64(offset * array.itemsize)
-
-
-@numba.njit(inline="always")
-def multiply(routine, size, left, left_row, left_flipped, right, right_row, right_flipped, beta, out, out_row):
-    """Compute ``out = left @ right + beta * out``; ``size``: rows, columns, terms; matrices: address and row size."""
-    rows, columns, terms = size
-    _gemm(
-        routine, right_flipped, left_flipped, columns, rows, terms,
-        right, right_row, left, left_row, beta, out, out_row,
-    )  # fmt: skip

@@ -94,14 +94,18 @@ def run(loop: Callable[..., Any], bounds: list[int], *arguments: Any) -> None:
         _run_sequentially(tasks)
 
 
-def cut(ptr: Array, lo: int, hi: int, width: int) -> list[int]:
-    """Return the bounds of one range of ``lo:hi`` per thread, with equal numbers of elements by ``ptr``."""
+def cut(ptr: Array, lo: int, hi: int, width: int, row_cost: float = 0) -> list[int]:
+    """Return the bounds of one range of ``lo:hi`` per thread, with equal costs.
+
+    A row ``i`` costs as much as its elements, ``ptr[i]:ptr[i + 1]``, and ``row_cost`` more.
+    """
     threads = _num_threads()
     total = int(ptr[hi] - ptr[lo]) + hi - lo
     if threads == 1 or total * width < ALONE:
         return [lo, hi]
-    marks = np.linspace(ptr[lo], ptr[hi], threads + 1)[1:-1]
-    return [lo, *(lo + np.searchsorted(ptr[lo : hi + 1], marks).clip(0, hi - lo)).tolist(), hi]
+    cost = ptr[lo : hi + 1] - ptr[lo] + row_cost * np.arange(hi - lo + 1) if row_cost else ptr[lo : hi + 1]
+    marks = np.linspace(cost[0], cost[-1], threads + 1)[1:-1]
+    return [lo, *(lo + np.searchsorted(cost, marks).clip(0, hi - lo)).tolist(), hi]
 
 
 def even(lo: int, hi: int, width: int) -> list[int]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rgat.ops import cache
-from rgat.ops.numba import blas, projection_loops, row_loops
+from rgat.ops.numba import blas, fold_loops, projection_loops, row_loops
 from rgat.ops.numba.launch import (
     NO_INDEX,
     NO_MARKS,
@@ -78,19 +78,39 @@ class NodeSums:
         return self.copies[0]
 
 
-def project(
-    x: Tensor, weight: Tensor, rows: Rows, node: Tensor | None, partly: Array = NO_MARKS, first: int = 0
-) -> Tensor:
+def project(x: Tensor, weight: Tensor, rows: Rows, node: Tensor | None, size: int | None = None) -> Tensor:
     """Multiply the rows ``x[node]`` (or ``x`` itself) by the kernels of their relations.
 
-    Of the relations that are marked in ``partly`` only the columns from ``first`` on; the others stay undefined.
+    The result has as many rows, or ``size``, of which the last are zero.
     """
-    out = x.new_empty(rows.relation.shape[0], weight.shape[1], weight.shape[3])
+    return project_apart(x, weight, rows, node, weight.shape[3], size=size)[0]
+
+
+def project_apart(
+    x: Tensor,
+    weight: Tensor,
+    rows: Rows,
+    node: Tensor | None,
+    first: int,
+    partly: Array = NO_MARKS,
+    keyless: Array = NO_MARKS,
+    size: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Do the same; return the columns before ``first`` and those behind, which are fewer.
+
+    Of relations that are marked in ``partly`` the columns before ``first`` stay undefined; those behind are zero for
+    ``keyless`` ones.
+    """
+    (_, batch, _, columns), number = weight.shape, rows.relation.shape[0] if size is None else size
+    out, behind = x.new_empty(number, batch, first), x.new_empty(number, batch, columns - first)
+    out[rows.relation.shape[0] :] = 0
+    if keyless.any():
+        behind.zero_()
     run(
         projection_loops.project, row_bounds(rows, weight.shape[1:]), blas.address(x.dtype), optional_indices(node),
-        indices(rows.relation_ptr), partly, first, as_matrix(x), as_array(weight), as_array(out),
+        indices(rows.relation_ptr), partly, keyless, *(as_array(t) for t in (x.flatten(1), weight, out, behind)),
     )  # fmt: skip
-    return out
+    return out, behind
 
 
 def project_input_grad(grad: Tensor, weight: Tensor, rows: Rows, node: Tensor | None, num_nodes: int) -> Tensor:
@@ -210,7 +230,7 @@ def fold(kernels: Tensor, attention: Tensor) -> tuple[Tensor, Tensor]:
     weight = kernels.new_empty(relations, 1, inputs, heads * (channels + width))
     query = kernels.new_empty(relations, 1, inputs, heads * width)
     arrays = (as_array(t) for t in (kernels, attention, weight[:, 0], query[:, 0]))
-    run(row_loops.fold, even(0, relations, heads * inputs * channels), *arrays)
+    run(fold_loops.fold, even(0, relations, heads * inputs * channels), blas.address(kernels.dtype), *arrays)
     return weight, query
 
 
@@ -218,7 +238,8 @@ def fold_backward(dweight: Tensor, dquery: Tensor, kernels: Tensor, attention: T
     """Return the gradients of kernels and attention kernels."""
     dkernels, dattention = torch.empty_like(kernels), torch.empty_like(attention)
     arrays = (as_array(t) for t in (dweight[:, 0], dquery[:, 0], kernels, attention, dkernels, dattention))
-    run(row_loops.fold_backward, even(0, len(kernels), kernels[0].numel() if len(kernels) else 0), *arrays)
+    bounds = even(0, len(kernels), kernels[0].numel() if len(kernels) else 0)
+    run(fold_loops.fold_backward, bounds, blas.address(kernels.dtype), *arrays)
     return dkernels, dattention
 
 

@@ -13,13 +13,14 @@ from __future__ import annotations
 import numpy as np
 
 from rgat.ops.numba.attention_grad_loops import inputs_by_source, keys_by_source, values_by_source
-from rgat.ops.numba.blas import address_of, multiply
+from rgat.ops.numba.blas import address_of
 from rgat.ops.numba.compile import compiled, inline
 from rgat.ops.numba.row_loops import AHEAD, LONG, gather, mask_rows, move_to_double, prefetch_row, scatter_add
+from rgat.ops.numba.tile_loops import multiply, multiply_by, transposed
 
-_BUFFER_SIZE = 1 << 17  # numbers in a buffer between a loop and a matrix product: fits the second-level cache
+_BUFFER_SIZE = 1 << 15  # numbers in a buffer between a loop and a matrix product: three fit the second-level cache
 _MIN_CHUNK = 64  # rows
-NARROW = 8  # columns up to which loops are faster than BLAS: those of queries, and of layers that compute class logits
+NARROW = 4  # columns up to which dot products are faster than tiles: those of additive queries and keys
 
 
 @inline
@@ -60,24 +61,13 @@ def buffer(rows, width, like):
 
 @inline
 def is_narrow(batch, columns):
-    """Tell whether a loop is faster than BLAS."""
+    """Tell whether dot products are faster than tiles."""
     return batch == 1 and columns <= NARROW
 
 
 @compiled
-def transposed(kernel, begin):
-    """Return the columns of a kernel from ``begin`` on, as rows."""
-    inputs, columns = kernel.shape
-    rows = np.empty((columns - begin, inputs), kernel.dtype)
-    for m in range(columns - begin):
-        for f in range(inputs):
-            rows[m, f] = kernel[f, begin + m]
-    return rows
-
-
-@compiled
-def _project_narrow(start, end, index, x, kernel_rows, begin, out):
-    """Fill ``out[u, begin + m]`` with ``x[index[u]] . kernel_rows[m]``."""
+def _project_narrow(start, end, index, x, kernel_rows, out):
+    """Fill ``out[u, m]`` with ``x[index[u]] . kernel_rows[m]``; no index: with ``x[u] . kernel_rows[m]``."""
     base, row_bytes = np.uint64(x.ctypes.data), np.uint64(x.shape[1] * x.itemsize)
     zero, inputs, last = x.dtype.type(0), np.uint64(x.shape[1]), np.uint64(end - 1)
     for u in range(np.uint64(start), np.uint64(end)):
@@ -89,7 +79,26 @@ def _project_narrow(start, end, index, x, kernel_rows, begin, out):
             dot = zero
             for f in range(inputs):
                 dot += x[j, f] * kernel_rows[m, f]
-            out[u, np.uint64(begin) + m] = dot
+            out[u, m] = dot
+
+
+@compiled
+def _multiply_rows(routine, rows, kernel, begin, out):
+    """Fill ``out[u, p]`` with the products of ``rows[u, p]`` and the columns of ``kernel[p]`` from ``begin`` on."""
+    _, batch, count = out.shape
+    inputs, columns = kernel.shape[1:]
+    if count == 0:
+        return
+    if is_narrow(batch, count):
+        kernel_rows = transposed(kernel[0], begin, begin + count)
+        _project_narrow(0, out.shape[0], np.empty(0, np.int32), rows, kernel_rows, out[:, 0])
+        return
+    for p in range(batch):
+        multiply(
+            routine, (out.shape[0], count, inputs), address_of(rows, p * inputs), batch * inputs, False,
+            address_of(kernel, p * inputs * columns + begin), columns,
+            rows.dtype.type(0), address_of(out, p * count), batch * count,
+        )  # fmt: skip
 
 
 @compiled
@@ -125,33 +134,32 @@ def narrow_backward(start, end, index, into, grad, first, x, kernel_rows, dx, dk
 
 
 @compiled
-def project(lo, hi, routine, index, relation_ptr, partly, first, x, weight, out):
+def project(lo, hi, routine, index, relation_ptr, partly, keyless, x, weight, out, behind):
     """Fill ``out[u, p]`` with ``x[index[u], p] @ weight[relation, p]`` for rows ``lo:hi``; no index: with ``x[u, p]``.
 
-    For relations that are marked in ``partly`` fill only the columns from ``first`` on.
+    The last columns go to ``behind``; for relations that are marked in ``partly`` fill only these, and for those in
+    ``keyless`` all but these.
     """
     relations, batch, inputs, columns = weight.shape
-    step, zero = chunk_size(batch * inputs), x.dtype.type(0)
-    gathered = buffer(min(step, hi - lo) if index.shape[0] else 0, batch * inputs, x)
+    step, first = chunk_size(batch * inputs), out.shape[2]
+    is_read_in_place = is_narrow(batch, first) and first == columns
+    gathered = buffer(min(step, hi - lo) if index.shape[0] and not is_read_in_place else 0, batch * inputs, x)
     for r in range(relations):
         start, end = rows_between(relation_ptr, r, lo, hi)
-        begin = first if partly.shape[0] and partly[r] else 0
-        if start >= end or begin == columns:
+        if start >= end or columns == 0:
             continue
-        if is_narrow(batch, columns - begin):
-            _project_narrow(start, end, index, x, transposed(weight[r, 0], begin), begin, out[:, 0])
+        if is_read_in_place:
+            _project_narrow(start, end, index, x, transposed(weight[r, 0], 0, columns), out[:, 0])
             continue
         for a in range(start, end, step):
             b = min(a + step, end)
             if index.shape[0]:
                 gather(a, b, index, x, gathered)
-            for p in range(batch):
-                left = address_of(gathered, p * inputs) if index.shape[0] else address_of(x, (a * batch + p) * inputs)
-                multiply(
-                    routine, (b - a, columns - begin, inputs), left, batch * inputs, False,
-                    address_of(weight, (r * batch + p) * inputs * columns + begin), columns, False,
-                    zero, address_of(out, (a * batch + p) * columns + begin), batch * columns,
-                )  # fmt: skip
+            rows = gathered if index.shape[0] else x[a:b]
+            if not (partly.shape[0] and partly[r]):
+                _multiply_rows(routine, rows, weight[r], 0, out[a:b])
+            if not (keyless.shape[0] and keyless[r]):
+                _multiply_rows(routine, rows, weight[r], first, behind[a:b])
 
 
 @inline
@@ -182,7 +190,7 @@ def project_backward(lo, hi, bounds, routine, index, into, relation_ptr, grad, x
                 to = own_copy(dx, part)
                 if index.shape[0] == 0:
                     to[start:end] = 0
-            narrow_backward(start, end, index, into, grad, np.int64(0), x, transposed(kernel, np.int64(0)), to, dkernel)
+            narrow_backward(start, end, index, into, grad, np.int64(0), x, transposed(kernel, 0, columns), to, dkernel)
             continue
         for a in range(start, end, step):
             b = min(a + step, end)
@@ -195,15 +203,15 @@ def project_backward(lo, hi, bounds, routine, index, into, relation_ptr, grad, x
                         address_of(gathered, p * inputs) if index.shape[0] else address_of(x, (a * batch + p) * inputs)
                     )
                     multiply(
-                        routine, (inputs, columns, b - a), left, batch * inputs, True, at_grad, batch * columns, False,
+                        routine, (inputs, columns, b - a), left, batch * inputs, True, at_grad, batch * columns,
                         one, address_of(kernel_grad(dweight, shared, part, relation_ptr, r, lo), p * inputs * columns),
                         columns,
                     )  # fmt: skip
                 if dx.shape[0]:
                     to = address_of(dinputs, p * inputs) if index.shape[0] else address_of(dx, (a * batch + p) * inputs)
-                    multiply(
-                        routine, (b - a, inputs, columns), at_grad, batch * columns, False,
-                        address_of(weight, (r * batch + p) * inputs * columns), columns, True, zero, to, batch * inputs,
+                    multiply_by(
+                        routine, b - a, at_grad, batch * columns, transposed(weight[r, p], 0, columns), zero, to,
+                        batch * inputs,
                     )  # fmt: skip
             if index.shape[0] and dx.shape[0]:
                 scatter_add(a, b, into, dinputs, own_copy(dx, part))
@@ -247,8 +255,9 @@ def scores_backward(lo, hi, bounds, index, relation_ptr, dscores, x, weight, dx,
 
 @compiled
 def _row_grads(
-    start, end, nowhere, by_source, source_ptr, target, group, group_row, weights, grad, dlogits, additive_dlogits,
-    queries, additive, share, channels, is_aggregated, dsums, row_id, stream, below, scale, dtable, columns, dinputs,
+    start, end, nowhere, by_source, source_ptr, target, group, group_row, query_row, weights, grad, dlogits,
+    additive_dlogits, queries, additive, share, channels, is_aggregated, dsums, row_id, stream, below, scale, dtable,
+    columns, dinputs,
 ):  # fmt: skip
     """Fill ``dtable`` with the gradients of values and keys of the source rows ``start:end``.
 
@@ -269,20 +278,21 @@ def _row_grads(
             )  # fmt: skip
     if attends and (is_aggregated or not additive):
         keys_by_source(
-            start, end, start, by_source, source_ptr, group, group_row, queries, additive, dlogits, dtable, share,
+            start, end, start, by_source, source_ptr, group, query_row, queries, additive, dlogits, dtable, share,
             columns, first_key,
         )  # fmt: skip
 
 
 @compiled
 def source_rows_backward(
-    lo, hi, bounds, routine, index, into, relation_ptr, by_source, source_ptr, target, group, group_row,
-    weights, grad, dlogits, queries, additive, share, channels, aggregated, dsums,
+    lo, hi, bounds, routine, index, into, relation_ptr, by_source, source_ptr, target, group, group_row, query_row,
+    weights, grad, dlogits, queries, additive, share, channels, aggregated, keyless, dsums,
     row_id, stream, below, scale, x, weight, dx, dweight, shared,
 ):  # fmt: skip
     """Add the gradients of inputs and kernels of the source rows ``lo:hi`` to ``dx``, unless empty, and ``dweight``.
 
-    The gradients of values and keys are computed for one chunk at a time and never leave the cache.
+    The gradients of values and keys are computed for one chunk at a time and never leave the cache. Relations that are
+    marked in ``keyless`` have no gradients of keys.
     """
     relations, batch, inputs, columns = weight.shape
     step, part = chunk_size(batch * max(inputs, columns)), part_number(bounds, lo)
@@ -295,31 +305,31 @@ def source_rows_backward(
     for r in range(relations):
         start, end = rows_between(relation_ptr, r, lo, hi)
         is_aggregated = aggregated.shape[0] > 0 and aggregated[r]
-        begin = share * channels if is_aggregated else 0
+        is_keyless = keyless.shape[0] > 0 and keyless[r] and not is_narrow(batch, columns)
+        begin, last = share * channels if is_aggregated else 0, share * channels if is_keyless else columns
         for a in range(start, end, step):
             b = min(a + step, end)
             _row_grads(
-                a, b, index[:0], by_source, source_ptr, target, group, group_row, weights, grad, dlogits,
-                additive_dlogits, queries, additive, share, channels, is_aggregated, dsums, row_id, stream, below,
-                scale, dtable, columns, dinputs if dx.shape[0] else dinputs[:0],
+                a, b, index[:0], by_source, source_ptr, target, group, group_row, query_row, weights, grad, dlogits,
+                additive_dlogits, queries[:0] if is_keyless else queries, additive, share, channels, is_aggregated,
+                dsums, row_id, stream, below, scale, dtable, columns, dinputs if dx.shape[0] else dinputs[:0],
             )  # fmt: skip
             if not is_aggregated and is_narrow(batch, columns):
                 dkernel = kernel_grad(dweight, shared, part, relation_ptr, r, lo)[0]
-                narrow_backward(a, b, index, into, dtable, a, x, transposed(weight[r, 0], np.int64(0)), to, dkernel)
+                narrow_backward(a, b, index, into, dtable, a, x, transposed(weight[r, 0], 0, columns), to, dkernel)
                 continue
-            if begin < columns:
+            if begin < last:
                 gather(a, b, index, x, gathered)
                 for p in range(batch):
                     at_grad, kernel = address_of(dtable, p * columns + begin), p * inputs * columns + begin
                     to_kernel = address_of(kernel_grad(dweight, shared, part, relation_ptr, r, lo), kernel)
                     multiply(
-                        routine, (inputs, columns - begin, b - a), address_of(gathered, p * inputs), batch * inputs,
-                        True, at_grad, batch * columns, False, one, to_kernel, columns,
+                        routine, (inputs, last - begin, b - a), address_of(gathered, p * inputs), batch * inputs,
+                        True, at_grad, batch * columns, one, to_kernel, columns,
                     )  # fmt: skip
                     if dx.shape[0]:
-                        multiply(
-                            routine, (b - a, inputs, columns - begin), at_grad, batch * columns, False,
-                            address_of(weight, r * batch * inputs * columns + kernel), columns, True,
+                        multiply_by(
+                            routine, b - a, at_grad, batch * columns, transposed(weight[r, p], begin, last),
                             one if is_aggregated else zero, address_of(dinputs, p * inputs), batch * inputs,
                         )  # fmt: skip
             if dx.shape[0]:
@@ -340,7 +350,7 @@ def project_sums(lo, hi, bounds, routine, into, relation_ptr, aggregated, sums, 
             for h in range(heads):
                 multiply(
                     routine, (b - a, channels, inputs), address_of(sums, (a * heads + h) * inputs), heads * inputs,
-                    False, address_of(weight, r * inputs * columns + h * channels), columns, False,
+                    False, address_of(weight, r * inputs * columns + h * channels), columns,
                     zero, address_of(products, h * channels), heads * channels,
                 )  # fmt: skip
             scatter_add(a, b, into, products, own_copy(out, part))
@@ -363,13 +373,13 @@ def project_sums_backward(
             gather(a, b, node, grad, gathered)
             for h in range(heads):
                 at_grad, at_sums = address_of(gathered, h * channels), (a * heads + h) * inputs
-                multiply(
-                    routine, (b - a, inputs, channels), at_grad, heads * channels, False,
-                    address_of(weight, r * inputs * columns + h * channels), columns, True,
-                    zero, address_of(dsums, at_sums), heads * inputs,
+                multiply_by(
+                    routine, b - a, at_grad, heads * channels,
+                    transposed(weight[r, 0], h * channels, (h + 1) * channels), zero,
+                    address_of(dsums, at_sums), heads * inputs,
                 )  # fmt: skip
                 multiply(
                     routine, (inputs, channels, b - a), address_of(sums, at_sums), heads * inputs, True,
-                    at_grad, heads * channels, False, one,
+                    at_grad, heads * channels, one,
                     address_of(kernel_grad(dweight, shared, part, relation_ptr, r, lo), h * channels), columns,
                 )  # fmt: skip

@@ -15,7 +15,6 @@ from rgat.ops.dropout import EDGES, FEATURES, scaled_mask
 from rgat.structure import Rows, Structure
 
 TAKES_HALF = False
-KEYS_BEHIND_VALUES = False
 READS_TABLES = False
 
 

@@ -18,7 +18,6 @@ __all__ += ["collect", "fold", "fold_backward", "gather_back", "pair", "spread",
 __all__ += ["project", "project_input_grad", "project_weight_grad"]
 
 TAKES_HALF = True
-KEYS_BEHIND_VALUES = False
 READS_TABLES = False
 
 
