@@ -84,7 +84,8 @@ def test_an_interrupted_stream_is_resumed_to_the_same_file(tmp_path, graph_model
 
 
 @pytest.mark.usefixtures("inline")
-def test_rows_of_another_run_are_refused(tmp_path, graph_model):
+def test_rows_of_another_run_are_refused(tmp_path, graph_model, monkeypatch):
+    monkeypatch.setattr(streaming, "BATCH_SIZE", 1)
     source, out, part = tmp_path / "m.smi", tmp_path / "p.csv", tmp_path / "p.csv.part"
     source.write_text("CCO\nCCN\nCCC\n")
     predict_file(graph_model, source, out)
@@ -108,7 +109,8 @@ def test_rows_of_another_run_are_refused(tmp_path, graph_model):
 
 @pytest.mark.usefixtures("inline")
 @pytest.mark.parametrize("cut", [b"CCO,0.5", b'"CC\n', b'"CC\n(', b"C\xc3"])
-def test_rows_with_quoted_newlines_are_resumed_and_a_truncated_row_is_removed(tmp_path, graph_model, cut):
+def test_rows_with_quoted_newlines_are_resumed_and_a_truncated_row_is_removed(tmp_path, graph_model, cut, monkeypatch):
+    monkeypatch.setattr(streaming, "BATCH_SIZE", 2)
     source, out = tmp_path / "m.csv", tmp_path / "p.csv"
     source.write_text('smiles\nCCO\n"CC\n(C)C"\n"C,C"\nCCN\n"C\nC"\nCCC\n')
     predict_file(graph_model, source, out)
@@ -120,7 +122,7 @@ def test_rows_with_quoted_newlines_are_resumed_and_a_truncated_row_is_removed(tm
         part.write_bytes(part.read_bytes() + cut)
         (tmp_path / "p.csv.part.model").write_text(streaming._digest(graph_model))
         done = predict_file(graph_model, source, out, resume=True)
-        assert (done.molecules, done.resumed) == (6, rows)
+        assert (done.molecules, done.resumed) == (6, rows // 2 * 2), "whole batches are kept"
         assert out.read_bytes() == whole
 
 
@@ -153,7 +155,6 @@ def test_workers_of_a_killed_prediction_are_gone_soon(tmp_path, graph_model):
         ("m.csv", b"id,smiles\n1\n", "line 2: must have 2 fields, got 1"),
         ("m.csv", "id,smiles\n1,CC\u00e9\n".encode("latin-1"), "cannot be read"),
         ("m.csv", b'id,smiles\n1,"CC\n', "cannot be read"),
-        ("m.csv.gz", b"id,smiles\n1,CC\n", "cannot be read"),
     ],
 )
 def test_bad_files_of_molecules_are_refused(tmp_path, graph_model, name, content, message):

@@ -186,7 +186,7 @@ def train(
       rgat train --smiles few.csv --from model --freeze --out tuned
       rgat train aifb --out runs/aifb --hidden 16 --l2 0.0005 --resume
       torchrun --nproc-per-node 2 -m rgat train tox21 --out runs/tox21
-      torchrun --nproc-per-node 2 -m rgat train STORE --labels labels.tsv --fanouts 20,10 --out model
+      torchrun --nproc-per-node 2 -m rgat train STORE --labels l.tsv --out model
     """
     from rgat.data import REGISTRY
     from rgat.predictor import files as own_data

@@ -190,22 +190,27 @@ def read_smiles(path: Path, column: str | None = None) -> Iterator[str]:
 
 
 def _resume(part: Path, header: Sequence[str], resume: bool) -> tuple[int, str]:
-    """Return the number of rows in an unfinished table and the SMILES of the last; remove a truncated row behind it."""
+    """Return the number of rows in an unfinished table and the SMILES of the last; remove what is behind whole batches.
+
+    So batches stay those of a run that is not interrupted, and no number is rounded otherwise.
+    """
     if not part.exists():
         return 0, ""
     if not resume:
         raise ValueError(f"{part} is left over from an interrupted run; resume it (--resume), or remove it")
     columns = [csv_cell(name) for name in header]
-    count, end, smiles = -1, 0, ""
+    count, kept, end, smiles = -1, 0, 0, ""
     with part.open("r+b") as file:
         for row, row_end in _complete_rows(file, "\t" if part.with_suffix("").suffix == ".tsv" else ","):
             if count < 0 and row != columns:
                 raise ValueError(f"{part} must be of the same model and coverage, but its columns differ; remove it")
             if len(row) != len(columns):
                 break
-            count, end, smiles = count + 1, row_end, row[0]
+            count += 1
+            if count % BATCH_SIZE == 0:
+                kept, end, smiles = count, row_end, row[0]
         file.truncate(end)
-    return max(count, 0), smiles
+    return kept, smiles
 
 
 def _complete_rows(file: IO[bytes], delimiter: str) -> Iterator[tuple[list[str], int]]:
