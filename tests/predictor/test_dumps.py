@@ -34,13 +34,13 @@ def little_memory(monkeypatch):
 def test_the_size_of_a_dump_is_estimated_from_its_beginning(files, tmp_path, monkeypatch):
     (graph,) = files["rdf"]
     whole = from_rdf(graph, files["labels"]).graph
-    assert estimate_size([graph]) == (whole.num_nodes, whole.num_edges, False)
+    assert estimate_size([graph]) == (whole.num_nodes, whole.num_edges, 0)
     monkeypatch.setattr(reader, "BATCH", 100)
     monkeypatch.setattr(dumps, "SAMPLE", 300)
     packed = tmp_path / "packed.nt.gz"
     packed.write_bytes(gzip.compress(graph.read_bytes() * 20))  # the reader buffers the beginning of a file
-    size = estimate_size([packed], has_features=True)
-    assert size.has_features
+    size = estimate_size([packed], num_features=3)
+    assert size.num_features == 3
     assert size.num_edges > 1.5 * whole.num_edges, "20 times the same triples count as others"
     empty = tmp_path / "empty.nt"
     empty.write_bytes(b"")

@@ -1,5 +1,7 @@
 """Fit, predict and explain graphs that stay in a store, and the choice to sample."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -58,18 +60,27 @@ def test_a_damaged_store_is_refused_before_it_is_read(store):
 
 def test_training_samples_where_the_whole_graph_would_not_fit(monkeypatch):
     monkeypatch.setattr(estimates, "free_memory", lambda device: 2**30)
-    options, sentence = sampling_for(GraphSize(10**6, 10**7, False), {"num_layers": 3}, False, "cpu")
+    options, sentence = sampling_for(GraphSize(10**6, 10**7, 0), {"num_layers": 3}, False, "cpu")
     assert options == {"fanouts": [20, 10, 10], "embedding_channels": 64}
     assert sentence.startswith("memory: training on the whole graph may take")
     assert "samples instead, with --fanouts 20,10,10 and 64 learned channels" in sentence
-    assert sampling_for(GraphSize(1000, 5000, False), {}, False, "cpu") == ({}, None)
-    _, without = sampling_for(GraphSize(10**6, 10**10, True), {}, False, "cpu")
-    _, beside = sampling_for(GraphSize(10**6, 10**10, True), {"identity": True}, False, "cpu")
+    assert sampling_for(GraphSize(1000, 5000, 0), {}, False, "cpu") == ({}, None)
+    _, without = sampling_for(GraphSize(10**6, 10**10, 1), {}, False, "cpu")
+    _, beside = sampling_for(GraphSize(10**6, 10**10, 1), {"identity": True}, False, "cpu")
     assert without != beside, "rows of nodes beside features take memory too"
-    assert sampling_for(GraphSize(10**6, 10**7, True), {"fanouts": [5, 5]}, True, "cpu") == ({}, None)
-    options, sentence = sampling_for(GraphSize(1000, 5000, False), {"fanouts": [5, 5]}, True, "cpu")
+    assert sampling_for(GraphSize(10**6, 10**7, 1), {"fanouts": [5, 5]}, True, "cpu") == ({}, None)
+    options, sentence = sampling_for(GraphSize(1000, 5000, 0), {"fanouts": [5, 5]}, True, "cpu")
     assert options == {"embedding_channels": 64}
     assert "64 learned channels per node" in sentence
+
+
+def test_features_and_other_processes_count_in_the_choice_to_sample(monkeypatch):
+    monkeypatch.setattr(estimates, "free_memory", lambda device: 8 * 2**30)
+    sizes = [GraphSize(10**6, 2 * 10**6, width) for width in (16, 2048)]
+    assert [bool(sampling_for(size, {}, True, "cpu")[0]) for size in sizes] == [False, True]
+    other = SimpleNamespace(number=2, least=lambda number: min(number, 1000))  # which has less memory
+    monkeypatch.setattr(estimates, "processes", lambda: other)
+    assert sampling_for(sizes[0], {}, True, "cpu")[0]
 
 
 def test_whole_graph_training_on_a_store_is_refused(store):

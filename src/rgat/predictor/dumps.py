@@ -30,7 +30,7 @@ def estimate_size(
     files: Sequence[Path],
     format: str | None = None,  # noqa: A002
     skip_invalid: bool = False,
-    has_features: bool = False,
+    num_features: int = 0,
 ) -> GraphSize | None:
     """Return about how large the graph of some dumps is, from their first triples; None if these do not tell."""
     stream, triples, share = TripleStream(list(files), format, skip_invalid), 0, 0.0
@@ -41,7 +41,7 @@ def estimate_size(
     if not share:
         return None
     nodes = len(stream.node_names()) / share  # at most: later triples name many nodes again
-    return GraphSize(int(nodes), int(2 * triples / share + nodes), has_features)
+    return GraphSize(int(nodes), int(2 * triples / share + nodes), num_features)
 
 
 def read_within_memory(
@@ -94,7 +94,7 @@ def read_within_memory(
 
 
 def _size(graph: Any, x: Any) -> GraphSize:
-    return GraphSize(graph.num_nodes, graph.num_edges, x is not None)
+    return GraphSize(graph.num_nodes, graph.num_edges, 0 if x is None else x.shape[1])
 
 
 def _converts(
@@ -115,8 +115,8 @@ def _converts(
     if LARGEST_GROWTH * sum(path.stat().st_size for path in dumps if path.is_file()) < free_memory():
         return False
     chosen: dict[str, Any] = {word: files.get(word, default) for word, default in CHOSEN.items()}
-    has_features = chosen["features"] not in ((), AUTO)
-    size = estimate_size(dumps, chosen["format"], bool(chosen["skip_invalid"]), has_features)
+    num_features = int(chosen["features"] not in ((), AUTO))  # at least
+    size = estimate_size(dumps, chosen["format"], bool(chosen["skip_invalid"]), num_features)
     if size is None:
         return False
     channels = given.get("embedding_channels") or EMBEDDING_CHANNELS

@@ -45,12 +45,12 @@ class GraphSize(NamedTuple):
 
     num_nodes: int
     num_edges: int
-    has_features: bool
+    num_features: int  # of each node; 0: none
 
 
 def bytes_of_graph(size: GraphSize) -> int:
-    """Return about how many bytes a graph takes in memory, and while it is read."""
-    return BYTES_PER_EDGE * size.num_edges + BYTES_PER_NODE * size.num_nodes
+    """Return about how many bytes a graph and its features take in memory, and while it is read."""
+    return BYTES_PER_EDGE * size.num_edges + (BYTES_PER_NODE + 4 * size.num_features) * size.num_nodes
 
 
 def bytes_of_embeddings(size: GraphSize, channels: int) -> int:
@@ -64,10 +64,10 @@ def sampling_for(
     """Return options that make training fit into memory, and a sentence that says so; none where it fits as asked.
 
     One-hot input needs kernels for every edge, so a graph that does not fit gets node embeddings instead, and so does
-    one that stays in its store.
+    one that stays in its store. Several processes decide alike, by the least memory that one of them has.
     """
     embedding = {}
-    if not size.has_features and given.get("embedding_channels") is None:
+    if not size.num_features and given.get("embedding_channels") is None:
         embedding = {"embedding_channels": EMBEDDING_CHANNELS}
     if given.get("fanouts") is not None:
         if not in_store or not embedding:
@@ -82,7 +82,9 @@ def sampling_for(
     # With gradients, moments and copies.
     kernels = 10 * 4 * hidden * size.num_edges if embedding or given.get("identity") else 0
     kernels += bytes_of_embeddings(size, given.get("embedding_channels") or 0)
-    needed, free = activations + kernels + bytes_of_graph(size), free_memory(device)
+    group = processes()
+    needed = activations // group.number + kernels + bytes_of_graph(size)
+    free = group.least(free_memory(device))
     if needed < free:
         return {}, None
     fanouts = [FANOUTS[0], *FANOUTS[1:] * (layers - 1)]

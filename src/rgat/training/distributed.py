@@ -66,6 +66,14 @@ class Processes(NamedTuple):
         dist.broadcast_object_list(words, 0)
         return words[0]
 
+    def least(self, number: int) -> int:
+        """Return the smallest of the processes' numbers."""
+        if self.number == 1:
+            return number
+        numbers: list[int] = [0] * self.number
+        dist.all_gather_object(numbers, number)
+        return min(numbers)
+
     def gather_parts(self, part: Tensor) -> list[Tensor]:
         """Return the rows of each process, which may differ in number, in the order of the ranks."""
         if self.number == 1:
