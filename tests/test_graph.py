@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from rgat import RelationalGraph, ops
 from rgat.nn import RGCNConv
-from rgat.structure import Structure
+from rgat.structure import Structure, sorted_edges
 
 
 def make(edges, num_nodes=4, num_relations=3, **options):
@@ -75,6 +75,14 @@ def test_the_structure_does_not_depend_on_the_order_of_the_edges():
     # Parallel edges are ordered by their features.
     sorted_features = graph.edge_attr[graph.structure.order.long()]
     assert torch.equal(sorted_features, shuffled.edge_attr[shuffled.structure.order.long()])
+
+
+def test_edges_are_sorted_alike_where_their_ids_exceed_one_number():
+    source, target, relation = torch.randint(5, (3, 60), generator=torch.Generator().manual_seed(0))
+    features = torch.randint(2, (60, 1), generator=torch.Generator().manual_seed(1)).float()
+    expected = sorted(range(60), key=lambda e: (*(int(ids[e]) for ids in (target, relation, source)), features[e]))
+    for sizes in ((5, 5), (2**31, 5)):
+        assert sorted_edges(source, target, relation, sizes, features).tolist() == expected
 
 
 def test_prepare_computes_once():

@@ -65,7 +65,7 @@ def incoming_edges(graph: RelationalGraph) -> IncomingEdges:
         )
     graph.check_unchanged()
     (source, target), relation = graph.edge_index, graph.edge_type
-    order = sorted_edges(source, target, relation, graph.num_relations, graph.edge_attr)
+    order = sorted_edges(source, target, relation, (graph.num_nodes, graph.num_relations), graph.edge_attr)
     key, sizes = torch.unique_consecutive((target * graph.num_relations + relation)[order], return_counts=True)
     node = torch.div(key, max(graph.num_relations, 1), rounding_mode="floor")
     return IncomingEdges(

@@ -101,39 +101,52 @@ def derive(
 ) -> Structure:
     """Return the structure of the edges of a graph; ``sizes`` are the numbers of nodes, relations and targets."""
     (num_nodes, num_relations, num_targets), (source, target), relation = sizes, edge_index, edge_type
-    order = sorted_edges(source, target, relation, num_relations, edge_attr)
+    order = sorted_edges(source, target, relation, sizes[:2], edge_attr)
     source, target, relation = source[order], target[order], relation[order]
 
     group_key, group, group_sizes = torch.unique_consecutive(
         target * num_relations + relation, return_inverse=True, return_counts=True
     )
-    target_key = _relation_major(group_key, num_nodes, num_relations).sort()[0]
-    source_key, source_row = torch.unique(relation * num_nodes + source, return_inverse=True)
+    target_key, by_relation = _relation_major(group_key, num_nodes, num_relations).sort()
+    source_key, by_source = (relation * num_nodes + source).sort(stable=True)
+    source_key, row, row_sizes = torch.unique_consecutive(source_key, return_inverse=True, return_counts=True)
+    node = source_key % max(num_nodes, 1)
     return Structure(
         order=order.int(),
         target=target.int(),
         group=group.int(),
-        source_row=source_row.int(),
+        source_row=row.index_select(0, _inverse(by_source)).int(),
         target_ptr=pointers(target.bincount(minlength=num_targets)),
         group_ptr=pointers(group_sizes),
-        by_source=source_row.argsort(stable=True).int(),
-        source_ptr=pointers(source_row.bincount(minlength=len(source_key))),
-        sources=_rows(source_key, num_nodes, num_relations),
-        targets=_rows(target_key, num_nodes, num_relations),
+        by_source=by_source.int(),
+        source_ptr=pointers(row_sizes),
+        sources=_rows(source_key, node.argsort(stable=True), num_nodes, num_relations),
+        targets=_rows(target_key, _inverse(by_relation), num_nodes, num_relations),
         graph_sizes=graph_sizes,
     )
 
 
 def sorted_edges(
-    source: Tensor, target: Tensor, relation: Tensor, num_relations: int, edge_attr: Tensor | None
+    source: Tensor, target: Tensor, relation: Tensor, sizes: tuple[int, int], edge_attr: Tensor | None
 ) -> Tensor:
-    """Sort by (target, relation, source); parallel edges by their features, so that no order of the caller is left."""
-    order = torch.arange(len(source), device=source.device)
+    """Sort by (target, relation, source); parallel edges by their features, so that no order of the caller is left.
+
+    ``sizes`` are the numbers of nodes and relations.
+    """
+    num_nodes, num_relations = sizes
+    order, group = torch.arange(len(source), device=source.device), target * num_relations + relation
     if edge_attr is not None and len(source) and edge_attr.shape[1]:
         rank = torch.unique(edge_attr.detach(), dim=0, return_inverse=True)[1]
         order = rank.argsort(stable=True)
+    if num_nodes**2 * num_relations < 2**63:  # one number tells target, relation and source
+        return order[(group * num_nodes + source)[order].argsort(stable=True)]
     order = order[source[order].argsort(stable=True)]
-    return order[(target * num_relations + relation)[order].argsort(stable=True)]
+    return order[group[order].argsort(stable=True)]
+
+
+def _inverse(order: Tensor) -> Tensor:
+    """Return the inverse of a permutation."""
+    return torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
 
 
 def _relation_major(key: Tensor, num_nodes: int, num_relations: int) -> Tensor:
@@ -142,14 +155,14 @@ def _relation_major(key: Tensor, num_nodes: int, num_relations: int) -> Tensor:
     return key % divisor * num_nodes + torch.div(key, divisor, rounding_mode="floor")
 
 
-def _rows(key: Tensor, num_nodes: int, num_relations: int) -> Rows:
+def _rows(key: Tensor, by_node: Tensor, num_nodes: int, num_relations: int) -> Rows:
     divisor = max(num_nodes, 1)
     relation, node = torch.div(key, divisor, rounding_mode="floor"), key % divisor
     return Rows(
         node=node.int(),
         relation=relation.int(),
         relation_ptr=pointers(relation.bincount(minlength=num_relations)),
-        by_node=node.argsort(stable=True).int(),
+        by_node=by_node.int(),
         node_ptr=pointers(node.bincount(minlength=num_nodes)),
     )
 

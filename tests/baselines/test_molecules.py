@@ -13,7 +13,7 @@ from rgat.baselines.molecules import fingerprints
 from rgat.baselines.multitask import Bypass, Multitask
 from rgat.baselines.weave import BINS, Histogram, Weave, WeavePairs, batch_with_pairs, pair_features, store_pairs
 from rgat.data import GraphData, load
-from rgat.data.molecules.smiles import parse_smiles, store_molecules
+from rgat.data.molecules.smiles import parse_smiles, rdkit, store_molecules
 from rgat.data.splits import random_parts
 
 
@@ -265,6 +265,7 @@ def test_an_unknown_setting_is_refused():
 
 def test_rdkit_is_asked_for_in_one_sentence(monkeypatch):
     data = data_of(["CCO"])
+    rdkit.cache_clear()
     monkeypatch.setitem(sys.modules, "rdkit", None)
     with pytest.raises(ImportError, match=r"pip install 'rgat\[molecules\]'"):
         fingerprints(data)

@@ -435,6 +435,7 @@ def test_gather_is_mean_and_maximum_per_graph():
     )
     expected = [[0, 0, 0, 0], [2, -3, 3, -1], [0, 0, 0, 0], [7, -2, 7, -2]]
     assert GraphGather()(x, graph).tolist() == expected
+    assert GraphGather()(x.clone().requires_grad_(), graph).tolist() == expected
     one = RelationalGraph(torch.empty(2, 0).long(), torch.empty(0).long(), num_nodes=3, num_relations=1)
     torch.testing.assert_close(GraphGather()(x, one), torch.tensor([[11 / 3, -8 / 3, 7, -1]]))
     with pytest.raises(ValueError, match=r"`x` must have shape \[3, F\], one row per node, got \[2, 2\]"):

@@ -19,7 +19,7 @@ from rgat.baselines.graphconv import Molecules, batch_molecules
 from rgat.baselines.molecules import cached_of_molecules, train
 from rgat.baselines.outcome import Outcome
 from rgat.data import GraphData, GraphStore
-from rgat.data.molecules.smiles import BONDS, bond_features, bond_relation, rdkit
+from rgat.data.molecules.smiles import BONDS, bond_features, rdkit
 from rgat.nn.normalisation import normalise
 
 MAX_DISTANCE = 7
@@ -84,9 +84,8 @@ def pair_features(molecule: Any) -> NDArray[np.uint8]:
     size = molecule.GetNumAtoms()
     features = np.zeros((size, size, NUM_PAIR_FEATURES), dtype=np.uint8)
     for bond in molecule.GetBonds():
-        a, b, relation = bond.GetBeginAtomIdx(), bond.GetEndAtomIdx(), bond_relation(bond)
-        assert relation is not None
-        features[[a, b], [b, a], :NUM_BONDED] = bond_features(bond, relation)[:NUM_BONDED]
+        a, b = bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()
+        features[[a, b], [b, a], :NUM_BONDED] = bond_features(bond)[:NUM_BONDED]
     same_ring = features[..., NUM_BONDED]
     for ring in molecule.GetRingInfo().AtomRings():
         same_ring[np.ix_(ring, ring)] = 1

@@ -40,10 +40,17 @@ class GraphGather(nn.Module):
         wide = torch.promote_types(x.dtype, torch.float32)  # a sum may exceed float16
         total = x.new_zeros(sizes.shape[0], x.shape[1], dtype=wide).index_add(0, graph_id, x.to(wide))
         mean = (total / sizes.clamp(min=1).unsqueeze(1)).to(x.dtype)
-        # A row of zeros stands where a graph without nodes looks for its maximum.
-        padded = torch.cat([x, x.new_zeros(1, x.shape[1])])
-        maximum = padded.gather(0, _first_maximum(x.detach(), graph_id, sizes.shape[0]))
-        return torch.cat([mean, maximum], dim=1)
+        return torch.cat([mean, _maximum(x, graph_id, sizes.shape[0])], dim=1)
+
+
+def _maximum(x: Tensor, graph_id: Tensor, num_graphs: int) -> Tensor:
+    """Return the largest value of each feature in each graph, ``[G, F]``; 0 where there are no nodes."""
+    if not torch.compiler.is_compiling() and not (x.requires_grad and torch.is_grad_enabled()):
+        index = graph_id.unsqueeze(1).expand_as(x)
+        return x.new_zeros(num_graphs, x.shape[1]).scatter_reduce(0, index, x, "amax", include_self=False)
+    # A row of zeros stands where a graph without nodes looks for its maximum.
+    padded = torch.cat([x, x.new_zeros(1, x.shape[1])])
+    return padded.gather(0, _first_maximum(x.detach(), graph_id, num_graphs))
 
 
 @torch.library.custom_op("rgat::first_maximum", mutates_args=())

@@ -27,13 +27,12 @@ from rgat.data.tables import csv_cell, separator_hint
 from rgat.locks import locked
 from rgat.predictor.ensemble import MoleculeVocabulary
 from rgat.predictor.predictions import table_text
-from rgat.predictor.predictor import MoleculeBatch, MoleculePredictor, parse_molecules
+from rgat.predictor.predictor import BATCH_SIZE, MoleculeBatch, MoleculePredictor, parse_molecules
 from rgat.predictor.words import counted
 from rgat.progress import Progress, Stages, shown
 from rgat.workers import WorkerPool
 
 PREDICTION = "prediction"  # the stage of `rgat predict`
-BATCH_SIZE = 512  # molecules in one forward pass: more would not be faster
 
 
 class Streamed(NamedTuple):

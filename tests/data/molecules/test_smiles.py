@@ -6,6 +6,8 @@ import torch
 
 from rgat.data import load
 from rgat.data.molecules.smiles import (
+    ELEMENTS,
+    HYBRIDISATIONS,
     NUM_ATOM_FEATURES,
     parse_smiles,
     rdkit,
@@ -31,9 +33,63 @@ def test_a_molecule_becomes_a_relational_graph():
 
 
 def test_a_missing_library_says_how_to_get_it(monkeypatch):
+    rdkit.cache_clear()
     monkeypatch.setitem(sys.modules, "rdkit", None)
     with pytest.raises(ImportError, match=r"needs RDKit; install it with `pip install 'rgat\[molecules\]'`"):
         load("molecules")
+
+
+UNUSUAL = [
+    *("C[C@H](N)C(=O)O", "F/C=C/F", "c1cc[nH]c1", "C[N+](C)(C)C.[Cl-]", "[CH3]", "[13CH4]", "[2H]C", "[H]C([H])O"),
+    *(
+        "[H][H]",
+        "[H+]",
+        "N->[Fe]",
+        "*C",
+        "C[N](C)(C)C",
+        "O=[N+]([O-])c1ccccc1",
+        "[Og]",
+        "CC |$a;b$|",
+        "FS(F)(F)(F)(F)F",
+    ),
+]
+
+
+@pytest.mark.parametrize("smiles", UNUSUAL)
+def test_a_molecule_read_without_stereo_is_the_same_graph(smiles):
+    whole, plain = (parse_smiles(smiles, relaxed=True, stereo=stereo) for stereo in (True, False))
+    stores = [store_molecules([molecule]) for molecule in (whole, plain)]
+    for name in ("x", "edge_index", "edge_type"):
+        assert torch.equal(getattr(stores[0], name), getattr(stores[1], name)), name
+
+
+@pytest.mark.parametrize("smiles", UNUSUAL)
+def test_atom_features_are_what_rdkit_says_of_each_atom(smiles):
+    molecule = parse_smiles(smiles, relaxed=True)
+    store = store_molecules([molecule], self_loops=False)
+    places = [ELEMENTS.index(atom.GetSymbol()) if atom.GetSymbol() in ELEMENTS else 43 for atom in molecule.GetAtoms()]
+    for atom, row, element in zip(molecule.GetAtoms(), store.x, places, strict=True):
+        orbitals = str(atom.GetHybridization())
+        expected = [
+            *(element, 44 + atom.GetDegree(), 55 + atom.GetValence(rdkit().ValenceType.IMPLICIT)),
+            64 + (HYBRIDISATIONS.index(orbitals) if orbitals in HYBRIDISATIONS else 4),
+            *([69] if atom.GetIsAromatic() else []),
+            70 + atom.GetTotalNumHs(),
+        ]
+        assert row[:62].tolist() + row[64:].tolist() == [
+            int(place in expected) for place in (*range(62), *range(64, 75))
+        ]
+        assert row[62:64].tolist() == [atom.GetFormalCharge(), atom.GetNumRadicalElectrons()]
+    ends = [(bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()) for bond in molecule.GetBonds()]
+    assert store.edge_index.t().tolist() == [list(pair) for a, b in ends for pair in ((a, b), (b, a))]
+
+
+@pytest.mark.parametrize("smiles", ["C~C", "C$C"])
+@pytest.mark.parametrize("stereo", [True, False])
+def test_a_molecule_with_another_bond_is_no_molecule(smiles, stereo):
+    assert parse_smiles(smiles, relaxed=True, stereo=stereo) is None
+    with pytest.raises(ValueError, match="bonds of molecules must be single, double, triple, aromatic or dative"):
+        store_molecules([rdkit().MolFromSmiles(smiles)])
 
 
 def test_relaxed_reading_accepts_unusual_valences_and_nothing_worse():

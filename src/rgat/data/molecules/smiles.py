@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Sequence
 from functools import lru_cache
@@ -9,9 +10,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from rgat.data.graph_store import GraphStore
 
+Array = NDArray[Any]
 # fmt: off
 ELEMENTS = (
     "C", "N", "O", "S", "F", "Si", "P", "Cl", "Br", "Mg", "Na", "Ca", "Fe", "As", "Al", "I", "B", "V", "K", "Tl", "Yb",
@@ -20,14 +23,17 @@ ELEMENTS = (
 )
 # fmt: on
 BONDS = ("single", "double", "triple", "aromatic")
+ORDERS = (1.0, 2.0, 3.0, 1.5)  # of these bonds; a dative bond is one shared pair of electrons, as a single bond
+_UNUSUAL_BOND = re.compile(r"[~$|]")  # without such a sign, all bonds are of these types
+_HYDROGEN = re.compile(r"\[\d*H")  # an atom of hydrogen, which RDKit may remove
 HYBRIDISATIONS = ("SP", "SP2", "SP3", "SP3D", "SP3D2")
 NUM_RICH_FEATURES = 10
 MAX_SMILES = 10_000  # characters; RDKit recurses along a molecule until the stack overflows
 NUM_BOND_FEATURES = len(BONDS) + 5
-_ELEMENT_ID = {symbol: number for number, symbol in enumerate(ELEMENTS)}
 NUM_ATOM_FEATURES = len(ELEMENTS) + 1 + 11 + 7 + 1 + 1 + len(HYBRIDISATIONS) + 1 + 5  # 75
 
 
+@lru_cache(maxsize=1)
 def rdkit() -> Any:
     """Import RDKit's chemistry module, or raise an error that says how to install it."""
     try:
@@ -38,51 +44,6 @@ def rdkit() -> Any:
     return Chem
 
 
-def _one_hot(position: int, size: int) -> list[float]:
-    """Return a one at ``position``, or at the last position if it lies beyond."""
-    row = [0.0] * size
-    row[min(position, size - 1)] = 1.0
-    return row
-
-
-def atom_key(atom: Any, valence: Any) -> tuple[Any, ...]:
-    """Return what the features of an RDKit atom depend on; ``valence`` is RDKit's constant for the implicit valence."""
-    return (
-        atom.GetAtomicNum(),
-        atom.GetDegree(),
-        atom.GetValence(valence),
-        atom.GetFormalCharge(),
-        atom.GetNumRadicalElectrons(),
-        atom.GetHybridization(),
-        atom.GetIsAromatic(),
-        atom.GetTotalNumHs(),
-    )
-
-
-def _encode(
-    symbol: str,
-    degree: int,
-    valence: int,
-    charge: int,
-    radicals: int,
-    hybridisation: Any,
-    aromatic: bool,
-    hydrogens: int,
-) -> tuple[float, ...]:
-    """Return the 75 features of an atom, from its symbol and the rest of `atom_key`."""
-    orbitals = str(hybridisation)
-    return (
-        *_one_hot(_ELEMENT_ID.get(symbol, len(ELEMENTS)), len(ELEMENTS) + 1),
-        *_one_hot(degree, 11),
-        *_one_hot(valence, 7),
-        float(charge),
-        float(radicals),
-        *_one_hot(HYBRIDISATIONS.index(orbitals) if orbitals in HYBRIDISATIONS else 4, 5),
-        float(aromatic),
-        *_one_hot(hydrogens, 5),
-    )
-
-
 def rich_features(atom: Any) -> list[float]:
     """Return ten more features: in a ring, in a ring of 3 to 8 atoms, two senses of chirality, mass / 100."""
     rings = [float(atom.IsInRingSize(size)) for size in range(3, 9)]
@@ -91,22 +52,28 @@ def rich_features(atom: Any) -> list[float]:
     return [float(atom.IsInRing()), *rings, *senses, atom.GetMass() / 100]
 
 
-def bond_features(bond: Any, relation: int) -> list[float]:
+def bond_features(bond: Any) -> list[float]:
     """Return nine features: the bond type, conjugated, in a ring, and the stereo configuration (any, Z, E)."""
     stereo = str(bond.GetStereo()).removeprefix("STEREO")
     stereos = [float(stereo in words) for words in (("ANY",), ("Z", "CIS"), ("E", "TRANS"))]
-    return [*_one_hot(relation, len(BONDS)), float(bond.GetIsConjugated()), float(bond.IsInRing()), *stereos]
+    types = [float(bond.GetBondTypeAsDouble() == order) for order in ORDERS]
+    return [*types, float(bond.GetIsConjugated()), float(bond.IsInRing()), *stereos]
 
 
-def parse_smiles(smiles: str, relaxed: bool = False, largest: bool = False) -> Any:
+def parse_smiles(smiles: str, relaxed: bool = False, largest: bool = False, stereo: bool = True) -> Any:
     """Return an RDKit molecule, or None for an invalid SMILES.
 
-    ``relaxed`` accepts valences that RDKit rejects; ``largest`` keeps only the largest fragment of a salt or mixture.
+    Args:
+        smiles: the text.
+        relaxed: accept valences that RDKit rejects.
+        largest: keep only the largest fragment of a salt or mixture.
+        stereo: perceive stereo centres and double bonds; without it, parsing takes a quarter less time.
     """
     chem = rdkit()
     if len(smiles) > MAX_SMILES:
         return None
-    molecule = chem.MolFromSmiles(smiles)
+    molecule = None if stereo or _HYDROGEN.search(smiles) else _without_stereo(smiles)
+    molecule = chem.MolFromSmiles(smiles) if molecule is None else molecule
     if molecule is None and relaxed:
         molecule = chem.MolFromSmiles(smiles, sanitize=False)
         if molecule is not None:
@@ -114,9 +81,18 @@ def parse_smiles(smiles: str, relaxed: bool = False, largest: bool = False) -> A
             if chem.SanitizeMol(molecule, flags, catchErrors=True) != chem.SanitizeFlags.SANITIZE_NONE:
                 return None
             molecule.UpdatePropertyCache(strict=False)
-    if molecule is None or not _has_known_bonds(molecule):
+    if molecule is None or (_UNUSUAL_BOND.search(smiles) and not _has_known_bonds(molecule)):
         return None
     return largest_fragment(molecule) if largest and "." in smiles else molecule
+
+
+def _without_stereo(smiles: str) -> Any:
+    """Return a molecule that has no explicit hydrogen atoms to remove; None where RDKit cannot sanitise it."""
+    chem = rdkit()
+    molecule = chem.MolFromSmiles(smiles, sanitize=False)
+    if molecule is None or chem.SanitizeMol(molecule, catchErrors=True) != chem.SanitizeFlags.SANITIZE_NONE:
+        return None
+    return molecule
 
 
 def largest_fragment(molecule: Any) -> Any:
@@ -126,23 +102,56 @@ def largest_fragment(molecule: Any) -> Any:
     return min(fragments, key=lambda each: (-each.GetNumHeavyAtoms(), chem.MolToSmiles(each)), default=molecule)
 
 
-@lru_cache(maxsize=1)
-def _relations() -> dict[Any, int]:
-    """Return the relation of each RDKit bond type that has one."""
-    types = {name.lower(): bond_type for name, bond_type in rdkit().BondType.names.items()}
-    dative = [bond_type for name, bond_type in types.items() if name.startswith("dative")]
-    # A dative bond is one shared pair of electrons, as a single bond.
-    return {types[name]: number for number, name in enumerate(BONDS)} | dict.fromkeys(dative, 0)
-
-
-def bond_relation(bond: Any) -> int | None:
-    """Return the index of a bond's type in ``BONDS``, or None for another type."""
-    return _relations().get(bond.GetBondType())
-
-
 def _has_known_bonds(molecule: Any) -> bool:
-    known, bond = _relations(), molecule.GetBondWithIdx  # by number: RDKit's iterators are slow
-    return all(bond(number).GetBondType() in known for number in range(molecule.GetNumBonds()))
+    return all(bond.GetBondTypeAsDouble() in ORDERS for bond in molecule.GetBonds())
+
+
+@lru_cache(maxsize=1)
+def _getters() -> tuple[Any, Any]:
+    """Return the functions that read the properties of RDKit's atoms, and of its bonds."""
+    atom, bond = rdkit().Atom, rdkit().Bond
+    of_atoms = (
+        *(atom.GetAtomicNum, atom.GetTotalNumHs, atom.GetNumImplicitHs, atom.GetFormalCharge),
+        *(atom.GetNumRadicalElectrons, atom.GetHybridization, atom.GetIsAromatic),
+    )
+    return of_atoms, (bond.GetBeginAtomIdx, bond.GetEndAtomIdx, bond.GetBondTypeAsDouble)
+
+
+def _one_hot(positions: Array, size: int) -> Array:
+    """Return rows with a one at each position, or at the last position if it lies beyond."""
+    return np.eye(size, dtype=np.float32)[np.minimum(positions, size - 1)]
+
+
+def _read(parts: Sequence[Any], getters: Sequence[Any], columns: Sequence[array[Any]]) -> None:
+    """Add properties of the atoms or bonds of a molecule to columns.
+
+    Few of RDKit's objects are kept at a time: Python's garbage collector would walk through them again and again.
+    """
+    for get, column in zip(getters, columns, strict=True):
+        column.extend(map(get, parts))
+
+
+def _atom_features(columns: Sequence[Array], degrees: Array) -> Array:
+    """Return the 75 features of atoms with these properties, which are those of `_getters`."""
+    chem = rdkit()
+    numbers, hydrogens, implicit, charges, radicals, orbitals, is_aromatic = columns
+    types = chem.HybridizationType.names
+    element = np.full(max(numbers.max(initial=0), 118) + 1, len(ELEMENTS))
+    element[[chem.GetPeriodicTable().GetAtomicNumber(symbol) for symbol in ELEMENTS]] = range(len(ELEMENTS))
+    hybridisation = np.full(len(types) + 1, len(HYBRIDISATIONS) - 1)
+    hybridisation[[int(types[name]) for name in HYBRIDISATIONS]] = range(len(HYBRIDISATIONS))
+    return np.concatenate(
+        [
+            _one_hot(element[numbers], len(ELEMENTS) + 1),
+            _one_hot(degrees, 11),
+            _one_hot(implicit, 7),
+            np.stack([charges, radicals], axis=1).astype(np.float32),
+            _one_hot(hybridisation[orbitals], len(HYBRIDISATIONS)),
+            is_aromatic[:, None].astype(np.float32),
+            _one_hot(hydrogens, 5),
+        ],
+        axis=1,
+    )
 
 
 def store_molecules(
@@ -156,35 +165,27 @@ def store_molecules(
         rich: add ten atom features.
         bonds: add bond features; those of self-loops are zero.
     """
-    valence, relations = rdkit().ValenceType.IMPLICIT, _relations()
-    kinds: dict[tuple[Any, ...], int] = {}  # most atoms equal an earlier one
-    table: list[tuple[float, ...]] = []  # features of each kind
-    atoms, ends, extra, edge_features = array("q"), array("q"), array("f"), array("f")
-    num_atoms, num_bonds = [], []
-    base = 0
-    for molecule in molecules:
-        num_atoms.append(molecule.GetNumAtoms())
-        num_bonds.append(molecule.GetNumBonds())
-        for number in range(num_atoms[-1]):
-            atom = molecule.GetAtomWithIdx(number)
-            key = atom_key(atom, valence)
-            kind = kinds.setdefault(key, len(table))
-            if kind == len(table):
-                table.append(_encode(atom.GetSymbol(), *key[1:]))
-            atoms.append(kind)
-            if rich:
-                extra.extend(rich_features(atom))
-        for number in range(num_bonds[-1]):
-            bond = molecule.GetBondWithIdx(number)
-            a, b, relation = base + bond.GetBeginAtomIdx(), base + bond.GetEndAtomIdx(), relations[bond.GetBondType()]
-            ends.extend((a, b, relation, b, a, relation))
-            if bonds:
-                edge_features.extend(2 * bond_features(bond, relation))
-        base += num_atoms[-1]
-    x = np.array(table, dtype=np.float32).reshape(-1, NUM_ATOM_FEATURES)[np.array(atoms, dtype=np.int64)]
-    edges = np.array(ends, dtype=np.int64).reshape(-1, 3)
-    attributes = np.array(edge_features, dtype=np.float32).reshape(-1, NUM_BOND_FEATURES)
-    per_molecule = 2 * np.array(num_bonds, dtype=np.int64)
+    of_atoms, of_bonds = _getters()
+    columns, links = [array("q") for _ in of_atoms], [array("d") for _ in of_bonds]
+    num_atoms, num_bonds = (np.zeros(len(molecules), dtype=np.int64) for _ in range(2))
+    extra, features = array("f"), array("f")
+    for number, molecule in enumerate(molecules):
+        # By number: RDKit's iterators are slow.
+        atoms = list(map(molecule.GetAtomWithIdx, range(molecule.GetNumAtoms())))
+        bonds_of = list(map(molecule.GetBondWithIdx, range(molecule.GetNumBonds())))
+        num_atoms[number], num_bonds[number] = len(atoms), len(bonds_of)
+        _read(atoms, of_atoms, columns)
+        _read(bonds_of, of_bonds, links)
+        for atom in atoms if rich else ():
+            extra.extend(rich_features(atom))
+        for bond in bonds_of if bonds else ():
+            features.extend(2 * bond_features(bond))
+    begin, end, order = (np.array(column) for column in links)
+    edges = _bond_edges(begin, end, order, np.repeat(np.cumsum(num_atoms) - num_atoms, num_bonds))
+    base = int(num_atoms.sum())
+    x = _atom_features([np.array(column) for column in columns], np.bincount(edges[:, 0], minlength=base))
+    attributes = np.array(features, dtype=np.float32).reshape(-1, NUM_BOND_FEATURES)
+    per_molecule = 2 * num_bonds
     if self_loops:  # behind the bonds of each molecule
         of_bonds, of_atoms = (np.repeat(np.arange(len(num_atoms)), each) for each in (per_molecule, num_atoms))
         order = np.argsort(np.concatenate([of_bonds, of_atoms]), kind="stable")
@@ -192,7 +193,7 @@ def store_molecules(
         edges = np.concatenate([edges, loops])[order]
         if bonds:
             attributes = np.concatenate([attributes, np.zeros((base, NUM_BOND_FEATURES), np.float32)])[order]
-        per_molecule = per_molecule + np.array(num_atoms, dtype=np.int64)
+        per_molecule = per_molecule + num_atoms
     if rich:
         x = np.concatenate([x, np.array(extra, dtype=np.float32).reshape(-1, NUM_RICH_FEATURES)], axis=1)
     return GraphStore(
@@ -204,6 +205,17 @@ def store_molecules(
         num_relations=len(BONDS) + self_loops,
         edge_attr=torch.from_numpy(attributes) if bonds else None,
     )
+
+
+def _bond_edges(begin: Array, end: Array, order: Array, shift: Array) -> Array:
+    """Return source, target and relation of both edges of each bond, ``[2 n, 3]``; atoms are shifted per bond."""
+    relation = np.full(len(order), -1)
+    for number, value in enumerate(ORDERS):
+        relation[order == value] = number
+    if (relation < 0).any():
+        raise ValueError("bonds of molecules must be single, double, triple, aromatic or dative; `parse_smiles` tells")
+    forth = np.stack([begin + shift, end + shift, relation], axis=1).astype(np.int64)
+    return np.stack([forth, forth[:, [1, 0, 2]]], axis=1).reshape(-1, 3)
 
 
 def _pointers(sizes: Any) -> torch.Tensor:
