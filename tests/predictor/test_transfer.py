@@ -75,6 +75,25 @@ def test_cross_validation_tests_every_molecule_once_and_says_the_spread(data):
     assert found["deviation"] == pytest.approx(abs(found["scores"][0] - found["scores"][1]) / 2**0.5)
 
 
+def test_folds_of_a_split_by_group_keep_groups_together(tmp_path):
+    rows = [f"{'C' * (1 + number % 24)}O,{number % 2},lab {number % 24 % 6}" for number in range(48)]
+    (tmp_path / "table.csv").write_text("\n".join(["smiles,active,laboratory", *rows]) + "\n")
+    data = rgat.data.from_smiles(
+        tmp_path / "table.csv", tasks=["active"], split="group", split_column="laboratory", shares=(0.5, 0.25)
+    )
+    folds = fold_data(data, 3, seed=0)
+    assert sorted(torch.cat([fold.test for fold in folds]).tolist()) == list(range(48))
+    for fold in folds:
+        parts = [{data.groups[i] for i in part.tolist()} for part in (fold.train, fold.valid, fold.test)]
+        assert all(parts)
+        assert sum(map(len, parts)) == 6
+    with pytest.raises(ValueError, match="`folds` must be at most the number of groups, 6, got 7"):
+        fold_data(data, 7, seed=0)
+    pair = dataclasses.replace(data, groups=("a", "b") * 24)
+    with pytest.raises(ValueError, match="a fold must leave a group to train on and one to validate on"):
+        fold_data(pair, 2, seed=0)
+
+
 def test_folds_are_disjoint_and_keep_molecules_and_scaffolds_together(data):
     for kind in ("random", "scaffold"):
         told = dataclasses.replace(data, provenance={"split": kind})
@@ -85,9 +104,10 @@ def test_folds_are_disjoint_and_keep_molecules_and_scaffolds_together(data):
             together = torch.cat([fold.train, fold.valid, fold.test])
             assert sorted(together.tolist()) == list(range(len(data.graphs)))
             assert len(fold.valid) > 0
-    timed = dataclasses.replace(data, provenance={"split": "time"})
-    with pytest.raises(ValueError, match="which a split by time rules out"):
-        fold_data(timed, 4, seed=0)
+    for kind, reason in (("time", "it would train on newer rows"), ("column", "the table says the parts")):
+        told = dataclasses.replace(data, provenance={"split": kind})
+        with pytest.raises(ValueError, match=f"without a fixed test part, got one by {kind}: {reason}"):
+            fold_data(told, 4, seed=0)
     with pytest.raises(ValueError, match="`folds` must be at most the number of molecules, 320, got 400"):
         fold_data(data, 400, seed=0)
     nodes = rgat.data.load("institute")

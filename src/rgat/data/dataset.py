@@ -123,6 +123,7 @@ class GraphData:
         bounds: which of the values are bounds, as in `TargetTable`.
         targets: what is to be learned.
         descriptors: which descriptors of molecules `graphs.graph_attr` holds.
+        groups: of each graph, where the parts keep groups together.
 
     Examples:
         >>> import rgat
@@ -148,6 +149,7 @@ class GraphData:
     bounds: Tensor | None = field(default=None, repr=False)
     targets: tuple[Target, ...] = field(default=(), repr=False)
     descriptors: Descriptors | None = field(default=None, repr=False)
+    groups: tuple[str, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         if self.values is None:

@@ -30,8 +30,8 @@ def cross_validate(
 ) -> dict[str, Any]:
     """Fit once per fold and test on it; return the scores, their mean and standard deviation.
 
-    Nodes are stratified by class. Molecules keep the kind of their split: rows of one molecule, or of one scaffold,
-    stay in one fold. Options are those of `rgat.fit`; ``on_fold`` is called with the number of each fold before it.
+    Nodes are stratified by class. Molecules keep the kind of their split: rows of one molecule, scaffold or group stay
+    in one fold. Options are those of `rgat.fit`; ``on_fold`` is called with the number of each fold before it.
 
     Examples:
         >>> import rgat
@@ -67,19 +67,23 @@ def fold_data(data: Data, folds: int, seed: int) -> list[Data]:
     else:
         groups = _groups(data, ids)
         if folds > len(set(groups)):
-            raise ValueError(f"`folds` must be at most the number of molecules, {len(set(groups))}, got {folds}")
+            what = "groups" if data.groups else "molecules"
+            raise ValueError(f"`folds` must be at most the number of {what}, {len(set(groups))}, got {folds}")
         tests = grouped_folds(groups, folds, seed)
     return [_fold(data, ids, test, groups, seed) for test in tests]
 
 
 def _groups(data: GraphData, ids: Tensor) -> list[str]:
-    """Return what must stay in one fold: the molecule without stereo marks, or its scaffold."""
+    """Return what must stay in one fold: the molecule without stereo marks, its scaffold or its group."""
     kind = data.provenance.get("split")
-    if kind in ("time", "group", "column"):
+    if kind in ("time", "column"):
+        reason = "it would train on newer rows to test older ones" if kind == "time" else "the table says the parts"
         raise ValueError(
-            f"cross-validation makes folds at random, which a split by {kind} rules out; read the table with `split` "
-            '(--split) "random", "stratified" or "scaffold"'
+            f"cross-validation needs a split without a fixed test part, got one by {kind}: {reason}; read the table "
+            'with `split` (--split) "random", "stratified", "scaffold" or "group"'
         )
+    if data.groups:
+        return [data.groups[i] for i in ids.tolist()]
     names = [data.graph_names[i] for i in ids.tolist()]
     if kind == "scaffold":
         return [scaffold(name) for name in names]
@@ -93,5 +97,11 @@ def _fold(data: Data, ids: Tensor, test: Tensor, groups: list[str] | None, seed:
     if groups is None:  # the fit validates inside the training part
         return dataclasses.replace(data, train=ids[rest], valid=ids[:0], test=ids[test])
     shares = (1 - VALID_SHARE, VALID_SHARE)
-    train, valid, _ = random_groups([groups[i] for i in rest.tolist()], shares, seed)
+    others = [groups[i] for i in rest.tolist()]
+    train, valid, _ = random_groups(others, shares, seed)
+    if not len(valid):  # the groups are few and large
+        if len(set(others)) < 2:
+            raise ValueError("a fold must leave a group to train on and one to validate on; give more groups")
+        valid, *learned = grouped_folds(others, len(set(others)), seed)[::-1]
+        train = torch.cat(learned).sort().values
     return dataclasses.replace(data, train=ids[rest[train]], valid=ids[rest[valid]], test=ids[test])

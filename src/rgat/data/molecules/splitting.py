@@ -66,11 +66,11 @@ def split_molecules(
         parts = time_parts(oldest.tolist(), shares)
         check_filled(parts, shares, "the split by time", len(set(column)))
         return _rows(parts, molecule, len(number))
-    return column_parts("group", _joined(molecule.tolist(), column), shares, seed, origin)
+    return column_parts("group", join_groups(flat, column), shares, seed, origin)
 
 
-def _joined(molecules: Sequence[int], groups: Sequence[str]) -> list[str]:
-    """Return the groups, where two that share a molecule are one."""
+def join_groups(flat: Sequence[str], groups: Sequence[str]) -> list[str]:
+    """Return the group of each row, where two groups that share a molecule are one."""
     root = {group: group for group in groups}
 
     def find(group: str) -> str:
@@ -79,8 +79,8 @@ def _joined(molecules: Sequence[int], groups: Sequence[str]) -> list[str]:
             group = root[group]
         return group
 
-    first: dict[int, str] = {}
-    for molecule, group in zip(molecules, groups, strict=True):
+    first: dict[str, str] = {}
+    for molecule, group in zip(flat, groups, strict=True):
         root[find(group)] = find(first.setdefault(molecule, group))
     return [find(group) for group in groups]
 

@@ -19,7 +19,7 @@ from rgat.data.files import kind_of
 from rgat.data.molecules.reading import FRAGMENTS, Molecules, read_molecules
 from rgat.data.molecules.sdf import SUFFIXES, read_sdf
 from rgat.data.molecules.smiles import BONDS, store_molecules
-from rgat.data.molecules.splitting import SPLITS, split_molecules
+from rgat.data.molecules.splitting import SPLITS, join_groups, split_molecules
 from rgat.data.splits import Parts, check_split
 from rgat.data.tables import Table, is_frame, read_table, separator_hint
 from rgat.data.targets import TargetTable, Task, is_like_number, kinds_of, output_names, read_targets, standardise
@@ -106,6 +106,8 @@ def from_smiles(
     about |= {"split_column": split_column} if split_column is not None else {}
     about |= found.repeats(labels if read.is_binary else labels[:, :0])
     data = molecule_data(name, found.names, found.store, labels, output_names(read.targets), parts, about)
+    if kind == "group" and split_by is not None:
+        data = replace(data, groups=tuple(join_groups(flat, split_by)))
     if read.is_binary:
         return data
     is_number = torch.tensor([target.kind == "regression" for target in read.targets for _ in range(target.width)])
