@@ -7,7 +7,7 @@ import pytest
 import rgat
 from rgat.data import load as load_data
 from rgat.predictor import files as own_data
-from rgat.predictor import fitting, load
+from rgat.predictor import fitting, load, members
 from rgat.predictor.text import comparison_rows, verdicts
 from rgat.progress import Stages
 from rgat.training.configuration import configure
@@ -27,7 +27,7 @@ def valid(monkeypatch):
 def test_an_rgcn_with_a_higher_validation_score_becomes_the_model_of_molecules(tmp_path, monkeypatch):
     scores = {"multiplicative WIRGAT": 0.915, "RGCN": 0.936}
     monkeypatch.setattr(fitting._Trainer, "valid_score", lambda self, config, results: scores[config["model"]])
-    quick = {"max_epochs": 1, "hidden_channels": 8, "descriptors": "none"}
+    quick = {"max_epochs": 1, "hidden_channels": 8, "descriptors": "none", "ensemble": 1}
     predictor = own_data.train(load_data("molecules"), tmp_path, **quick)
     assert predictor.config["model"] == load(tmp_path).config["model"] == "RGCN"
     report = predictor.report
@@ -75,11 +75,29 @@ def test_validation_scores_are_those_of_cross_validation_or_of_the_validation_pa
         best, _ = trainer.cross_validate(configure("node", QUICK | {"model": model}), stages)
         mean = sum(point.valid_metric for point in best) / 5
         assert report["scores"][model] == pytest.approx(mean)
-    molecules = rgat.fit(load_data("molecules"), max_epochs=2, hidden_channels=8)
+    molecules = rgat.fit(load_data("molecules"), max_epochs=2, hidden_channels=8, ensemble=1)
     selection, (member,) = molecules.report["selection"], molecules.report["training"]
     assert selection["on"] == "mean ROC-AUC of the validation part"
     assert selection["scores"][molecules.config["model"]] == pytest.approx(member["scores"]["valid"])
     assert max(selection["scores"].values()) == selection["scores"][selection["selected"]]
+
+
+def test_few_molecules_get_three_members_of_the_kept_model_unless_one_is_asked_for(monkeypatch):
+    options = {"max_epochs": 1, "hidden_channels": 8, "descriptors": "none"}
+    data = load_data("molecules")
+    predictor = rgat.fit(data, **options)
+    assert (len(predictor.members), len(predictor.report["training"]), predictor.report["ensemble"]) == (3, 3, 3)
+    alone = rgat.fit(data, model=predictor.config["model"], comparison=False, ensemble=3, **options)
+    assert predictor.report["scores"] == alone.report["scores"]
+    assert predictor.predict("CCO").probabilities == pytest.approx(alone.predict("CCO").probabilities, abs=1e-6)
+    sentence = "The outputs of 3 models are averaged, because there are fewer than 2,000 training molecules"
+    assert any(line.startswith(sentence) for line in verdicts(predictor))
+    assert not any("averaged" in line for line in verdicts(alone))
+    assert members.members_for(data, None, comparison=False) == 1
+    assert members.members_for(data, 2, comparison=True) == 2
+    assert members.members_for(load_data("institute"), None, comparison=True) == 1
+    monkeypatch.setattr(members, "FEW_MOLECULES", 10)
+    assert members.members_for(data, None, comparison=True) == 1
 
 
 def with_scores(predictor, model, test, **others):

@@ -83,7 +83,10 @@ class FitOptions:
     minutes: Annotated[
         float | None, Option(metavar="M", help="Search on validation data, and end after M minutes.")
     ] = None
-    ensemble: Annotated[int, Option(min=1, metavar="N", help="Models to train and average.")] = 1
+    ensemble: Annotated[
+        int | None,
+        Option(min=1, metavar="N", help="Models to train and average.  [default: 1, of few molecules 3]"),
+    ] = None
     comparison: Annotated[bool, Option(help="Compare inputs, models and simpler systems.")] = True
     folds: Annotated[
         int, Option(min=0, metavar="N", help="Also fit N times, each fold the test part once: mean and spread.")

@@ -21,6 +21,7 @@ from rgat.predictor.contributions import exchange_objects, num_passes
 from rgat.predictor.described import AUTO
 from rgat.predictor.evaluation import without_attention
 from rgat.predictor.inspection import check
+from rgat.predictor.members import members_for
 from rgat.predictor.predictor import Predictor
 from rgat.predictor.transfer import start_of, with_architecture
 from rgat.predictor.validation import make_folds, with_validation
@@ -98,7 +99,7 @@ def sampling_for(
 def forecast(
     data: Data,
     *,
-    ensemble: int = 1,
+    ensemble: int | None = None,
     search: int = 0,
     minutes: float | None = None,
     comparison: bool = True,
@@ -115,6 +116,7 @@ def forecast(
     Some epochs of each model are trained for it, so both are measured on the data.
     """
     check(data)
+    ensemble = members_for(data, ensemble, comparison)
     if minutes is not None:
         return f"time: {minutes:g} minutes, most of them for a search on validation data"
     options = with_architecture(options, start_of(data, start_from, freeze))

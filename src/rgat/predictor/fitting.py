@@ -36,6 +36,7 @@ from rgat.predictor.evaluation import Rival, compare, evaluate, keep_best, train
 from rgat.predictor.familiarity import TrainingRows, learn_familiarity
 from rgat.predictor.fold_results import COMPARED, FoldResults, may_compare, mean_known, mean_of
 from rgat.predictor.inspection import check
+from rgat.predictor.members import members_for, with_members
 from rgat.predictor.predictor import NodePredictor, Predictor, make_predictor
 from rgat.predictor.searching import OutOfTimeError, TimedSearch, check_minutes, search_trials
 from rgat.predictor.stages import CHOICE, COMPARISON, CROSS_VALIDATION, EVALUATION, SEARCH, TRAINING, stage_names
@@ -56,7 +57,7 @@ from rgat.training.task import graph_logits, node_logits
 def fit(
     data: Data | str,
     *,
-    ensemble: int = 1,
+    ensemble: int | None = None,
     search: int = 0,
     minutes: float | None = None,
     seed: int = 0,
@@ -77,7 +78,8 @@ def fit(
 
     Args:
         data: what `rgat.data.from_rdf` or `rgat.data.from_smiles` returns, or the name of a data set.
-        ensemble: number of models, with different seeds, whose outputs are averaged.
+        ensemble: number of models, with different seeds, whose outputs are averaged; by default one or, after a
+            comparison on few molecules, three (`rgat.predictor.members`).
         search: number of configurations to try first, on validation data; 0 takes the given or default one.
         minutes: for the whole fit, instead of ``search``: configurations of all models are tried on validation data
             as long as time is left for the training that follows (`rgat.predictor.searching`).
@@ -108,7 +110,7 @@ def fit(
     """
     if isinstance(data, str):
         data = load_data(data)
-    check_count("ensemble", ensemble)
+    number, ensemble = members_for(data, ensemble, comparison), ensemble or 1
     check_seed(seed)
     check_count("search", search, least=0)
     started = check_minutes(minutes, search)
@@ -125,7 +127,7 @@ def fit(
     names = stage_names(bool(search or minutes), bool(folds), comparison, has_choice)
     with shown(progress if processes().rank == 0 else False, names) as stages:
         trainer = _Trainer(data, folds, torch.device(device), seed, stages, folder, start)
-        asked: dict[str, Any] = {"seed": seed, "ensemble": ensemble, "search": search}
+        asked: dict[str, Any] = {"seed": seed, "ensemble": number, "search": search}
         asked |= {"minutes": minutes} if minutes else {}
         asked |= {"class_weights": "auto"} if is_auto else {}
         asked |= {"descriptors": descriptors} if descriptors != AUTO else {}
@@ -140,7 +142,7 @@ def fit(
         if search:
             config = search_trials(trainer.try_config, task_of(data), config, options, search, seed)
         if minutes is not None:
-            models = ensemble + (COMPARISON in names) * (trainer.num_folds + 1)
+            models = number + (COMPARISON in names) * (trainer.num_folds + 1)
             config, found["searched"] = trainer.search(config, options, minutes, started, models)
         predictor, valid = trainer.fit(config, ensemble)
         predictor.report.update(seed=seed, ensemble=ensemble, search=search, **found)
@@ -154,6 +156,9 @@ def fit(
             predictor.report["comparison"], rival = compare(data, config, seed, trainer.train_rival, tell)
             if rival is not None and ("choice" not in found or isinstance(data, GraphData)):
                 predictor = keep_best(predictor, rival, data, valid, ensemble == 1 and "model" not in options)
+        if number > ensemble:
+            part = Stages(stages.part(COMPARISON, 0.0, 1.0, f"{number} members"), [TRAINING])
+            predictor = with_members(predictor, data, number, partial(trainer.train, stages=part))
         if isinstance(data, GraphData):
             predictor.report.update(descriptor_contribution(predictor, data, seed))
         trainer.fold_results.remove()

@@ -8,6 +8,7 @@ from rgat.predictor.described import WORDS
 from rgat.predictor.explain_literals import LiteralReason
 from rgat.predictor.explain_molecule import MoleculeExplanation
 from rgat.predictor.explain_node import NO_CHOICE, NodeExplanation, RelationImportance
+from rgat.predictor.members import members_sentence
 from rgat.predictor.predictions import Predictions
 from rgat.predictor.predictor import NodePredictor, Predictor
 from rgat.predictor.target_text import Row, Table, target_performance, target_prediction_rows
@@ -150,7 +151,7 @@ def comparison_rows(predictor: Predictor) -> tuple[list[Row], list[str]]:
 def verdicts(predictor: Predictor) -> list[str]:
     """Return sentences on which model was kept and why, on what attention changes, and on simpler systems."""
     report, model = predictor.report, predictor.config["model"]
-    lines = _rests_on(predictor)
+    lines = _rests_on(predictor) + members_sentence(report)
     if weights := report.get("class_weights"):
         scores = ", ".join(f"{word} {_percent(score)}" for word, score in weights["average_precision"].items())
         lines.append(f"Class weights were chosen by average precision on held-out examples ({scores}).")
