@@ -238,6 +238,7 @@ STACKS = pairwise(
         "residual": [False, True],
         "layer_norm": [False, True],
         "jumping_knowledge": [False, True],
+        "wide": [False, True],
         "num_layers": [2, 3],
         "edge_dim": [None, 2],
         "heads": [1, 2],
@@ -288,7 +289,8 @@ def test_a_stack_equals_its_members_one_by_one(row):
     graph = random_graph(N, 60, R, edge_dim=row["edge_dim"])
     names = ("layer", "batch_norm", "bias", "num_bases", "layer_norm", "jumping_knowledge", "num_layers")
     options = {name: row[name] for name in names}
-    options["residual"] = row["residual"] and row["x"] in ("compact", "shared", "own")
+    for name in ("residual", "wide"):
+        options[name] = row[name] and row["x"] in ("compact", "shared", "own")
     if row["layer"] == "rgat":
         options |= {name: row[name] for name in ("scope", "score", "heads", "edge_dim")}
         options["num_attention_bases"] = row["num_bases"]
