@@ -255,6 +255,8 @@ def members(kind, *sizes, **options):
         torch.manual_seed(seed)
         rates = {"feature_dropout": feature_dropout, "edge_dropout": edge_dropout}
         models.append(kind(*sizes, **rates, **options).double())
+        if hasattr(models[-1], "jump0"):
+            torch.nn.init.normal_(models[-1].jump0.weight)
     return models
 
 
