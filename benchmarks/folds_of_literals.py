@@ -32,9 +32,7 @@ OURS = {
     "with neighbours": {"neighbours": True},
     "wide": WIDE,
     "with neighbours, wide": {"neighbours": True, **WIDE},
-    "with neighbours, wide, stronger L2": {"neighbours": True, **WIDE, "kernel_l2_1": 0.1, "kernel_l2_2": 0.1},
     "with neighbours, wide, without literals": {"neighbours": True, **WIDE, "features": "types"},
-    "with neighbours, wide, attention": {"neighbours": True, **WIDE, "layer": "rgat"},
 }
 
 
