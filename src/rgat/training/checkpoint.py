@@ -30,7 +30,7 @@ from rgat.graph import RelationalGraph
 from rgat.training.configuration import Settings
 from rgat.training.distributed import processes
 from rgat.training.embeddings import DividedRows, whole_state
-from rgat.training.tensor_files import as_bytes, digest_file, give_rows, read_tensors, write_tensors
+from rgat.training.tensor_files import Table, as_bytes, digest_file, give_rows, read_tensors, write_tensors
 
 FORMAT = 1
 NAME = "checkpoint"
@@ -45,7 +45,7 @@ LARGEST_RECORD = 2**30  # bytes; enough for the names of about ten million nodes
 
 
 def save_checkpoint(
-    folder: str | Path, tensors: Mapping[str, Tensor | DividedRows], record: Mapping[str, Any], name: str = NAME
+    folder: str | Path, tensors: Mapping[str, Table], record: Mapping[str, Any], name: str = NAME
 ) -> None:
     """Write tensors and a record that JSON can hold, and replace the checkpoint of the same name.
 
