@@ -295,6 +295,8 @@ BAD_SAMPLERS = [
     ({"fanouts": [True]}, ValueError, "a fan-out must be .* got True"),
     ({"fanouts": [{1: 0}]}, ValueError, "a fan-out must be .* got 0"),
     ({"fanouts": [{5: 1}]}, ValueError, "a fan-out must be for a relation between 0 and 4, got one for 5"),
+    ({"fanouts": [{None: 2}]}, ValueError, "a fan-out must be for a relation between 0 and 4, got one for None"),
+    ({"fanouts": [{True: 2}]}, ValueError, "a fan-out must be for a relation between 0 and 4, got one for True"),
     ({"fanouts": [{"x": 1}]}, ValueError, "a fan-out must be for a relation between 0 and 4, got one for 'x'"),
     ({"seed": -1}, ValueError, r"`seed` must be an integer between 0 and 2\^63 - 1, got -1"),
     ({"seed": 1.0}, ValueError, "`seed` must be an integer .* got 1.0"),

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from rgat.checks import check_ids
 
+
 def gather_features(x: Tensor, nodes: Tensor, device: torch.device | str, dtype: torch.dtype) -> Tensor:
     """Return rows of ``x`` on a device, in the dtype of the layers.
 
