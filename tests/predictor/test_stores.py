@@ -11,6 +11,7 @@ from rgat.data import StoreWriter, from_rdf
 from rgat.predictor import estimates, explain_node
 from rgat.predictor.estimates import GraphSize, sampling_for
 from rgat.predictor.explorer import write_explorer
+from rgat.training import Settings, build_model, fit
 
 NUMBERS = ("attention", "equal_share", "effect", "log_odds", "choice")
 OPTIONS = {"fanouts": [5, 5], "batch_size": 32, "max_epochs": 3, "embedding_channels": 8, "comparison": False}
@@ -73,6 +74,21 @@ def test_a_large_field_of_a_store_is_explained_in_blocks(store, monkeypatch):
     )
     assert numbers == pytest.approx(others, abs=1e-5)
     assert len(numbers) > 50
+
+
+def test_fanouts_of_some_relations_are_fitted_saved_and_resumed(store, tmp_path):
+    path, labels = store
+    data = from_rdf(path, labels, in_memory=False)
+    options = OPTIONS | {"fanouts": [{1: 2}, 3]}
+    fitted = rgat.fit(data, **options)
+    fitted.save(tmp_path / "model")
+    assert rgat.load(tmp_path / "model").predict(["n3"]).probabilities == pytest.approx(
+        fitted.predict(["n3"]).probabilities
+    )
+    settings = Settings(fanouts=({1: 2}, 3), max_epochs=2, batch_size=32)
+    for _ in range(2):  # the second call resumes
+        torch.manual_seed(0)
+        fit(build_model(data, embedding_channels=4), data, settings, checkpoint=tmp_path / "checkpoint")
 
 
 def test_a_damaged_store_is_refused_before_it_is_read(store):

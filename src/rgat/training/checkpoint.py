@@ -207,7 +207,7 @@ def identify(model: nn.Module, data: NodeData | GraphData, settings: Settings, s
         "data": str(data),
         "model": str(model),
         "seed": seed,
-        "settings": {name: list(v) if isinstance(v, tuple) else v for name, v in vars(settings).items()},  # as in JSON
+        "settings": json.loads(json.dumps(vars(settings))),
         "digests": digest_data(data) | digests,
     }
 

@@ -21,9 +21,10 @@ from rgat.training.adam import make_adam, select_members
 from rgat.training.averaging import WeightAverage
 from rgat.training.capture import Captured, training_on, why_not_capture
 from rgat.training.checkpoint import identify
-from rgat.training.configuration import PER_LAYER, Settings, check_fanouts
+from rgat.training.configuration import PER_LAYER, Settings
 from rgat.training.distributed import parallel, processes, separate_masks
 from rgat.training.embeddings import SHARDED_TENSORS, DividedRows, ShardedEmbedding, divide_embedding
+from rgat.training.fanouts import check_fanouts
 from rgat.training.kept_rows import keep, restore
 from rgat.training.loss import l2_penalty, member_l2_penalties, relational_layers
 from rgat.training.resuming import Checkpoints

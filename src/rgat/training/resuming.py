@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rgat.training.checkpoint import has_checkpoint, load_checkpoint, run_difference, save_checkpoint
 from rgat.training.distributed import processes
 from rgat.training.embeddings import SHARDED_TENSORS
 from rgat.training.run import curve_from_json, curve_to_json
 
-if TYPE_CHECKING:
-    from rgat.training.loop import Training
-
 
 class Checkpoints:
-    """Writes the checkpoints of a training, after resuming from the one in the folder."""
+    """Writes the checkpoints of a `rgat.training.loop.Training`, after resuming from the one in the folder."""
 
-    def __init__(self, folder: Path, seconds: float, training: Training, identity: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, seconds: float, training: Any, identity: dict[str, Any]) -> None:
         self.folder, self.seconds, self.training, self.identity = folder, seconds, training, identity
         self.written = time.monotonic()
         if has_checkpoint(folder):
