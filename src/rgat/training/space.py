@@ -55,6 +55,7 @@ EXTENDED: dict[str, Space] = {
         "heads": OneOf((1, 2, 4, 8)),
         "hidden_channels": MultiplesOf(8, 32, 256),
         "dense_channels": MultiplesOf(8, 32, 256),
+        "gather_sum": _YES_NO,
         "batch_norm": _YES_NO,
         "feature_dropout": Uniform(0.0, 0.6),
         "edge_dropout": Uniform(0.0, 0.6),
