@@ -25,6 +25,7 @@ LAYERS = {
     "one layer": {"num_layers": 1, "scope": "across"},
     "convolution": {"layer": "rgcn"},
     "jumping knowledge": {"jumping_knowledge": True, "residual": True, "num_layers": 3},
+    "wide": {"wide": True},
     "embedding": {"in_channels": N, "embedding_channels": 5, "scope": "across"},
     "one-hot": {"in_channels": N},
 }
@@ -41,6 +42,8 @@ def make(name, members=2, edges=16):
     for seed in range(members):
         torch.manual_seed(seed)
         models.append(NodeClassifier(num_classes=CLASSES, num_relations=5, **options).double().eval())
+        if options.get("wide"):
+            torch.nn.init.normal_(models[-1].jump0.weight)  # zero at first
     x = None if options["in_channels"] == N else torch.randn(N, F).double() * (torch.rand(N, F) < 0.7)
     calibration = Calibration(torch.tensor(1.3), torch.tensor([0.1, -0.2, 0.0]))
     labels = torch.arange(N) % CLASSES
