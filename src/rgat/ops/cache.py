@@ -46,17 +46,18 @@ def derived(tensor: Tensor) -> dict[Any, Any]:
     return values
 
 
-def cached(tensor: Tensor, name: Any, compute: Callable[[], Any]) -> Any:
+def cached(tensor: Tensor, name: Any, compute: Callable[[], Any], after: int = _CALLS_BEFORE_CACHING) -> Any:
     """Return ``compute()``, which follows from a tensor on a GPU, once it was asked for often enough; None: not yet.
 
     The value is computed in the twelfth call with the same tensor and name, so a batch that is used once neither pays
-    nor waits for it. During a CUDA-graph capture no kernel runs, so nothing is computed.
+    nor waits for it; ``after=1`` computes it in the first. During a CUDA-graph capture no kernel runs, so nothing is
+    computed.
     """
     values = derived(tensor)
     calls, value = values.get(name, (0, None))
     if value is not None or torch.cuda.is_current_stream_capturing():
         return value
-    if calls + 1 == _CALLS_BEFORE_CACHING:
+    if calls + 1 >= after:
         with torch.inference_mode(False):
             value = compute()
         torch.cuda.current_stream(tensor.device).synchronize()  # other streams may use it next
