@@ -200,6 +200,24 @@ def test_cached_tables_of_a_graph_change_no_bit():
             assert all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
 
 
+@pytest.mark.parametrize("options", [{}, {"score": "multiplicative", "attention_channels": 12}], ids=str)
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+def test_only_groups_of_several_edges_have_gradients_of_queries(options, rate):
+    from rgat.ops.triton.launch import LARGE
+
+    graph = random_graph(30_000, LARGE + 5_000, 3)
+    sizes = graph.structure.group_ptr.diff()
+    assert 0.3 < (sizes == 1).double().mean() < 0.95
+    conv = RGATConv(8, 4, 3, heads=2, feature_dropout=rate, edge_dropout=rate, **options)
+    x = torch.randn(30_000, 8)
+    assert_matches_reference(conv, x, graph, torch.float64, backend="triton", device="cuda")
+    conv, x, graph = conv.float().cuda(), x.float().cuda(), graph.to("cuda").prepare()
+    conv.dropout_state.zero_()
+    first = step(conv, x, graph)
+    conv.dropout_state.zero_()
+    assert all(torch.equal(a, b) for a, b in zip(first, step(conv, x, graph), strict=True))
+
+
 @pytest.mark.parametrize("x_is_given", [False, True])
 @pytest.mark.parametrize(
     ("options", "dtype", "recordings"),

@@ -88,14 +88,23 @@ def _logits_kernel(
 
 @triton.jit(do_not_specialize=["size", *MASK_INTEGERS])
 def _attention_grad_kernel(
-    out, grad, values, attention, grad_attention, target, source_row, row_id, edge_id, feature_state, edge_state, size,
-    feature_threshold, feature_scale, edge_threshold, edge_scale,
+    out, grad, values, attention, grad_attention, group, target, source_row, row_id, edge_id, feature_state, edge_state,
+    size, feature_threshold, feature_scale, edge_threshold, edge_scale,
     H: tl.constexpr, D: tl.constexpr, MEMBERS: tl.constexpr, BE: tl.constexpr, HP: tl.constexpr, DP: tl.constexpr,
     ACC: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradient of the attention."""
+    """Write the gradient of the attention; zero for an edge that is alone in its ``group``, where this is given.
+
+    The attention of such an edge is one, so its logit has no gradient.
+    """
     edge = tl.program_id(0).to(tl.int64) * BE + tl.arange(0, BE)
     live = edge < size
+    exists = live[None, :]
+    if group is not None:
+        own = tl.load(group + edge, live, -1)
+        live &= (tl.load(group + edge - 1, live & (edge > 0), -1) == own) | (
+            tl.load(group + edge + 1, edge + 1 < size, -1) == own
+        )
     row = tl.load(source_row + edge, live, 0)
     i = tl.load(target + edge, live, 0)
     result = tl.zeros([HP, BE], ACC)
@@ -109,7 +118,7 @@ def _attention_grad_kernel(
         result += tl.sum(received * value, 2)
     result = drop_edges(result, edge_state, edge_id, edge, live, head, edge_threshold, edge_scale, H, MEMBERS, ACC)
     at = (edge * H)[None, :] + head[:, None]
-    exists = live[None, :] & (head < H)[:, None]
+    exists = exists & (head < H)[:, None]
     if grad_attention is not None:
         upstream = tl.load(grad_attention + at, exists, 0.0)
         result += tl.where(tl.load(attention + at, exists, 0.0) < 0, -upstream, upstream)
@@ -212,8 +221,9 @@ def attend_backward(
     dlogits = torch.empty_like(attention)
     launch(
         _attention_grad_kernel, (num_blocks(num_edges, rows), num_blocks(num_heads, heads), 1),
-        (dlogits, grad, values, None if grad_attention is None else attention, grad_attention, s.target,
-         s.source_row, row_id, s.edge_id, on_features.state, on_edges.state),
+        (dlogits, grad, values, None if grad_attention is None else attention, grad_attention,
+         None if any(across) else s.group, s.target, s.source_row, row_id, s.edge_id, on_features.state,
+         on_edges.state),
         (num_edges, *on_features[1:3], *on_edges[1:3]), H=num_heads, D=channels,
         MEMBERS=max(on_features.members, on_edges.members), BE=rows, HP=heads, DP=padded,
         ACC=sum_dtype(dlogits.dtype)[1],

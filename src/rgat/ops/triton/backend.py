@@ -5,13 +5,15 @@ from __future__ import annotations
 from torch import Tensor
 
 from rgat.ops.backend import Call, Operands, Saved
+from rgat.ops.cache import cached
 from rgat.ops.torch.backend import gather_back
 from rgat.ops.triton import node_sum_kernels, projection_kernels, weight_grad_kernels
 from rgat.ops.triton.attention_kernels import attend, attend_backward
 from rgat.ops.triton.basis_kernels import collect, pair, spread
 from rgat.ops.triton.folding_kernels import fold, fold_backward
+from rgat.ops.triton.launch import LARGE
 from rgat.ops.triton.node_sum_kernels import column_sum as sum_rows
-from rgat.structure import Rows
+from rgat.structure import Rows, Structure, pointers
 
 __all__ = ["attend", "attend_backward", "convolve", "convolve_backward"]
 __all__ += ["collect", "fold", "fold_backward", "gather_back", "pair", "spread", "sum_rows", "why_not"]
@@ -68,6 +70,37 @@ def convolve(operands: Operands, bias: Tensor | None, call: Call) -> tuple[Tenso
     return out, Saved(attention, queries, values, keys, nothing)
 
 
+def _with_gradient(drows: Tensor, s: Structure) -> tuple[Tensor, Rows]:
+    """Return the gradients of the queries that may have one, and their rows: those of groups of several edges.
+
+    Most groups of a knowledge graph have one edge, whose attention is one whatever the query. Small graphs are bound by
+    launches, and samples are used once: they keep all rows. The rows are listed in the first call, because another list
+    rounds sums differently.
+    """
+    if s.target.shape[0] <= LARGE or s.edge_id is not None:
+        return drows, s.targets
+    listed = cached(s.targets.node, ("several edges",), lambda: _of_several_edges(s), after=1)
+    if listed is None:
+        return drows, s.targets
+    places, rows = listed
+    return drows.index_select(0, places), rows
+
+
+def _of_several_edges(s: Structure) -> tuple[Tensor, Rows]:
+    """Return which of the target rows have several edges, and these rows."""
+    groups = (s.group_ptr.diff() > 1).nonzero().squeeze(1)
+    places, by_node = s.targets.by_node.index_select(0, groups).sort()  # by relation, then node
+    node, relation = s.targets.node.index_select(0, places), s.targets.relation.index_select(0, places)
+    num_relations, num_nodes = s.targets.relation_ptr.shape[0] - 1, s.targets.node_ptr.shape[0] - 1
+    return places, Rows(
+        node=node,
+        relation=relation,
+        relation_ptr=pointers(relation.bincount(minlength=num_relations)),
+        by_node=by_node.argsort().int(),
+        node_ptr=pointers(node.bincount(minlength=num_nodes)),
+    )
+
+
 def convolve_backward(
     grad: Tensor, grad_attention: Tensor | None, saved: Saved, operands: Operands, call: Call, with_x: bool
 ) -> tuple[Tensor | None, ...]:
@@ -84,6 +117,8 @@ def convolve_backward(
         dx = None if per_row is None else node_sum_kernels.sum_by_node(per_row, rows, num_nodes, dtype=x.dtype)
         return dx, dweight, None, dlogits
     drows = dqueries.view(dqueries.shape[0], query_weight.shape[1], query_weight.shape[3])
+    if not any(call.attention.across):
+        drows, others = _with_gradient(drows, s)
     dquery_weight = weight_grad_kernels.weight_grad([drows], x, others.node, others.relation_ptr)
     if per_row is None:
         return None, dweight, dquery_weight, dlogits
