@@ -6,8 +6,8 @@ from torch import Tensor
 
 from rgat.ops.backend import Call, Operands, Saved
 from rgat.ops.torch.backend import gather_back
-from rgat.ops.triton import node_sum_kernels, projection_kernels, weight_grad_kernels
-from rgat.ops.triton.attention_kernels import attend, attend_backward
+from rgat.ops.triton import node_sum_kernels, projection_kernels, source_grad_kernels, weight_grad_kernels
+from rgat.ops.triton.attention_kernels import attend, attend_backward, query_grads, score_grads
 from rgat.ops.triton.basis_kernels import collect, pair, spread
 from rgat.ops.triton.folding_kernels import fold, fold_backward
 from rgat.ops.triton.node_sum_kernels import column_sum as sum_rows
@@ -68,6 +68,26 @@ def convolve(operands: Operands, bias: Tensor | None, call: Call) -> tuple[Tenso
     return out, Saved(attention, queries, values, keys, nothing)
 
 
+def _source_grads(
+    grad: Tensor,
+    grad_attention: Tensor | None,
+    inputs: tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None],
+    operands: Operands,
+    call: Call,
+    with_x: bool,
+) -> tuple[Tensor | None, Tensor, Tensor | None, Tensor | None]:
+    """Return the gradients of source rows' inputs and kernels, queries and edge logits; values' are not stored."""
+    attention, values, queries, keys, edge_logits = inputs
+    if queries is None or keys is None:
+        per_row, dweight = source_grad_kernels.source_grads(grad, attention, None, None, operands, call, with_x)
+        return per_row, dweight, None, None
+    dlogits = score_grads(grad, grad_attention, attention, values, call)
+    dqueries = query_grads(dlogits, queries, keys, call)
+    multiplied = queries if call.attention.negative_slope is None else None
+    per_row, dweight = source_grad_kernels.source_grads(grad, attention, dlogits, multiplied, operands, call, with_x)
+    return per_row, dweight, dqueries, None if edge_logits is None else dlogits.to(edge_logits.dtype)
+
+
 def convolve_backward(
     grad: Tensor, grad_attention: Tensor | None, saved: Saved, operands: Operands, call: Call, with_x: bool
 ) -> tuple[Tensor | None, ...]:
@@ -76,10 +96,15 @@ def convolve_backward(
     heads, rows, others, num_nodes = len(call.attention.across), s.sources, s.targets, x.shape[0]
     queries, keys = (None, None) if query_weight is None else (saved.queries, _per_head(saved.keys, heads))
     inputs = (saved.attention, _per_head(saved.values, heads), queries, keys, edge_logits)
-    dvalues, dqueries, dkeys, dlogits = attend_backward(grad, grad_attention, *inputs, call)
-    grads = [part.view(like.shape) for part, like in ((dvalues, saved.values), (dkeys, saved.keys)) if part is not None]
-    dweight = weight_grad_kernels.weight_grad(grads, x, rows.node, rows.relation_ptr)
-    per_row = projection_kernels.row_grads(grads, weight, rows.relation_ptr) if with_x else None
+    key_channels = 0 if keys is None else keys.shape[2]
+    if source_grad_kernels.fits(weight, heads, key_channels, s.target.shape[0]):
+        per_row, dweight, dqueries, dlogits = _source_grads(grad, grad_attention, inputs, operands, call, with_x)
+    else:
+        dvalues, dqueries, dkeys, dlogits = attend_backward(grad, grad_attention, *inputs, call)
+        parts = ((dvalues, saved.values), (dkeys, saved.keys))
+        grads = [part.view(like.shape) for part, like in parts if part is not None]
+        dweight = weight_grad_kernels.weight_grad(grads, x, rows.node, rows.relation_ptr)
+        per_row = projection_kernels.row_grads(grads, weight, rows.relation_ptr) if with_x else None
     if query_weight is None or dqueries is None:
         dx = None if per_row is None else node_sum_kernels.sum_by_node(per_row, rows, num_nodes, dtype=x.dtype)
         return dx, dweight, None, dlogits

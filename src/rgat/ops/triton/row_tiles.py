@@ -75,10 +75,11 @@ def halves(x, top):
 
 
 @triton.jit
-def dot_halves(a, a_low, b, b_low, total):
-    """Return ``total + a @ b`` for numbers split by ``halves``."""
-    total = tl.dot(a_low, b, total)
-    total = tl.dot(a, b_low, total)
+def dot_halves(a, a_low, b, b_low, total, PASSES: tl.constexpr = 3):
+    """Return ``total + a @ b`` for numbers split by ``halves``; in one pass with the 11 bits of TF32."""
+    if PASSES == 3:
+        total = tl.dot(a_low, b, total)
+        total = tl.dot(a, b_low, total)
     return tl.dot(a, b, total)
 
 
