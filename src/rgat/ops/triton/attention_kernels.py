@@ -189,9 +189,12 @@ def query_rows_of_edges(s: Structure) -> tuple[Tensor, bool]:
     return _by_position(s.group, lambda: s.targets.by_node.index_select(0, s.group), s)
 
 
-def score_grads(
-    grad: Tensor, grad_attention: Tensor | None, attention: Tensor, values: Tensor, call: Call
-) -> Tensor:  # fmt: skip
+def without_feature_dropout(call: Call) -> Call:
+    """Return the call for values whose features were dropped where they were made."""
+    return call._replace(attention=call.attention._replace(feature_dropout=0.0))
+
+
+def score_grads(grad: Tensor, grad_attention: Tensor | None, attention: Tensor, values: Tensor, call: Call) -> Tensor:
     """Return the gradients of the scores of the edges before LeakyReLU, ``[E, H]``."""
     s, settings, (num_edges, num_heads), channels = call.structure, call.attention, attention.shape, values.shape[2]
     on_features = Dropout.of(call.state, settings.feature_dropout)
@@ -230,8 +233,12 @@ def attend_backward(
     keys: Tensor | None,
     edge_logits: Tensor | None,
     call: Call,
+    were_dropped: bool = False,
 ) -> tuple[Tensor | None, ...]:
-    """Return the gradients of values, queries, keys and edge logits; None where there is no such input."""
+    """Return the gradients of values, queries, keys and edge logits; None where there is no such input.
+
+    ``were_dropped``: the features of the values were dropped where they were made, and their gradients are to be.
+    """
     s, settings, dvalues = call.structure, call.attention, torch.empty_like(values)
     if s.target.shape[0] == 0 or dvalues.numel() == 0 or grad.numel() == 0:
         zeros = [None if queries is None or t is None else torch.zeros_like(t) for t in (queries, keys, edge_logits)]
@@ -250,7 +257,10 @@ def attend_backward(
         sum_by_source(None, None)
         return dvalues, None, None, None
 
-    dlogits, dkeys = score_grads(grad, grad_attention, attention, values, call), torch.empty_like(keys)
+    dlogits = score_grads(
+        grad, grad_attention, attention, values, without_feature_dropout(call) if were_dropped else call
+    )
+    dkeys = torch.empty_like(keys)
     is_additive = settings.negative_slope is not None
     fused = is_additive and s.target.shape[0] <= _MAX_FUSED_EDGES  # fewer launches, but fewer programs
     sum_by_source(*((dlogits, dkeys) if fused else (None, None)))

@@ -7,8 +7,16 @@ from torch import Tensor
 from rgat.ops.backend import Call, Operands, Saved
 from rgat.ops.torch.backend import gather_back
 from rgat.ops.triton import node_sum_kernels, projection_kernels, source_grad_kernels, weight_grad_kernels
-from rgat.ops.triton.attention_kernels import attend, attend_backward, query_grads, score_grads
+from rgat.ops.triton.attention_kernels import (
+    attend,
+    attend_backward,
+    query_grads,
+    row_ids,
+    score_grads,
+    without_feature_dropout,
+)
 from rgat.ops.triton.basis_kernels import collect, pair, spread
+from rgat.ops.triton.dropout_kernels import Dropout
 from rgat.ops.triton.folding_kernels import fold, fold_backward
 from rgat.ops.triton.node_sum_kernels import column_sum as sum_rows
 from rgat.structure import Rows
@@ -51,20 +59,23 @@ def _per_head(rows: Tensor, heads: int) -> Tensor:
 
 
 def convolve(operands: Operands, bias: Tensor | None, call: Call) -> tuple[Tensor, Saved]:
-    """Project, then attend; the bias is added where outputs are written."""
+    """Project and drop features, then attend; the bias is added where outputs are written."""
     assert not any(call.aggregated), "only the Numba backend aggregates inputs"
     (x, weight, query_weight, edge_logits), s = operands, call.structure
     heads, rows = len(call.attention.across), s.sources
-    nothing = x.new_empty(0, heads, x.shape[2])
+    nothing, dropped = x.new_empty(0, heads, x.shape[2]), without_feature_dropout(call)
+    dropout = Dropout.of(call.state, call.attention.feature_dropout)
+    drop = None if dropout.state is None else projection_kernels.FeatureDropout(heads, row_ids(call), dropout)
     if query_weight is None:
-        values = projection_kernels.project(x, weight, rows.node, rows.relation_ptr)[0]
-        out, attention = attend(_per_head(values, heads), None, None, edge_logits, call, bias)
+        values = projection_kernels.project(x, weight, rows.node, rows.relation_ptr, drop=drop)[0]
+        out, attention = attend(_per_head(values, heads), None, None, edge_logits, dropped, bias)
         no_keys = x.new_empty(values.shape[0], values.shape[1], 0)
         return out, Saved(attention, x.new_empty(0, heads, 0), values, no_keys, nothing)
     width = query_weight.shape[3]
-    values, keys = projection_kernels.project(x, weight, rows.node, rows.relation_ptr, (weight.shape[3] - width, width))
+    widths = (weight.shape[3] - width, width)
+    values, keys = projection_kernels.project(x, weight, rows.node, rows.relation_ptr, widths, drop)
     queries = _per_head(projection_kernels.project(x, query_weight, s.targets.node, s.targets.relation_ptr)[0], heads)
-    out, attention = attend(_per_head(values, heads), queries, _per_head(keys, heads), edge_logits, call, bias)
+    out, attention = attend(_per_head(values, heads), queries, _per_head(keys, heads), edge_logits, dropped, bias)
     return out, Saved(attention, queries, values, keys, nothing)
 
 
@@ -81,7 +92,7 @@ def _source_grads(
     if queries is None or keys is None:
         per_row, dweight = source_grad_kernels.source_grads(grad, attention, None, None, operands, call, with_x)
         return per_row, dweight, None, None
-    dlogits = score_grads(grad, grad_attention, attention, values, call)
+    dlogits = score_grads(grad, grad_attention, attention, values, without_feature_dropout(call))
     dqueries = query_grads(dlogits, queries, keys, call)
     multiplied = queries if call.attention.negative_slope is None else None
     per_row, dweight = source_grad_kernels.source_grads(grad, attention, dlogits, multiplied, operands, call, with_x)
@@ -100,7 +111,7 @@ def convolve_backward(
     if source_grad_kernels.fits(weight, heads, key_channels, s.target.shape[0]):
         per_row, dweight, dqueries, dlogits = _source_grads(grad, grad_attention, inputs, operands, call, with_x)
     else:
-        dvalues, dqueries, dkeys, dlogits = attend_backward(grad, grad_attention, *inputs, call)
+        dvalues, dqueries, dkeys, dlogits = attend_backward(grad, grad_attention, *inputs, call, were_dropped=True)
         parts = ((dvalues, saved.values), (dkeys, saved.keys))
         grads = [part.view(like.shape) for part, like in parts if part is not None]
         dweight = weight_grad_kernels.weight_grad(grads, x, rows.node, rows.relation_ptr)

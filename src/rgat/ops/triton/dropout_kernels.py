@@ -1,7 +1,7 @@
 """Recompute dropout masks inside Triton kernels; see ``ops/dropout.py`` for the layout of the state.
 
-``segment_kernels`` and ``source_grad_kernels`` apply them in weighted sums, ``attention_kernels`` in the gradient of
-the attention.
+``projection_kernels`` applies those of features, ``segment_kernels`` and ``source_grad_kernels`` both in weighted sums,
+``attention_kernels`` both in the gradient of the attention.
 """
 
 # ruff: noqa: N803
@@ -70,7 +70,7 @@ def mask(
     bits = (bits ^ (bits >> 13)) * 0xC2B2AE35
     bits = bits ^ (bits >> 16)
     factor = scale.to(tl.int64).to(tl.float64, bitcast=True).to(ACC)
-    return tl.where(bits.to(tl.int64) >= threshold, factor, 0.0)
+    return tl.where(bits >= threshold.to(tl.uint32), factor, 0.0)
 
 
 @triton.jit
