@@ -109,10 +109,12 @@ def _project_kernel(
                 total = dot(load_rows(x, source, live, p, first + k, P, K), some, total, PRECISION)
             source = rows_to_read(node, row + BR, end)
         if narrow_out is not None:
-            zeros = tl.zeros([BR, BA], ACC)
-            narrow = split_product(left, left_low, undo, narrow_w, narrow_low, narrow_undo, zeros, PRECISION, in_halves)
-            at = (row.to(tl.int64) * A)[:, None] + a[None, :]
-            tl.store(narrow_out + at, narrow, live[:, None] & (a < A)[None, :])
+            if block == 0:
+                zeros = tl.zeros([BR, BA], ACC)
+                narrow = split_product(left, left_low, undo, narrow_w, narrow_low, narrow_undo, zeros, PRECISION,
+                                       in_halves)  # fmt: skip
+                at = (row.to(tl.int64) * A)[:, None] + a[None, :]
+                tl.store(narrow_out + at, narrow, live[:, None] & (a < A)[None, :])
         elif narrow_x is not None:
             total = _add_narrow_products(total, narrow_x, weight + K, row, live, m, M, A, W, ACC)
         if feature_state is not None:
@@ -184,7 +186,7 @@ def project(
     outs = [x.new_empty(num_rows, weight.shape[1], width) for width in widths]
     if x.numel() == 0 or num_rows == 0:
         return [out.zero_() for out in outs]
-    if fit_one_launch(weight, widths):
+    if fit_one_launch(weight, widths, 128):
         part = weight[..., : widths[0]]
         _multiply_rows(outs[0], x, part, sum(widths), node, relation_ptr, narrow_out=outs[1], drop=drop)
         return outs
