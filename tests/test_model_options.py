@@ -72,7 +72,29 @@ def test_jumping_knowledge_adds_the_outputs_of_all_layers_to_the_logits(graph, x
     torch.testing.assert_close(shallow(x, graph), shallow.conv1(x, graph))
 
 
-@pytest.mark.parametrize("option", ["residual", "layer_norm", "jumping_knowledge"])
+@pytest.mark.parametrize("num_layers", [1, 2, 3])
+@pytest.mark.parametrize("jumping_knowledge", [False, True])
+def test_a_wide_map_adds_the_features_to_the_logits(graph, x, num_layers, jumping_knowledge):
+    options = DEEP | {"num_layers": num_layers, "jumping_knowledge": jumping_knowledge}
+    torch.manual_seed(0)
+    narrow = NodeClassifier(F, C, R, **options)
+    model = NodeClassifier(F, C, R, wide=True, **options)
+    model.load_state_dict(narrow.state_dict(), strict=False)
+    torch.testing.assert_close(model(x, graph), narrow(x, graph))  # it begins with zeros
+    torch.nn.init.normal_(model.jump0.weight)
+    torch.testing.assert_close(model(x, graph), narrow(x, graph) + x @ model.jump0.weight.t())
+    nodes = torch.tensor([2, 5])
+    torch.testing.assert_close(model(x, graph.receptive_fields(nodes, num_layers))[nodes], model(x, graph)[nodes])
+
+
+def test_a_wide_map_needs_features(graph):
+    assert not hasattr(NodeClassifier(N, C, R, graph=graph, wide=True), "jump0")
+    model = NodeClassifier(N, C, R, wide=True)
+    with pytest.raises(ValueError, match="`wide` without dense features needs a model built with `graph=`"):
+        model(None, graph)
+
+
+@pytest.mark.parametrize("option", ["residual", "layer_norm", "jumping_knowledge", "wide"])
 def test_options_that_are_off_leave_parameters_and_description_alone(option):
     models = []
     for options in ({}, {option: False}, {option: True}):
@@ -86,14 +108,14 @@ def test_options_that_are_off_leave_parameters_and_description_alone(option):
 
 def test_every_parameter_learns(graph, x):
     model = NodeClassifier(
-        F, C, R, residual=True, layer_norm=True, jumping_knowledge=True, identity=True, graph=graph, **DEEP
+        F, C, R, residual=True, layer_norm=True, jumping_knowledge=True, wide=True, identity=True, graph=graph, **DEEP
     )
     (model(x, graph) * torch.randn(N, C)).sum().backward()
     assert all(parameter.grad.abs().max() > 0 for parameter in model.parameters())
 
 
 def test_receptive_fields_give_the_same_logits_and_gradients(graph, x):
-    options = {"residual": True, "layer_norm": True, "jumping_knowledge": True, **DEEP}
+    options = {"residual": True, "layer_norm": True, "jumping_knowledge": True, "wide": True, **DEEP}
     model, nodes = NodeClassifier(F, C, R, **options).double(), torch.tensor([2, 5])
     assert model.depends_on_edges_alone
     cotangent, gradients = torch.randn(2, C), []
@@ -107,7 +129,7 @@ def test_receptive_fields_give_the_same_logits_and_gradients(graph, x):
 def test_models_compile_and_export(graph, x):
     torch.use_deterministic_algorithms(False)
     torch._dynamo.reset()
-    model = NodeClassifier(F, C, R, residual=True, layer_norm=True, jumping_knowledge=True, **DEEP)
+    model = NodeClassifier(F, C, R, residual=True, layer_norm=True, jumping_knowledge=True, wide=True, **DEEP)
     twin, prepared, cotangent = copy.deepcopy(model), graph.prepare(), torch.randn(N, C)
     for each in (torch.compile(model, fullgraph=True, backend="aot_eager"), twin):
         (each(x, prepared) * cotangent).sum().backward()

@@ -238,6 +238,7 @@ STACKS = pairwise(
         "residual": [False, True],
         "layer_norm": [False, True],
         "jumping_knowledge": [False, True],
+        "wide": [False, True],
         "num_layers": [2, 3],
         "edge_dim": [None, 2],
         "heads": [1, 2],
@@ -254,6 +255,8 @@ def members(kind, *sizes, **options):
         torch.manual_seed(seed)
         rates = {"feature_dropout": feature_dropout, "edge_dropout": edge_dropout}
         models.append(kind(*sizes, **rates, **options).double())
+        if hasattr(models[-1], "jump0"):
+            torch.nn.init.normal_(models[-1].jump0.weight)
     return models
 
 
@@ -288,7 +291,8 @@ def test_a_stack_equals_its_members_one_by_one(row):
     graph = random_graph(N, 60, R, edge_dim=row["edge_dim"])
     names = ("layer", "batch_norm", "bias", "num_bases", "layer_norm", "jumping_knowledge", "num_layers")
     options = {name: row[name] for name in names}
-    options["residual"] = row["residual"] and row["x"] in ("compact", "shared", "own")
+    for name in ("residual", "wide"):
+        options[name] = row[name] and row["x"] in ("compact", "shared", "own")
     if row["layer"] == "rgat":
         options |= {name: row[name] for name in ("scope", "score", "heads", "edge_dim")}
         options["num_attention_bases"] = row["num_bases"]

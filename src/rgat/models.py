@@ -19,6 +19,7 @@ from rgat.graph import RelationalGraph
 from rgat.nn import FeatureRows, GraphGather, RGATConv, RGCNConv
 from rgat.nn.families import make_layer, units_per_head
 from rgat.nn.gather import join_descriptors, sum_of_mean
+from rgat.nn.inputs import dense_rows
 from rgat.nn.normalisation import normalise
 from rgat.nn.stacked import SHARED, Stack, dropout_rates
 
@@ -70,7 +71,7 @@ class NodeClassifier(nn.Module):
 
     With residual connections the output of a hidden layer is $H^{(l)} = \mathrm{ReLU}(\dots) + H^{(l-1)}$. With
     jumping knowledge $\text{logits} = \mathrm{RGAT}_{\text{mean}}(H^{(L-1)}) + \sum_{l < L} H^{(l)} J^{(l)}$,
-    where $J^{(l)}$ are learned matrices: the logits see the outputs of all $L$ layers.
+    where $J^{(l)}$ are learned matrices: the logits see the outputs of all $L$ layers. A wide model adds $X J^{(0)}$.
 
     Args:
         in_channels: number of node features; for featureless input the number of nodes.
@@ -92,6 +93,7 @@ class NodeClassifier(nn.Module):
             and none where the input is featureless, for which the model must be built with ``graph``.
         layer_norm: normalise the outputs of each node, by layer normalisation, in each layer but the last.
         jumping_knowledge: add a learned linear map of each layer's output to the logits.
+        wide: add a learned linear map of the features to the logits, zero at first; none for featureless input.
         **options: further options of all layers, such as ``scope``, ``score`` or ``feature_dropout``.
 
     Examples:
@@ -121,6 +123,7 @@ class NodeClassifier(nn.Module):
         residual: bool = False,
         layer_norm: bool = False,
         jumping_knowledge: bool = False,
+        wide: bool = False,
         **options: Any,
     ) -> None:
         super().__init__()
@@ -134,6 +137,10 @@ class NodeClassifier(nn.Module):
             check_count("embedding_channels", embedding_channels)
             self.embedding = make_embedding(in_channels, embedding_channels)
             in_channels = embedding_channels
+        has_features = "graph" not in first or identity
+        if wide and has_features:
+            self.jump0 = nn.Linear(in_channels, num_classes, bias=False)
+            nn.init.zeros_(self.jump0.weight)
         for number in range(1, num_layers):
             conv = make_layer(
                 layer, in_channels, units, num_relations, heads, "concat", first if number == 1 else options
@@ -144,7 +151,7 @@ class NodeClassifier(nn.Module):
                 setattr(self, f"layer_norm{number}", nn.LayerNorm(hidden_channels))
             if jumping_knowledge:
                 setattr(self, f"jump{number}", nn.Linear(hidden_channels, num_classes, bias=False))
-            if residual and number == 1 and ("graph" not in first or identity):
+            if residual and number == 1 and has_features:
                 self.residual1 = nn.Linear(in_channels, hidden_channels, bias=False)
             in_channels = hidden_channels
         if residual:  # no attribute without it: checkpoints of earlier versions have none
@@ -203,8 +210,8 @@ class NodeClassifier(nn.Module):
     ) -> Tensor:
         """Return the output of one layer, counted from 1: the input of the next, or the logits.
 
-        With jumping knowledge, the columns behind those of a hidden layer are its share of the logits and that of the
-        layers before.
+        With jumping knowledge or a wide map, the columns behind those of a hidden layer are its share of the logits and
+        that of the layers before.
         """
         conv = getattr(self, f"conv{number}")
         out = conv(self.conv_input(number, x), graph, constant_attention=constant_attention)
@@ -212,7 +219,7 @@ class NodeClassifier(nn.Module):
 
     def conv_input(self, number: int, x: Tensor | FeatureRows | None) -> Tensor | FeatureRows | None:
         """Return what the convolution of a layer reads of the layer's input."""
-        if number == 1 or not isinstance(x, Tensor) or not hasattr(self, "jump1"):
+        if number == 1 or not isinstance(x, Tensor) or not self._jumps:
             return x
         return x[..., : self.convs[number - 1].in_channels].contiguous()
 
@@ -221,7 +228,7 @@ class NodeClassifier(nn.Module):
     ) -> Tensor:
         """Return the output of a layer from its convolution's: normalised, with ReLU, residual and jumping knowledge.
 
-        The input ``x`` of the layer is needed with residual connections and jumping knowledge alone.
+        The input ``x`` of the layer is needed with residual connections, jumping knowledge and a wide map alone.
         """
         is_last, num_targets = number == self.num_layers, out.shape[0]
         if not is_last:
@@ -231,13 +238,21 @@ class NodeClassifier(nn.Module):
             out = torch.relu(out)
             if self.residual:
                 out = out + self._shortcut(number, x, num_targets)
-        if not hasattr(self, "jump1"):
+        if not self._jumps:
             return out
-        logits = out if is_last else getattr(self, f"jump{number}")(out)
+        shares = [out] if is_last else [getattr(self, f"jump{number}")(out)] if hasattr(self, "jump1") else []
         if number > 1:
             assert isinstance(x, Tensor)
-            logits = logits + x[:num_targets, ..., self.convs[number - 1].in_channels :]
+            shares.append(x[:num_targets, ..., self.convs[number - 1].in_channels :])
+        elif hasattr(self, "jump0"):
+            shares.append(self.jump0(dense_rows("wide", x, num_targets)))
+        logits = shares[0] if len(shares) == 1 else shares[0] + shares[1]
         return logits if is_last else torch.cat([out, logits], dim=-1)
+
+    @property
+    def _jumps(self) -> bool:
+        """Whether hidden layers or features add to the logits."""
+        return hasattr(self, "jump0") or hasattr(self, "jump1")
 
     def _shortcut(self, number: int, x: Tensor | FeatureRows | None, num_targets: int) -> Tensor | float:
         """Return what a residual connection adds to the output of a hidden layer."""
@@ -247,10 +262,7 @@ class NodeClassifier(nn.Module):
             return hidden[:num_targets]
         if not hasattr(self, "residual1"):
             return 0.0
-        given = FeatureRows(x.table, x.rows[:num_targets]).gathered() if isinstance(x, FeatureRows) else x
-        if given is None or given.layout != torch.strided or not given.is_floating_point():
-            raise ValueError("`residual` without dense features needs a model built with `graph=`; pass the graph")
-        added: Tensor = self.residual1(given[:num_targets])
+        added: Tensor = self.residual1(dense_rows("residual", x, num_targets))
         return added
 
     @property

@@ -322,7 +322,8 @@ def test_relations_are_ranked_by_what_their_removal_gains():
 def test_the_selected_model_is_run_without_literals_beside_it():
     config = {"features": "types,literals", "identity": False, "heads": 2}
     assert without_literals(config) == {"features": "types", "identity": False, "heads": 2}
-    assert without_literals({"features": "literals", "identity": True}) == {"features": "none"}
+    beside = {"identity": True, "neighbours": True, "wide": True, "wide_l1": 0.1}
+    assert without_literals({"features": "literals", **beside}) == {"features": "none"}
     assert without_literals({"features": "types"}) is None
     assert without_literals({}) is None
     assert WITHOUT_LITERALS in EXTENDED_MODELS

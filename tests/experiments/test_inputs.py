@@ -66,6 +66,48 @@ def test_hubs_are_cut_from_a_relation_in_both_directions(data):
     assert mirrored <= expected
 
 
+def test_columns_of_neighbours_are_sums_above_thresholds(data):
+    full = dataclasses.replace(with_features(data), x=torch.randint(3, (data.graph.num_nodes, 9)).float())
+    columns, known = select_inputs(full, {"neighbours": True}).x[:, 9:], torch.cat([full.train, full.valid])
+    sums = torch.zeros(full.graph.num_relations, full.graph.num_nodes, 9)
+    for (source, target), relation in zip(
+        full.graph.edge_index.t().tolist(), full.graph.edge_type.tolist(), strict=True
+    ):
+        sums[relation, target] += full.x[source]
+    assert 5 < columns.shape[1] <= 512
+    for column in columns.t():
+        above = column > column.min()
+        lowest = sums[:, above].amin(1)
+        highest = sums[:, ~above].amax(1)
+        assert (highest < lowest).any(), "no feature of one relation has a threshold that explains the column"
+        assert 5 <= int(above[known].sum()) <= len(known) - 5
+    patterns = {tuple((column > column.min())[known].tolist()) for column in columns.t()}
+    assert len(patterns) == columns.shape[1]
+    assert columns.abs().max() <= 3
+    typical = columns[:, columns.abs().amax(0) < 3]
+    torch.testing.assert_close(typical[known].mean(0), torch.zeros(typical.shape[1]), atol=1e-5, rtol=0)
+
+
+def test_columns_of_neighbours_depend_on_selected_features_and_edges_and_on_no_label(data):
+    full = dataclasses.replace(with_features(data), x=torch.randint(3, (data.graph.num_nodes, 9)).float())
+    some = select_inputs(full, {"neighbours": True, "features": "types"}).x
+    changed = full.x.clone()
+    changed[:, 3:] = 0
+    other = dataclasses.replace(full, x=changed, labels=full.labels.flip(0))
+    assert torch.equal(some, select_inputs(other, {"neighbours": True, "features": "types"}).x)
+    name = base_relations(full)[0]
+    pruned = select_inputs(full, {"neighbours": True, "features": "types", "pruned_relations": [name]})
+    assert pruned.x.shape != some.shape
+    assert select_inputs(full, {"neighbours": True, "features": "none"}).x is None
+
+
 def test_options_of_inputs_do_not_reach_the_model():
-    config = {"features": "types", "max_degree": 3, "num_pruned": 1, "pruned_relations": ["p"], "heads": 2}
+    config = {
+        "features": "types",
+        "neighbours": True,
+        "max_degree": 3,
+        "num_pruned": 1,
+        "pruned_relations": ["p"],
+        "heads": 2,
+    }
     assert without_inputs(config) == {"heads": 2}

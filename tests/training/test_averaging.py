@@ -85,6 +85,7 @@ CASES = {
     "institute": ({}, {}),
     "molecules": ({}, {"batch_size": 32}),
     "features": ({"identity": True, "residual": True, "layer_norm": True, "jumping_knowledge": True}, {}),
+    "wide": ({"wide": True}, {"wide_l1": 0.01}),
     "sampled": ({"identity": True}, {"fanouts": (2, 2), "batch_size": 16}),
 }
 
@@ -93,7 +94,7 @@ CASES = {
 def test_an_interrupted_run_goes_on_to_the_same_bits(tmp_path, name):
     options, more = CASES[name]
     data = load(name if name == "molecules" else "institute")
-    data = with_features(data) if name in ("features", "sampled") else data
+    data = with_features(data) if name in ("features", "wide", "sampled") else data
     settings = Settings(max_epochs=6, kernel_l2=(1e-4, 0.0), **BOTH, **more)
 
     def run(folder, stop_after=None):

@@ -8,7 +8,7 @@ import torch
 from rgat.data import load
 from rgat.training.configuration import build_model, check_options, configure, known_options, read_config, split_config
 
-FLAGS = ("identity", "residual", "layer_norm", "jumping_knowledge")
+FLAGS = ("identity", "residual", "layer_norm", "jumping_knowledge", "wide")
 
 
 def with_features(data):

@@ -101,7 +101,9 @@ def test_identity_is_chosen_beside_features_alone():
     space = input_space(["types", "literals"])
     assert space["features"].values == ("types,literals", "types", "literals", "none")
     assert applies("identity", {"features": "types"})
-    assert not applies("identity", {"features": "none"})
+    assert not any(applies(name, {"features": "none"}) for name in ("identity", "neighbours", "wide", "wide_l1"))
+    assert applies("wide_l1", {"features": "types", "wide": True})
+    assert not applies("wide_l1", {"features": "types", "wide": False})
     assert input_space([]) == {}
 
 

@@ -192,6 +192,7 @@ def test_penalties_are_noticed():
         ({"max_epochs": -1}, "`max_epochs` must be above 0, got -1"),
         ({"attention_l2": (1.0, -1.0)}, "`attention_l2` must be numbers of at least 0"),
         ({"validate_every": 0}, "`validate_every` must be above 0, got 0"),
+        ({"wide_l1": -1.0}, "`wide_l1` must be at least 0, got -1.0"),
     ],
 )
 def test_bad_settings_are_refused(change, message):

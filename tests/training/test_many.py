@@ -60,6 +60,18 @@ def test_eight_members_of_different_seeds_rates_and_folds_train_as_they_would_al
     assert min(lengths) < max(lengths) == 30, "some member must stop early, and some not"
 
 
+def test_wide_members_of_different_penalties_train_as_they_would_alone():
+    data = dataclasses.replace(labelled_graph(), x=torch.randn(40, 5, dtype=torch.float64))
+    settings = [Settings(max_epochs=20, patience=None, wide_l1=coefficient) for coefficient in (0.0, 0.05, 1.0)]
+    together, alone = ([build_model(data, k, wide=True).double() for k in range(3)] for _ in range(2))
+    assert all("stack of 3" in result.how for result in fit_many(together, data, settings))
+    for model, ours, each in zip(alone, together, settings, strict=True):
+        fit(model, data, each)
+        torch.testing.assert_close(ours.jump0.weight, model.jump0.weight)
+    free, some, strong = (float(model.jump0.weight.detach().abs().sum()) for model in alone)
+    assert free > some > strong
+
+
 def test_a_finished_member_changes_no_more():
     data = load("institute")
     models = eight_models(data, hidden_channels=8)[:2]

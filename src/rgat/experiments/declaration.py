@@ -21,7 +21,7 @@ from rgat.experiments.records import Record, record_name, unpack_array
 from rgat.training import accuracy, mean_roc_auc
 from rgat.training.halving import finalists, merge
 from rgat.training.search import common_epoch, select
-from rgat.training.space import NO_FEATURES
+from rgat.training.space import BESIDE_FEATURES, NO_FEATURES
 
 MEMBERS = 5  # of an ensemble
 
@@ -67,7 +67,8 @@ def without_literals(config: Mapping[str, Any]) -> dict[str, Any] | None:
     left = ",".join(group for group in groups if group != "literals")
     if left:
         return {**config, "features": left}
-    return {**{name: value for name, value in config.items() if name != "identity"}, "features": NO_FEATURES}
+    kept = {name: value for name, value in config.items() if name not in BESIDE_FEATURES}
+    return kept | {"features": NO_FEATURES}
 
 
 def choose_members(folded: FoldedData, trials: Sequence[Record]) -> tuple[list[Record], float]:

@@ -16,11 +16,12 @@ from rgat.data import GraphData, NodeData
 from rgat.data.molecules.descriptors import Descriptors, describe_smiles, property_names
 from rgat.data.molecules.smiles import BONDS
 from rgat.experiments.folds import FoldedData
+from rgat.experiments.neighbours import neighbour_columns
 from rgat.graph import RelationalGraph
 from rgat.training.space import NO_FEATURES
 
 # Keys of a configuration that are read here.
-OPTIONS = ("features", "max_degree", "num_pruned", "pruned_relations", "descriptors")
+OPTIONS = ("features", "neighbours", "max_degree", "num_pruned", "pruned_relations", "descriptors")
 
 
 def without_inputs(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -39,7 +40,11 @@ def select_inputs(data: NodeData | GraphData, config: Mapping[str, Any]) -> Node
         kept &= ~torch.isin(data.graph.edge_type, _numbers(data, config["pruned_relations"]))
     if config.get("max_degree") is not None:
         kept &= _is_below(data.graph, config["max_degree"])
-    return data if bool(kept.all()) else dataclasses.replace(data, graph=_keep_edges(data.graph, kept))
+    if not bool(kept.all()):
+        data = dataclasses.replace(data, graph=_keep_edges(data.graph, kept))
+    if config.get("neighbours") and data.x is not None:
+        data = dataclasses.replace(data, x=torch.cat([data.x, neighbour_columns(data)], dim=1))
+    return data
 
 
 def with_descriptors(folded: FoldedData) -> FoldedData:

@@ -43,6 +43,14 @@ class FeatureRows(NamedTuple):
         return self.table.index_select(0, self.rows)
 
 
+def dense_rows(option: str, x: Tensor | FeatureRows | None, count: int) -> Tensor:
+    """Return the features of the first nodes of a batch, which an option of a model needs."""
+    given = FeatureRows(x.table, x.rows[:count]).gathered() if isinstance(x, FeatureRows) else x
+    if given is None or given.layout != torch.strided or not given.is_floating_point():
+        raise ValueError(f"`{option}` without dense features needs a model built with `graph=`; pass the graph")
+    return given[:count]
+
+
 def check_nodes(what: str, name: str, number: int, graph: RelationalGraph) -> None:
     """Raise unless the graph, or the whole graph that it is a sample of, has so many nodes."""
     if graph.node_ids is not None:

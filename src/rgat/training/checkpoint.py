@@ -40,6 +40,7 @@ _NEW_SETTINGS = {
     "class_weights": None,
     "label_smoothing": 0.0,
     "weight_averaging": False,
+    "wide_l1": 0.0,
 }  # settings that earlier versions did not have
 LARGEST_RECORD = 2**30  # bytes; enough for the names of about ten million nodes
 

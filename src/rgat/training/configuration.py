@@ -76,7 +76,7 @@ _FROM_DATA = (
 _FROM_VARIANT = ("layer", "scope", "score", "head_merge")
 _FLAGS = (
     *("autocast", "shard_embeddings", "weight_averaging"),
-    *("identity", "residual", "layer_norm", "jumping_knowledge", "gather_sum"),
+    *("identity", "residual", "layer_norm", "jumping_knowledge", "wide", "gather_sum"),
 )
 _TYPES = {bool: "true or false", int: "an integer", float: "a finite number", str: "a word"}
 
@@ -204,6 +204,7 @@ class Settings:
     batch_size: int = 64  # graphs per step, or training nodes with `fanouts`; without, all training nodes at once
     kernel_l2: tuple[float, ...] = (0.0, 0.0)  # coefficient of the squared kernels ``W`` of each relational layer
     attention_l2: tuple[float, ...] = (0.0, 0.0)  # coefficient of the squared attention kernels of each layer
+    wide_l1: float = 0.0  # coefficient of the absolute weights of a wide model's map of the features
     autocast: bool = False  # run the model in bfloat16 where that is safe
     fanouts: tuple[int, ...] | None = None  # edges of each (target, relation) to sample, per layer; None: all nodes
     validate_every: int = 1  # epochs from one validation to the next
@@ -222,6 +223,8 @@ class Settings:
             check_word("class_weights", self.class_weights, CLASS_WEIGHTS)
         if not 0 <= self.label_smoothing < 1:
             raise ValueError(f"`label_smoothing` must be at least 0 and below 1, got {self.label_smoothing}")
+        if not self.wide_l1 >= 0:
+            raise ValueError(f"`wide_l1` must be at least 0, got {self.wide_l1}")
         for name in PER_LAYER:
             values = getattr(self, name)
             if not all(value >= 0 for value in values):
@@ -256,7 +259,7 @@ def build_model(data: NodeData | GraphData, seed: int = 0, shard_embeddings: boo
             sizes = (data.in_channels, len(data.tasks), data.graphs.num_relations, 2 if data.values is None else 1)
             return GraphClassifier(*sizes, **options)
         if data.x is None:  # then identity is the input itself
-            options = options | {"identity": False}
+            options = options | {"identity": False, "wide": False}
         if options.get("identity") or (data.x is None and options.get("embedding_channels") is None):
             options = options | {"graph": data.graph}
         if shard_embeddings and processes().number > 1:
@@ -313,8 +316,9 @@ def check_options(given: Mapping[str, Any], task: str | None = None) -> None:
             check_word(name, value, (*CLASS_WEIGHTS, "auto"))
         if name == "scope":
             check_word(name, value, ("mixed",))
-        if name == "label_smoothing" and (isinstance(value, bool) or not isinstance(value, int | float)):
-            raise ValueError(f"`label_smoothing` must be a number of at least 0 and below 1, got {value!r}")
+        if name in ("label_smoothing", "wide_l1") and (isinstance(value, bool) or not isinstance(value, int | float)):
+            bound = " and below 1" if name == "label_smoothing" else ""
+            raise ValueError(f"`{name}` must be a number of at least 0{bound}, got {value!r}")
     if "model" in given:
         check_word("model", given["model"], tuple(VARIANTS))
     of_attention = [name for name in ("heads", "scope", "attention_l2_1", "attention_l2_2") if name in given]
@@ -339,7 +343,7 @@ def known_options(task: str) -> tuple[str, ...]:
     options = [*inspect.signature(model).parameters, *inspect.signature(RGATConv).parameters, *RGCN_OPTIONS]
     settings = [field.name for field in fields(Settings) if field.name not in PER_LAYER]
     if task == "graph":
-        settings = [name for name in settings if name not in ("fanouts", "shard_embeddings")]
+        settings = [name for name in settings if name not in ("fanouts", "shard_embeddings", "wide_l1")]
     per_layer = [f"{name}_{layer}" for name in PER_LAYER for layer in range(1, MAX_LAYERS[task] + 1)]
     chosen = (name for name in options if name not in (*_FROM_DATA, *_FROM_VARIANT))
     return tuple(dict.fromkeys(["model", "scope", *chosen, *settings, *per_layer]))

@@ -164,10 +164,11 @@ class Training:
         """Set up what depends on the remaining members."""
         settings = [self.runs[member].settings for member in self.members]
         like = next(self.model.parameters())
-        kernel, attention = (
+        kernel, attention, wide = (
             torch.tensor([getattr(each, name) for each in settings], dtype=like.dtype, device=like.device)
-            for name in ("kernel_l2", "attention_l2")
+            for name in ("kernel_l2", "attention_l2", "wide_l1")
         )
+        self.l1 = wide if bool(wide.any()) and hasattr(self.layers, "jump0") else None
         self.l2 = (kernel, attention) if bool(kernel.any() or attention.any()) else None
         self.captured_step, self.captured_logits = Captured(), Captured()
 
@@ -190,13 +191,13 @@ class Training:
     def _learn(self, compute_losses: Callable[[], Tensor]) -> Tensor:
         with self.autocast:
             losses = compute_losses()
-        if self.l2 is not None:
-            settings, is_stack = self.runs[0].settings, isinstance(self.model, Stack)
-            losses = losses + (
-                member_l2_penalties(self.layers, *self.l2)
-                if is_stack
-                else l2_penalty(self.layers, settings.kernel_l2, settings.attention_l2)
-            )
+        if self.l2 is not None and isinstance(self.model, Stack):
+            losses = losses + member_l2_penalties(self.layers, *self.l2)
+        elif self.l2 is not None:
+            settings = self.runs[0].settings
+            losses = losses + l2_penalty(self.layers, settings.kernel_l2, settings.attention_l2)
+        if self.l1 is not None:
+            losses = losses + self.l1 * self.layers.jump0.weight.abs().sum((-2, -1))  # type: ignore[operator,union-attr]
         optimizers = [self.optimizer] if self.row_optimizer is None else [self.optimizer, self.row_optimizer]
         for optimizer in optimizers:
             optimizer.zero_grad()

@@ -22,6 +22,7 @@ from rgat.training.configuration import (
 Space = dict[str, Prior]
 
 NO_FEATURES = "none"  # value of `features`: the input is the node's identity alone
+BESIDE_FEATURES = ("identity", "neighbours", "wide", "wide_l1")  # options that featureless input does not have
 ATTENTION = ("scope", "score", "heads", "attention_l2")  # options that an RGCN does not have
 _YES_NO = OneOf((False, True))
 
@@ -55,6 +56,7 @@ EXTENDED: dict[str, Space] = {
         "heads": OneOf((1, 2, 4, 8)),
         "hidden_channels": MultiplesOf(8, 32, 256),
         "dense_channels": MultiplesOf(8, 32, 256),
+        "gather_sum": _YES_NO,
         "batch_norm": _YES_NO,
         "feature_dropout": Uniform(0.0, 0.6),
         "edge_dropout": Uniform(0.0, 0.6),
@@ -66,25 +68,28 @@ EXTENDED: dict[str, Space] = {
         "weight_averaging": _YES_NO,
     },
 }
+WIDE: Space = {"wide": _YES_NO, "wide_l1": LogUniform(1e-3, 1e-1)}  # a linear map of the features to the logits
 MAX_DEGREE = OneOf((None, 10, 100, 1000))
 NUM_PRUNED = OneOf((0, 1, 2, 4))
 DESCRIPTORS = OneOf(("none", "rdkit", "both"))  # of molecules, beside the graph
 
 
 def input_space(groups: Sequence[str]) -> Space:
-    """Return the options of the input: any of the groups of node features, with the node's identity or without."""
+    """Return the options of the input: any of the groups of node features, and what stands beside them."""
     if not groups:
         return {}
     sizes = range(len(groups), 0, -1)
     subsets = tuple(",".join(chosen) for size in sizes for chosen in combinations(groups, size))
-    return {"features": OneOf((*subsets, NO_FEATURES)), "identity": _YES_NO}
+    return {"features": OneOf((*subsets, NO_FEATURES)), "identity": _YES_NO, "neighbours": _YES_NO} | WIDE
 
 
 def applies(name: str, chosen: Mapping[str, Any]) -> bool:
     """Return whether an option exists beside those chosen before it."""
     if name in ATTENTION:
         return chosen.get("layer") != "rgcn" and chosen.get("model") != "RGCN"
-    if name == "identity":
+    if name == "wide_l1":
+        return bool(chosen.get("wide"))
+    if name in BESIDE_FEATURES:
         return chosen.get("features") != NO_FEATURES
     return True
 

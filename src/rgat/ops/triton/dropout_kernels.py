@@ -34,9 +34,10 @@ class Dropout(NamedTuple):
         """Return the arguments for a dropout rate."""
         if state is None or rate == 0:
             return NO_DROPOUT
-        if state.dim() == 2:
-            return Dropout(state.contiguous(), 0, 0, state.shape[0])
-        return Dropout(state, drop_below(rate), scale_bits(rate))
+        if state.dim() == 2 and len(state) > 1:
+            return Dropout(state.contiguous(), 0, 0, len(state))
+        # A stack of one has the rate of its member. Kernels read only the pair at the beginning of its state.
+        return Dropout(state.contiguous(), drop_below(rate), scale_bits(rate))
 
 
 NO_DROPOUT = Dropout(None, 0, 0)
