@@ -32,7 +32,7 @@ from rgat.structure import Structure
 _MAX_FUSED_EDGES = 2 * LARGE  # up to so many edges one launch sums values and keys by source row
 
 
-def _by_group(s: Structure) -> Segments:
+def by_group(s: Structure) -> Segments:
     """Return the edges of each (target, relation)."""
     return Segments(s.group_ptr, s.group)
 
@@ -122,7 +122,7 @@ def _attention(
     """Return the attention of the sorted edges ``[E, H]``."""
     s, (across, slope, *_) = call.structure, call.attention
     if queries is None or keys is None:
-        return constant_attention(_by_group(s), _by_target(s), across, dtype)
+        return constant_attention(by_group(s), _by_target(s), across, dtype)
     num_edges, num_heads = s.target.shape[0], len(across)
     attention = s.target.new_empty(num_edges, num_heads, dtype=dtype)
     heads, padded, rows = tile_heads(num_heads, queries.shape[2])
@@ -132,7 +132,7 @@ def _attention(
         (attention, queries, keys, edge_logits, s.group, s.targets.by_node, s.source_row), (num_edges,),
         SLOPE=slope, H=num_heads, A=queries.shape[2], BE=rows, HP=heads, AP=padded, ACC=sum_dtype(dtype)[1],
     )  # fmt: skip
-    softmax(attention, None, _by_group(s), _by_target(s), across, slope)
+    softmax(attention, None, by_group(s), _by_target(s), across, slope)
     return attention
 
 
@@ -210,7 +210,7 @@ def score_grads(grad: Tensor, grad_attention: Tensor | None, attention: Tensor, 
         MEMBERS=max(on_features.members, on_edges.members), BE=rows, HP=heads, DP=padded,
         ACC=sum_dtype(dlogits.dtype)[1],
     )  # fmt: skip
-    softmax(dlogits, attention, _by_group(s), _by_target(s), settings.across, settings.negative_slope)
+    softmax(dlogits, attention, by_group(s), _by_target(s), settings.across, settings.negative_slope)
     return dlogits
 
 
@@ -218,9 +218,9 @@ def query_grads(dlogits: Tensor, queries: Tensor, keys: Tensor, call: Call) -> T
     """Return the gradients of the queries, ``[V, H, A]``."""
     s, dqueries = call.structure, torch.empty_like(queries)
     if call.attention.negative_slope is None:
-        segment_sum(dqueries, keys, _by_group(s), index=s.source_row, weight=dlogits, out_row=s.targets.by_node)
+        segment_sum(dqueries, keys, by_group(s), index=s.source_row, weight=dlogits, out_row=s.targets.by_node)
     else:
-        segment_sum(dqueries, dlogits.unsqueeze(-1), _by_group(s), index=None, out_row=s.targets.by_node)
+        segment_sum(dqueries, dlogits.unsqueeze(-1), by_group(s), index=None, out_row=s.targets.by_node)
     return dqueries
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from rgat.ops.backend import Call, Operands, Saved
 from rgat.ops.torch.backend import gather_back
-from rgat.ops.triton import node_sum_kernels, projection_kernels, source_grad_kernels, weight_grad_kernels
+from rgat.ops.triton import node_sum_kernels, projection_kernels, weight_grad_kernels
 from rgat.ops.triton.attention_kernels import (
     attend,
     attend_backward,
@@ -19,6 +21,7 @@ from rgat.ops.triton.basis_kernels import collect, pair, spread
 from rgat.ops.triton.dropout_kernels import Dropout
 from rgat.ops.triton.folding_kernels import fold, fold_backward
 from rgat.ops.triton.node_sum_kernels import column_sum as sum_rows
+from rgat.ops.triton.source_grad_kernels import fits, source_grads, target_grads
 from rgat.structure import Rows
 
 __all__ = ["attend", "attend_backward", "convolve", "convolve_backward"]
@@ -79,53 +82,65 @@ def convolve(operands: Operands, bias: Tensor | None, call: Call) -> tuple[Tenso
     return out, Saved(attention, queries, values, keys, nothing)
 
 
-def _source_grads(
-    grad: Tensor,
-    grad_attention: Tensor | None,
-    inputs: tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None],
-    operands: Operands,
-    call: Call,
-    with_x: bool,
-) -> tuple[Tensor | None, Tensor, Tensor | None, Tensor | None]:
-    """Return the gradients of source rows' inputs and kernels, queries and edge logits; values' are not stored."""
-    attention, values, queries, keys, edge_logits = inputs
-    if queries is None or keys is None:
-        per_row, dweight = source_grad_kernels.source_grads(grad, attention, None, None, operands, call, with_x)
-        return per_row, dweight, None, None
-    dlogits = score_grads(grad, grad_attention, attention, values, without_feature_dropout(call))
-    dqueries = query_grads(dlogits, queries, keys, call)
-    multiplied = queries if call.attention.negative_slope is None else None
-    per_row, dweight = source_grad_kernels.source_grads(grad, attention, dlogits, multiplied, operands, call, with_x)
-    return per_row, dweight, dqueries, None if edge_logits is None else dlogits.to(edge_logits.dtype)
+_Inputs = tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]  # attention, then those of `attend`
 
 
 def convolve_backward(
     grad: Tensor, grad_attention: Tensor | None, saved: Saved, operands: Operands, call: Call, with_x: bool
 ) -> tuple[Tensor | None, ...]:
     """Return the gradients of the operands; None for ``x`` unless ``with_x``."""
-    (x, weight, query_weight, edge_logits), s = operands, call.structure
-    heads, rows, others, num_nodes = len(call.attention.across), s.sources, s.targets, x.shape[0]
+    (x, weight, query_weight, edge_logits), rows = operands, call.structure.sources
+    heads = len(call.attention.across)
     queries, keys = (None, None) if query_weight is None else (saved.queries, _per_head(saved.keys, heads))
     inputs = (saved.attention, _per_head(saved.values, heads), queries, keys, edge_logits)
-    key_channels = 0 if keys is None else keys.shape[2]
-    if source_grad_kernels.fits(weight, heads, key_channels, s.target.shape[0]):
-        per_row, dweight, dqueries, dlogits = _source_grads(grad, grad_attention, inputs, operands, call, with_x)
+    if fits(weight, heads, 0 if keys is None else keys.shape[2], call.structure.target.shape[0]):
+        return _fused_backward(grad, grad_attention, inputs, operands, call, with_x)
+    dvalues, dqueries, dkeys, dlogits = attend_backward(grad, grad_attention, *inputs, call, were_dropped=True)
+    parts = ((dvalues, saved.values), (dkeys, saved.keys))
+    grads = [part.view(like.shape) for part, like in parts if part is not None]
+    dweight = weight_grad_kernels.weight_grad(grads, x, rows.node, rows.relation_ptr)
+    per_row = projection_kernels.row_grads(grads, weight, rows.relation_ptr) if with_x else None
+    dx, dquery_weight = _join_sides(per_row, dqueries, operands, call)
+    return dx, dweight, dquery_weight, dlogits
+
+
+def _fused_backward(
+    grad: Tensor, grad_attention: Tensor | None, inputs: _Inputs, operands: Operands, call: Call, with_x: bool
+) -> tuple[Tensor | None, ...]:
+    """Do the same without storing the gradients of values, keys and wide queries."""
+    (attention, values, queries, keys, edge_logits), (x, _, query_weight, _), s = inputs, operands, call.structure
+    if query_weight is None or queries is None or keys is None:
+        per_row, dweight = source_grads(grad, attention, None, None, operands, call, with_x)
+        return _join_sides(per_row, None, operands, call)[0], dweight, None, None
+    dlogits = score_grads(grad, grad_attention, attention, values, without_feature_dropout(call))
+    multiplied = queries if call.attention.negative_slope is None else None
+    per_row, dweight = source_grads(grad, attention, dlogits, multiplied, operands, call, with_x)
+    is_wide = multiplied is not None and not node_sum_kernels.is_narrow(query_weight)
+    if is_wide and fits(query_weight, queries.shape[1], 0, s.target.shape[0]):
+        per_target, dquery_weight = target_grads(dlogits, keys, x, query_weight, call, with_x)
+        dx = _join_sides(per_row, None, operands, call)[0]
+        if per_target is not None:
+            dx = node_sum_kernels.sum_by_node(per_target, s.targets, x.shape[0], into=dx)
     else:
-        dvalues, dqueries, dkeys, dlogits = attend_backward(grad, grad_attention, *inputs, call, were_dropped=True)
-        parts = ((dvalues, saved.values), (dkeys, saved.keys))
-        grads = [part.view(like.shape) for part, like in parts if part is not None]
-        dweight = weight_grad_kernels.weight_grad(grads, x, rows.node, rows.relation_ptr)
-        per_row = projection_kernels.row_grads(grads, weight, rows.relation_ptr) if with_x else None
+        dx, dquery_weight = _join_sides(per_row, query_grads(dlogits, queries, keys, call), operands, call)
+    return dx, dweight, dquery_weight, None if edge_logits is None else dlogits.to(edge_logits.dtype)
+
+
+def _join_sides(
+    per_row: Tensor | None, dqueries: Tensor | None, operands: Operands, call: Call
+) -> tuple[Tensor | None, Any]:
+    """Return the gradients of ``x``, if those of the inputs of source rows are given, and of the kernels of queries."""
+    (x, _, query_weight, _), rows, others = operands, call.structure.sources, call.structure.targets
+    num_nodes = x.shape[0]
     if query_weight is None or dqueries is None:
-        dx = None if per_row is None else node_sum_kernels.sum_by_node(per_row, rows, num_nodes, dtype=x.dtype)
-        return dx, dweight, None, dlogits
+        return None if per_row is None else node_sum_kernels.sum_by_node(per_row, rows, num_nodes, dtype=x.dtype), None
     drows = dqueries.view(dqueries.shape[0], query_weight.shape[1], query_weight.shape[3])
     dquery_weight = weight_grad_kernels.weight_grad([drows], x, others.node, others.relation_ptr)
     if per_row is None:
-        return None, dweight, dquery_weight, dlogits
+        return None, dquery_weight
     narrow = (drows, query_weight, others) if node_sum_kernels.is_narrow(query_weight) else None
     dx = node_sum_kernels.sum_by_node(per_row, rows, num_nodes, also=narrow, dtype=x.dtype)
     if narrow is None:
         per_row = projection_kernels.row_grads([drows], query_weight, others.relation_ptr)
         dx = node_sum_kernels.sum_by_node(per_row, others, num_nodes, into=dx)
-    return dx, dweight, dquery_weight, dlogits
+    return dx, dquery_weight

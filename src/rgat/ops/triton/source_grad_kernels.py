@@ -7,9 +7,9 @@ A source row ``u`` of relation ``r`` sums over its edges what the attention send
     dx[u]     = [g[u] k[u]] @ weight[r].T              which ``node_sum_kernels`` sums by node
     dweight[r] = sum over rows u of r: x[node[u]].T @ [g[u] k[u]]
 
-In large graphs most source rows have a single edge: then there is nothing to sum. One program takes the rows of a tile
-in blocks, reads what their edges send back and multiplies it at once, so it is never written. Rows of several edges
-would keep the others waiting, so ``segment_kernels`` sums these first.
+In large graphs most rows have a single edge: then there is nothing to sum. One program takes the rows of a tile in
+blocks, reads what their edges send back and multiplies it at once, so it is never written. Rows of several edges would
+keep the others waiting, so ``segment_kernels`` sums these first. Wide queries of target rows are treated like values.
 """
 
 # ruff: noqa: N803
@@ -25,10 +25,10 @@ import triton.language as tl
 from torch import Tensor
 
 from rgat.ops.backend import Call, Operands
-from rgat.ops.cache import cached
-from rgat.ops.triton.attention_kernels import by_source, query_rows_of_edges, row_ids, targets_of_edges
-from rgat.ops.triton.dropout_kernels import EDGE_MASK, FEATURE_MASK, MASK_INTEGERS, Dropout, mask
+from rgat.ops.triton.attention_kernels import by_group, by_source, query_rows_of_edges, row_ids, targets_of_edges
+from rgat.ops.triton.dropout_kernels import EDGE_MASK, FEATURE_MASK, MASK_INTEGERS, NO_DROPOUT, Dropout, mask
 from rgat.ops.triton.launch import LARGE, launch, power_of_two, sum_dtype
+from rgat.ops.triton.row_edges import RowEdges, edges_of_sources, edges_of_targets, query_rows_of_sources
 from rgat.ops.triton.row_tiles import (
     dot_halves,
     halves,
@@ -40,9 +40,9 @@ from rgat.ops.triton.row_tiles import (
     tile,
     tiles_by_node,
 )
-from rgat.ops.triton.segment_kernels import Chosen, segment_sum
+from rgat.ops.triton.segment_kernels import segment_sum
 from rgat.ops.triton.weight_grad_kernels import add_tiles
-from rgat.structure import Structure
+from rgat.structure import Rows
 
 _MIN_EDGES = 2 * LARGE  # smaller graphs are launch-bound, and these launches are more
 
@@ -66,8 +66,8 @@ def _indices(row, end, node, edges, targets, query_rows):
 
 @triton.jit
 def _value_message(
-    edge, target, live, p, grad, attention, edge_id, edge_state, edge_threshold, edge_scale, H: tl.constexpr,
-    SHARE: tl.constexpr, D: tl.constexpr, MEMBERS: tl.constexpr, HP: tl.constexpr, DP: tl.constexpr,
+    edge, target, live, p, grad, attention, edge_id, edge_state, edge_threshold, edge_scale, ABSOLUTE: tl.constexpr,
+    H: tl.constexpr, SHARE: tl.constexpr, D: tl.constexpr, MEMBERS: tl.constexpr, HP: tl.constexpr, DP: tl.constexpr,
     ACC: tl.constexpr,
 ):  # fmt: skip
     """Return what one edge of each row sends back to its value, ``[rows, columns]``.
@@ -80,7 +80,9 @@ def _value_message(
     factor = tl.zeros([edge.shape[0], HP * DP], ACC)
     for h in tl.static_range(SHARE):
         number = p * SHARE + h
-        one = tl.abs(tl.load(attention + edge.to(tl.int64) * H + number, live, 0.0))
+        one = tl.load(attention + edge.to(tl.int64) * H + number, live, 0.0)
+        if ABSOLUTE:
+            one = tl.abs(one)
         if edge_state is not None:
             ids = edge if edge_id is None else tl.load(edge_id + edge, live, 0)
             one *= mask(edge_state, EDGE_MASK, ids, number, number, edge_threshold, edge_scale, 1, H, MEMBERS, ACC)
@@ -116,16 +118,16 @@ def _summed_first(row, is_long, p, sums, H: tl.constexpr, SHARE: tl.constexpr, C
 @triton.jit
 def _row_grads(
     row, live, edge, read, query_read, p, grad, attention, dlogits, queries, long_values, long_keys, row_id, edge_id,
-    feature_state, edge_state, feature_threshold, feature_scale, edge_threshold, edge_scale, H: tl.constexpr,
-    SHARE: tl.constexpr, D: tl.constexpr, A: tl.constexpr, MEMBERS: tl.constexpr, HP: tl.constexpr, DP: tl.constexpr,
-    HK: tl.constexpr, AP: tl.constexpr, ACC: tl.constexpr,
+    feature_state, edge_state, feature_threshold, feature_scale, edge_threshold, edge_scale, ABSOLUTE: tl.constexpr,
+    H: tl.constexpr, SHARE: tl.constexpr, D: tl.constexpr, A: tl.constexpr, MEMBERS: tl.constexpr, HP: tl.constexpr,
+    DP: tl.constexpr, HK: tl.constexpr, AP: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     """Return the gradients of values and keys of some rows; without keys the second is the first."""
     is_long = live & (edge < 0)
     is_single = live & (edge >= 0)
     values = _value_message(
-        edge, read, is_single, p, grad, attention, edge_id, edge_state, edge_threshold, edge_scale, H, SHARE, D,
-        MEMBERS, HP, DP, ACC,
+        edge, read, is_single, p, grad, attention, edge_id, edge_state, edge_threshold, edge_scale, ABSOLUTE, H, SHARE,
+        D, MEMBERS, HP, DP, ACC,
     )  # fmt: skip
     values += _summed_first(-1 - edge, is_long, p, long_values, H, SHARE, D, HP, DP, ACC)
     keys = values
@@ -199,9 +201,10 @@ def _multiply(
 def _source_grad_kernel(
     part, out, grad, attention, dlogits, queries, long_values, long_keys, x, weight, node, relation_ptr, order, edges,
     targets, query_rows, row_id, edge_id, feature_state, edge_state, num_relations, feature_threshold, feature_scale,
-    edge_threshold, edge_scale, P: tl.constexpr, F: tl.constexpr, H: tl.constexpr, D: tl.constexpr, A: tl.constexpr,
-    MEMBERS: tl.constexpr, ROWS: tl.constexpr, RP: tl.constexpr, BR: tl.constexpr, BF: tl.constexpr, HP: tl.constexpr,
-    DP: tl.constexpr, HK: tl.constexpr, AP: tl.constexpr, PASSES: tl.constexpr, ACC: tl.constexpr,
+    edge_threshold, edge_scale, ABSOLUTE: tl.constexpr, P: tl.constexpr, F: tl.constexpr, H: tl.constexpr,
+    D: tl.constexpr, A: tl.constexpr, MEMBERS: tl.constexpr, ROWS: tl.constexpr, RP: tl.constexpr, BR: tl.constexpr,
+    BF: tl.constexpr, HP: tl.constexpr, DP: tl.constexpr, HK: tl.constexpr, AP: tl.constexpr, PASSES: tl.constexpr,
+    ACC: tl.constexpr,
 ):  # fmt: skip
     """Write the gradients of the inputs of a tile's rows, and what the tile adds to the gradient of its kernel.
 
@@ -230,8 +233,8 @@ def _source_grad_kernel(
         left = load_rows(x, source, live, p, f, P, F)
         values, keys = _row_grads(
             row, live, edge, read, query_read, p, grad, attention, dlogits, queries, long_values, long_keys, row_id,
-            edge_id, feature_state, edge_state, feature_threshold, feature_scale, edge_threshold, edge_scale, H, share,
-            D, A, MEMBERS, HP, DP, HK, AP, ACC,
+            edge_id, feature_state, edge_state, feature_threshold, feature_scale, edge_threshold, edge_scale, ABSOLUTE,
+            H, share, D, A, MEMBERS, HP, DP, HK, AP, ACC,
         )  # fmt: skip
         source, edge, read, query_read = _indices(row + BR, end, node, edges, targets, query_rows)  # the next block's
         result, sum_w, sum_key_w = _multiply(values, keys, left, w, w_low, w_undo, key_w, key_w_low, key_w_undo, sum_w,
@@ -259,9 +262,10 @@ class _Blocks(NamedTuple):
 
 def _block_sizes(num_rows: int, features: int, columns: int) -> _Blocks:
     """Return the sizes of blocks for padded numbers of features and columns."""
-    if features * columns <= 1 << 13:
-        return _Blocks(64, rows_per_tile(num_rows, 2048), 4, 1, 168)
-    return _Blocks(64, rows_per_tile(num_rows, 2048), 8, 1, None)
+    rows = rows_per_tile(num_rows, 2048)
+    if features * columns <= 64 * 80:  # so few registers that three programs share a processor
+        return _Blocks(64, rows, 4, 1, 168)
+    return _Blocks(64, rows, 8, 1, 128 if features * columns <= 64 * 128 else None)
 
 
 class _Padded(NamedTuple):
@@ -290,47 +294,11 @@ class _Padded(NamedTuple):
 
 
 def fits(weight: Tensor, heads: int, key_channels: int, num_edges: int) -> bool:
-    """Tell whether `source_grads` takes kernels ``[R, P, F, M]``: a tile holds one, and the graph is large."""
+    """Tell whether these functions take kernels ``[R, P, F, M]``: a tile holds one, and the graph is large."""
     if weight.dtype == torch.float64 or weight.numel() == 0 or num_edges <= _MIN_EDGES:
         return False
     padded = _Padded.of(weight, heads, key_channels)
     return max(padded.features, *padded.columns) <= 128
-
-
-class _Rows(NamedTuple):
-    """What the kernel reads of the edges of each source row."""
-
-    edge: Tensor  # [U], the edge of a row with a single one; of others -1 - the row of its sums
-    target: Tensor  # [U], of its first edge
-    only: Chosen  # the rows of several edges
-
-
-def _rows(s: Structure) -> _Rows:
-    def make(several: Tensor, slot: Tensor, only: Chosen) -> _Rows:
-        edge = s.by_source.index_select(0, s.source_ptr[:-1])
-        return _Rows(torch.where(several, -1 - slot, edge), s.target.index_select(0, edge), only)
-
-    def listed() -> _Rows:
-        several = s.source_ptr.diff() > 1
-        slot = several.cumsum(0, dtype=torch.int32) - 1
-        return make(several, slot, Chosen(1, several.nonzero().flatten().int(), slot))
-
-    rows: _Rows | None = cached(s.source_ptr, ("edges of source rows",), listed)
-    if rows is not None:
-        return rows
-    number = torch.arange(s.source_row.shape[0], dtype=torch.int32, device=s.source_ptr.device)
-    return make(s.source_ptr.diff() > 1, number[: s.source_ptr.shape[0] - 1], Chosen(1))
-
-
-def _query_rows(s: Structure) -> Tensor:
-    """Return the target row of the first edge of each source row, ``[U]``."""
-
-    def make() -> Tensor:
-        edge = s.by_source.index_select(0, s.source_ptr[:-1])
-        return s.targets.by_node.index_select(0, s.group.index_select(0, edge))
-
-    rows: Tensor | None = cached(s.source_ptr, ("target rows of source rows",), make)
-    return make() if rows is None else rows
 
 
 def source_grads(
@@ -342,44 +310,91 @@ def source_grads(
     ``dlogits`` are the gradients of the scores, ``queries`` those of the multiplicative score.
     """
     (x, weight, *_), s, (_, heads, channels) = operands, call.structure, grad.shape
-    (num_relations, batch, features, width), num_rows = weight.shape, s.sources.node.shape[0]
-    key_channels = width * batch // heads - channels
+    key_channels = weight.shape[3] * weight.shape[1] // heads - channels
     on_features = Dropout.of(call.state, call.attention.feature_dropout)
     on_edges = Dropout.of(call.state, call.attention.edge_dropout)
-    rows = _rows(s)
-    only = rows.only
-    num_long = num_rows if only.segments is None else only.segments.shape[0]
-    long_values, long_keys = (x.new_empty(num_long, heads, size) for size in (channels, key_channels))
+    edges = edges_of_sources(s)
+    sums, key_sums = (x.new_empty(edges.num_sums, heads, size) for size in (channels, key_channels))
     in_one = dlogits if queries is None else None
     index, by_position = targets_of_edges(s)
     segment_sum(
-        long_values, grad, by_source(s), index=index, by_position=by_position, weight=attention, absolute=True,
-        edge_values=in_one, edge_out=None if in_one is None else long_keys, edge_id=s.edge_id, on_edges=on_edges,
-        only=only,
+        sums, grad, by_source(s), index=index, by_position=by_position, weight=attention, absolute=True,
+        edge_values=in_one, edge_out=None if in_one is None else key_sums, edge_id=s.edge_id, on_edges=on_edges,
+        only=edges.several,
     )  # fmt: skip
     if queries is not None:
         index, by_position = query_rows_of_edges(s)
-        segment_sum(long_keys, queries, by_source(s), index=index, by_position=by_position, weight=dlogits, only=only)
+        segment_sum(key_sums, queries, by_source(s), index=index, by_position=by_position, weight=dlogits,
+                    only=edges.several)  # fmt: skip
+    factors = _Factors(grad, attention, True, sums, row_ids(call), s.edge_id, on_features, on_edges)
+    keys = _Keys(dlogits, queries, key_sums, None if queries is None else query_rows_of_sources(s))
+    return _multiply_rows(factors, keys, edges, s.sources, x, weight, with_x)
 
+
+def target_grads(
+    dlogits: Tensor, keys: Tensor, x: Tensor, query_weight: Tensor, call: Call, with_x: bool
+) -> tuple[Tensor | None, Tensor]:
+    """Return the gradients of the inputs of each target row, ``[V, P, F]``, and of the kernels of queries.
+
+    The gradients of queries of the multiplicative score are like those of values: sums of ``dlogits * keys``.
+    """
+    s, (_, heads, channels) = call.structure, keys.shape
+    edges = edges_of_targets(s)
+    sums = x.new_empty(edges.num_sums, heads, channels)
+    segment_sum(sums, keys, by_group(s), index=s.source_row, weight=dlogits, only=edges.several)
+    factors = _Factors(keys, dlogits, False, sums, s.source_ptr, None, NO_DROPOUT, NO_DROPOUT)
+    return _multiply_rows(factors, _Keys(None, None, sums, None), edges, s.targets, x, query_weight, with_x)
+
+
+class _Factors(NamedTuple):
+    """What the gradients of values are made of; see `_value_message`."""
+
+    grad: Tensor
+    attention: Tensor
+    absolute: bool
+    sums: Tensor  # of rows with several edges
+    row_id: Tensor
+    edge_id: Tensor | None
+    on_features: Dropout
+    on_edges: Dropout
+
+
+class _Keys(NamedTuple):
+    """What the gradients of keys are made of; see `_key_message`."""
+
+    dlogits: Tensor | None
+    queries: Tensor | None
+    sums: Tensor
+    query_rows: Tensor | None
+
+
+def _multiply_rows(
+    values: _Factors, keys: _Keys, edges: RowEdges, rows: Rows, x: Tensor, weight: Tensor, with_x: bool
+) -> tuple[Tensor | None, Tensor]:
+    """Return the gradients of the inputs of each row and of the kernels."""
+    (num_relations, batch, features, width), num_rows = weight.shape, rows.node.shape[0]
+    _, heads, channels = values.grad.shape
+    key_channels = width * batch // heads - channels
     padded = _Padded.of(weight, heads, key_channels)
     block = _block_sizes(num_rows, padded.features, sum(padded.columns))
     num_tiles = num_rows // block.rows_of_tile + num_relations
     dtype, acc = sum_dtype(x.dtype)
     per_row = x.new_empty(num_rows, batch, features, dtype=dtype) if with_x else None
     part = x.new_empty(num_tiles, batch, features, width, dtype=dtype)
-    dweight, node, relation_ptr = torch.empty_like(weight), s.sources.node, s.sources.relation_ptr
-    order = tiles_by_node(node, relation_ptr, num_tiles, block.rows_of_tile)
+    order = tiles_by_node(rows.node, rows.relation_ptr, num_tiles, block.rows_of_tile)
     passes = 0 if x.dtype != torch.float32 else 3 if precision(x.dtype) == "tf32x3" else 1
+    on_features, on_edges = values.on_features, values.on_edges
     launch(
         _source_grad_kernel, (num_tiles, batch, 1),
-        (part, per_row, grad, attention, dlogits, queries, long_values, long_keys, x, weight, node, relation_ptr, order,
-         rows.edge, rows.target, None if queries is None else _query_rows(s), row_ids(call), s.edge_id,
+        (part, per_row, values.grad, values.attention, keys.dlogits, keys.queries, values.sums, keys.sums, x, weight,
+         rows.node, rows.relation_ptr, order, edges.edge, edges.read, keys.query_rows, values.row_id, values.edge_id,
          on_features.state, on_edges.state),
         (num_relations, *on_features[1:3], *on_edges[1:3]), block.warps, block.stages, block.registers,
-        P=batch, F=features, H=heads, D=channels,
-        A=key_channels, MEMBERS=max(on_features.members, on_edges.members),
-        ROWS=block.rows_of_tile, RP=power_of_two(num_relations, 1, 1024), BR=block.rows, BF=padded.features,
-        HP=padded.heads, DP=padded.channels, HK=padded.key_heads, AP=padded.key_channels, PASSES=passes, ACC=acc,
+        ABSOLUTE=values.absolute, P=batch, F=features, H=heads, D=channels, A=key_channels,
+        MEMBERS=max(on_features.members, on_edges.members), ROWS=block.rows_of_tile,
+        RP=power_of_two(num_relations, 1, 1024), BR=block.rows, BF=padded.features, HP=padded.heads,
+        DP=padded.channels, HK=padded.key_heads, AP=padded.key_channels, PASSES=passes, ACC=acc,
     )  # fmt: skip
-    add_tiles(dweight, 0, part, relation_ptr, block.rows_of_tile)
+    dweight = torch.empty_like(weight)
+    add_tiles(dweight, 0, part, rows.relation_ptr, block.rows_of_tile)
     return per_row, dweight
