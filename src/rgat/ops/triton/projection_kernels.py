@@ -62,6 +62,14 @@ def _add_narrow_products(
     return total
 
 
+@triton.jit
+def _feature_mask(row, live, column, row_id, state, threshold, scale, D: tl.constexpr, H: tl.constexpr,
+                  MEMBERS: tl.constexpr, ACC: tl.constexpr):  # fmt: skip
+    """Return the mask of columns of some rows, ``D`` columns for each of ``H`` heads."""
+    ids, heads = tl.load(row_id + row, live, 0)[:, None], (column // D)[None, :]
+    return mask(state, FEATURE_MASK, ids, heads, column[None, :], threshold, scale, D, H, MEMBERS, ACC)
+
+
 @triton.jit(do_not_specialize=["num_relations", "feature_threshold", "feature_scale"])
 def _project_kernel(
     out, x, weight, narrow_out, narrow_x, node, relation_ptr, order, row_id, feature_state, num_relations,
@@ -110,18 +118,15 @@ def _project_kernel(
             source = rows_to_read(node, row + BR, end)
         if narrow_out is not None:
             if block == 0:
-                zeros = tl.zeros([BR, BA], ACC)
-                narrow = split_product(left, left_low, undo, narrow_w, narrow_low, narrow_undo, zeros, PRECISION,
-                                       in_halves)  # fmt: skip
+                narrow = split_product(left, left_low, undo, narrow_w, narrow_low, narrow_undo,
+                                       tl.zeros([BR, BA], ACC), PRECISION, in_halves)  # fmt: skip
                 at = (row.to(tl.int64) * A)[:, None] + a[None, :]
                 tl.store(narrow_out + at, narrow, live[:, None] & (a < A)[None, :])
         elif narrow_x is not None:
             total = _add_narrow_products(total, narrow_x, weight + K, row, live, m, M, A, W, ACC)
         if feature_state is not None:
-            column, ids = (p * M + m)[None, :], tl.load(row_id + row, live, 0)[:, None]
-            channels: tl.constexpr = P * M // H
-            total *= mask(feature_state, FEATURE_MASK, ids, column // channels, column, feature_threshold,
-                          feature_scale, channels, H, MEMBERS, ACC)  # fmt: skip
+            total *= _feature_mask(row, live, p * M + m, row_id, feature_state, feature_threshold, feature_scale,
+                                   P * M // H, H, MEMBERS, ACC)  # fmt: skip
         at = ((row.to(tl.int64) * P + p) * M)[:, None] + m[None, :]
         if ADD:
             total += tl.load(out + at, live[:, None] & (m < M)[None, :], 0.0)

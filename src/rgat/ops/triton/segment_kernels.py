@@ -211,9 +211,8 @@ def _segment_sum_kernel(
                 tl.store(part + slot * (H * (D + 1)) + column, total, inside)
                 tl.store(part + slot * (H * (D + 1)) + H * D + head[:, None], edge_total, (head < H)[:, None])
     elif not JOIN:
-        segment, first, last, live = short_segments(
-            number - num_parts, ptr, chosen, num_segments, CHUNK, T, LONGER_THAN
-        )
+        number -= num_parts
+        segment, first, last, live = short_segments(number, ptr, chosen, num_segments, CHUNK, T, LONGER_THAN)
         total = tl.zeros([HP, T, DP], ACC)
         edge_total = tl.zeros([HP, T], ACC)
         for step in range(0, tl.max(last - first), K):

@@ -225,7 +225,6 @@ def _source_grad_kernel(
     if with_keys:
         key_w, key_w_low, key_w_undo = _load_split(weight, share * D, f, share, A, width, F, HK, AP, PASSES)
         sum_key_w = tl.zeros([BF, HK * AP], ACC)
-
     row = begin + tl.arange(0, BR)
     source, edge, read, query_read = _indices(row, end, node, edges, targets, query_rows)
     for _ in range(begin, end, BR):
