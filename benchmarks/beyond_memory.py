@@ -1,18 +1,20 @@
-"""Train and predict on a graph in a store, and print time and peak resident memory.
+"""Train, predict and explain on a graph in a store, and print CPU time and peak resident memory of each step.
 
     python benchmarks/beyond_memory.py make STORE --graph am-like
     python benchmarks/beyond_memory.py make STORE --nodes 12500000 --triples 44000000 --relations 20
-    python benchmarks/beyond_memory.py run STORE --seeds 100000 --embedding 64
+    python benchmarks/beyond_memory.py run STORE --valid 1000 --explain --out benchmarks/results/beyond_memory.json
 
 `make` writes a made-up graph with power-law degrees, inverses and self-loops. `run` opens it, trains node embeddings
-and two layers for an epoch on random labels, and computes exact logits of all nodes. Resident memory counts the pages
-of the store that are in memory.
+and two layers for an epoch on random labels, with early stopping if there are nodes to validate on, computes exact
+logits of all nodes, and explains the node with the most incoming edges. Resident memory counts the pages of the store
+that are in memory.
 """
 
 import argparse
 import json
 import resource
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +23,9 @@ from graphs import SHAPES
 
 from rgat.data import NodeData, StoreWriter, open_store
 from rgat.models import NodeClassifier
+from rgat.predictor.ensemble import Calibration, Ensemble
+from rgat.predictor.explain_node import explain_node
+from rgat.sampling import NeighborSampler
 from rgat.training import Settings, fit, node_logits
 
 CHUNK = 1 << 22  # triples written at once
@@ -54,37 +59,67 @@ def peak():
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2)
 
 
-def run(options):
-    began = time.perf_counter()
-    store = open_store(options.store)
-    opened = time.perf_counter() - began
+def resident(name):
+    return round(int(Path("/proc/self/status").read_text().partition(f"{name}:")[2].split()[0]) / 2**20, 2)
+
+
+@contextmanager
+def measured(result, name):
+    """Add the CPU time and the peak of resident memory of a block to the result."""
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins here
+    times = resource.getrusage(resource.RUSAGE_SELF)
+    result[name] = {"before_gib": resident("VmRSS")}
+    yield result[name]
+    done = resource.getrusage(resource.RUSAGE_SELF)
+    result[name] |= {
+        "cpu_seconds": round(done.ru_utime + done.ru_stime - times.ru_utime - times.ru_stime, 2),
+        "peak_gib": resident("VmHWM"),
+    }
+    print(name, result[name], flush=True)
+
+
+def make_data(store, options):
     torch.manual_seed(0)
-    seeds = torch.randperm(store.num_nodes)[: options.seeds]
+    nodes = torch.randperm(store.num_nodes)[: options.seeds + options.valid]
     labels = torch.full((store.num_nodes,), -1)
-    labels[seeds] = torch.randint(CLASSES, (len(seeds),))
-    none = seeds[:0]
-    parts = {"train": seeds, "valid": none, "test": none}
+    labels[nodes] = torch.randint(CLASSES, (len(nodes),))
+    parts = {"train": nodes[: options.seeds], "valid": nodes[options.seeds :], "test": nodes[:0]}
     classes = tuple(f"class {number}" for number in range(CLASSES))
     names = {"node_names": store.node_names, "relation_names": store.relation_names}
-    data = NodeData(name="made up", graph=store, x=None, labels=labels, classes=classes, **parts, **names)
-    sizes = {"hidden_channels": options.hidden, "heads": options.heads, "embedding_channels": options.embedding}
-    model = NodeClassifier(store.num_nodes, CLASSES, store.num_relations, **sizes)
+    return NodeData(name="made up", graph=store, x=None, labels=labels, classes=classes, **parts, **names)
+
+
+def run(options):
+    result, given = (
+        {},
+        {name: value for name, value in vars(options).items() if name not in ("function", "out", "store")},
+    )
+    with measured(result, "open"):
+        store = open_store(options.store)
+    with measured(result, "build"):
+        data = make_data(store, options)
+        sizes = {"hidden_channels": options.hidden, "heads": options.heads, "embedding_channels": options.embedding}
+        model = NodeClassifier(store.num_nodes, CLASSES, store.num_relations, **sizes)
     fanouts = tuple(int(number) for number in options.fanouts.split(","))
-    settings = Settings(max_epochs=1, patience=None, fanouts=fanouts, batch_size=options.batch_size)
-    times = []
-    began = time.perf_counter()
-    fit(model, data, settings, progress=lambda step: times.append(time.perf_counter()))  # after each step and the epoch
-    trained = {"epoch_seconds": round(times[-1] - began, 1), "steps": len(times) - 1, "peak_gib": peak()}
-    result = {"opened_ms": round(1000 * opened, 1), "train": trained}
+    patience = 1 if options.valid else None
+    settings = Settings(max_epochs=1, patience=patience, fanouts=fanouts, batch_size=options.batch_size)
+    with measured(result, "train") as row:
+        steps = []
+        fit(model, data, settings, progress=steps.append)  # after each step and the epoch
+        row["steps"] = len(steps) - 1
     if not options.skip_inference:
-        began = time.perf_counter()
-        logits = node_logits(model, data)
-        result["inference"] = {
-            "seconds": round(time.perf_counter() - began, 1),
-            "nodes": len(logits),
-            "peak_gib": peak(),
-        }
-    print(json.dumps(result))
+        with measured(result, "predict all nodes"):
+            node_logits(model, data)
+    if options.explain:
+        degrees = NeighborSampler(store, [-1]).degrees(torch.arange(store.num_nodes))
+        hub, calibration = int(degrees.argmax()), Calibration(torch.ones(()), torch.zeros(CLASSES))
+        with measured(result, "explain the largest hub") as row:
+            explanation = explain_node(Ensemble([model], {}, calibration, {}), data, hub)
+            row |= {"edges_into_it": int(degrees[hub]), "edges_in_its_field": explanation.num_edges}
+    graph = {"nodes": store.num_nodes, "edges": store.num_edges, "relations": store.num_relations}
+    record = {"torch": torch.__version__, "graph": graph, "options": given, "steps": result}
+    if options.out is not None:
+        options.out.write_text(json.dumps(record, indent=1) + "\n")
 
 
 def main():
@@ -105,7 +140,10 @@ def main():
     runner.add_argument("--heads", type=int, default=4)
     runner.add_argument("--fanouts", default="15,10")
     runner.add_argument("--batch-size", type=int, default=1024)
+    runner.add_argument("--valid", type=int, default=0, help="validation nodes; some turn early stopping on")
     runner.add_argument("--skip-inference", action="store_true")
+    runner.add_argument("--explain", action="store_true", help="explain the node with the most incoming edges")
+    runner.add_argument("--out", type=Path, help="write the figures as JSON")
     runner.set_defaults(function=run)
     options = parser.parse_args()
     options.function(options)

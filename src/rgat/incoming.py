@@ -35,6 +35,11 @@ class IncomingEdges(NamedTuple):
     def num_edges(self) -> int:
         return self.source.shape[0]
 
+    def positions(self, nodes: Tensor) -> Tensor:
+        """Return the positions of all edges into some nodes, int64."""
+        begin = self.group_ptr[self.node_ptr[nodes]]
+        return ranges(begin, self.group_ptr[self.node_ptr[nodes + 1]] - begin)[0]
+
     def into(self, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return source, target and relation of all edges into some nodes, int64 each."""
         first = self.node_ptr[nodes]

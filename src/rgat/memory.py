@@ -66,6 +66,11 @@ def require(needed: int, device: torch.device | str = "cpu") -> None:
         raise ValueError(f"it may take {needed / 2**30:.1f} GiB of memory, and {free / 2**30:.1f} GiB are free")
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether an error says that memory could not be allocated; PyTorch has no class for it on the CPU."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error)
+
+
 @contextmanager
 def kept_freed_memory() -> Iterator[None]:
     """Let this process keep the memory that it frees while the block runs, to use it again.

@@ -2,6 +2,10 @@ import re
 import subprocess
 import sys
 
+import pytest
+
+from rgat import cli
+
 
 def test_help_and_version(rgat):
     done = rgat("--help")
@@ -48,3 +52,26 @@ def test_the_commands_import_what_they_need_when_they_run():
     assert "rgat.cli" in modules
     packages = {"rgat.data", "rgat.training", "rgat.baselines", "rgat.experiments", "rgat.predictor", "rgat.report"}
     assert packages.isdisjoint(modules)
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")]
+)
+def test_memory_that_runs_out_is_one_sentence(error, monkeypatch, capsys):
+    def fail(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr("rgat.cli.app", fail)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("rgat: memory ran out; give this process more, or make the work smaller")
+
+
+def test_another_error_keeps_its_traceback(monkeypatch):
+    def fail(*arguments, **options):
+        raise RuntimeError("a mistake of ours")
+
+    monkeypatch.setattr("rgat.cli.app", fail)
+    with pytest.raises(RuntimeError, match="a mistake of ours"):
+        cli.main()

@@ -361,6 +361,21 @@ def test_scores_whose_bound_overflows_have_the_gradients_of_the_reference(score)
     assert_matches_reference(conv, x, graph, torch.float32, backend="numba")
 
 
+@pytest.mark.parametrize("score", ["additive", "multiplicative"])
+def test_gradients_where_every_edge_is_alone_in_its_group_read_no_undefined_memory(score):
+    graph = RelationalGraph(torch.tensor([[1, 0, 2], [0, 0, 1]]), torch.tensor([0, 1, 0]), num_nodes=3, num_relations=2)
+    conv, x = RGATConv(4, 3, 2, score=score).double(), torch.randn(3, 4, dtype=torch.float64)
+    cotangent, found = torch.randn(3, 3, dtype=torch.float64), []
+    for name in ("torch", *["numba"] * 20):
+        leaf = x.clone().requires_grad_()
+        for size in range(1, 40):
+            np.full(size, np.nan)  # freed memory, which the next buffers may get
+        with ops.backend(name):
+            found.append(torch.autograd.grad(conv(leaf, graph), leaf, cotangent)[0])
+    for gradient in found[1:]:
+        assert_close(gradient, found[0], 1e-12)
+
+
 def test_products_inside_loops_call_blas():
     for dtype in (torch.float32, torch.float64):
         assert blas.address(dtype) != 0

@@ -8,10 +8,12 @@ import torch
 
 import rgat
 from rgat.data import StoreWriter, from_rdf
-from rgat.predictor import estimates
+from rgat.predictor import estimates, explain_node
 from rgat.predictor.estimates import GraphSize, sampling_for
 from rgat.predictor.explorer import write_explorer
+from rgat.training import Settings, build_model, fit
 
+NUMBERS = ("attention", "equal_share", "effect", "log_odds", "choice")
 OPTIONS = {"fanouts": [5, 5], "batch_size": 32, "max_epochs": 3, "embedding_channels": 8, "comparison": False}
 
 
@@ -45,8 +47,48 @@ def test_a_graph_in_a_store_is_fitted_saved_and_explained_as_one_in_memory(store
         {(each.relation, each.source, each.target): each.effect for each in one.reasons} for one in (found, expected)
     )
     assert effects == pytest.approx(others, abs=1e-5)
+    ranked, others = (predictor.explain() for predictor in (again, predictors[1]))
+    for name in ("attention", "effect", "log_odds", "changed"):
+        assert getattr(ranked, name) == pytest.approx(getattr(others, name), abs=1e-5)
+    assert (ranked.nodes, len(ranked.attention)) == (100, 2)
     with pytest.raises(ValueError, match="to write a page, the graph must be in memory, but it is in a store; leave"):
         write_explorer(again, tmp_path / "page.html", "n3")
+
+
+def test_a_large_field_of_a_store_is_explained_in_blocks(store, monkeypatch):
+    path, labels = store
+    predictor = rgat.fit(from_rdf(path, labels, in_memory=False), **OPTIONS)
+    expected = predictor.explain("n100", top=100)
+    monkeypatch.setattr(explain_node, "BLOCK_NUMBERS", 100)
+    monkeypatch.setattr(explain_node, "receptive_data", None)  # not called
+    found = predictor.explain("n100", top=100)
+    assert (found.num_edges, found.predicted) == (expected.num_edges, expected.predicted)
+    assert found.relations == pytest.approx(expected.relations, abs=1e-6)
+    numbers, others = (
+        {
+            (each.relation, each.source, each.target, name): getattr(each, name)
+            for each in one.reasons
+            for name in NUMBERS
+        }
+        for one in (found, expected)
+    )
+    assert numbers == pytest.approx(others, abs=1e-5)
+    assert len(numbers) > 50
+
+
+def test_fanouts_of_some_relations_are_fitted_saved_and_resumed(store, tmp_path):
+    path, labels = store
+    data = from_rdf(path, labels, in_memory=False)
+    options = OPTIONS | {"fanouts": [{1: 2}, 3]}
+    fitted = rgat.fit(data, **options)
+    fitted.save(tmp_path / "model")
+    assert rgat.load(tmp_path / "model").predict(["n3"]).probabilities == pytest.approx(
+        fitted.predict(["n3"]).probabilities
+    )
+    settings = Settings(fanouts=({1: 2}, 3), max_epochs=2, batch_size=32)
+    for _ in range(2):  # the second call resumes
+        torch.manual_seed(0)
+        fit(build_model(data, embedding_channels=4), data, settings, checkpoint=tmp_path / "checkpoint")
 
 
 def test_a_damaged_store_is_refused_before_it_is_read(store):

@@ -46,6 +46,14 @@ def test_no_nodes_have_no_rows():
     assert gather_features(torch.randn(9, 5), NODES[:0], CPU, torch.float32).shape == (0, 5)
 
 
+def test_a_device_may_be_a_word_and_ids_must_be_in_range():
+    x = torch.randn(9, 5)
+    assert torch.equal(gather_features(x, NODES, "cpu", torch.float32), x[NODES])
+    for bad in (9, -1):
+        with pytest.raises(ValueError, match=r"`nodes` must lie between 0 and len\(x\) - 1 = 8, got"):
+            gather_features(x, torch.tensor([0, bad]), CPU, torch.float32)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("pinned", [False, True])
 def test_rows_are_moved_to_the_gpu(pinned):

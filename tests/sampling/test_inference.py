@@ -147,3 +147,13 @@ def test_exact_logits_on_a_gpu_are_those_of_the_cpu(name, on_gpu):
     logits = exact_logits(model.to("cuda"), x, sampler, block_numbers=SMALL)
     assert logits.is_cuda
     torch.testing.assert_close(logits.cpu(), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_nodes_may_be_a_list():
+    model, graph = NodeClassifier(4, 3, 3).eval(), random_graph(9, 30, 3)
+    x, sampler = torch.randn(9, 4), NeighborSampler(graph, [1, 1])
+    expected = exact_logits(model, x, sampler)[[2, 1]]
+    assert torch.allclose(exact_logits(model, x, sampler, nodes=[2, 1]), expected)
+    for bad in (["n1"], [True], 3, torch.tensor([0.5])):
+        with pytest.raises(TypeError, match="`nodes` must be integer node ids, a list or a tensor of shape"):
+            exact_logits(model, x, sampler, nodes=bad)

@@ -182,3 +182,9 @@ def test_a_process_that_ends_while_batches_are_sampled_is_not_aborted():
         )
         assert done.returncode == 1, done.stderr
         assert "left with an error" in done.stderr
+
+
+@pytest.mark.parametrize("share", [(2, 2), (-1, 2), (0, 0), (0,), (0, 1.0), 3])
+def test_a_share_that_is_none_is_refused_in_one_sentence(share):
+    with pytest.raises(ValueError, match=r"`share` must be \(k, K\) with k from 0 to K - 1, such as \(0, 2\), got"):
+        NeighborLoader(random_graph(9, 30, 3), torch.arange(5), [2], share=share)

@@ -295,6 +295,8 @@ BAD_SAMPLERS = [
     ({"fanouts": [True]}, ValueError, "a fan-out must be .* got True"),
     ({"fanouts": [{1: 0}]}, ValueError, "a fan-out must be .* got 0"),
     ({"fanouts": [{5: 1}]}, ValueError, "a fan-out must be for a relation between 0 and 4, got one for 5"),
+    ({"fanouts": [{None: 2}]}, ValueError, "a fan-out must be for a relation between 0 and 4, got one for None"),
+    ({"fanouts": [{True: 2}]}, ValueError, "a fan-out must be for a relation between 0 and 4, got one for True"),
     ({"fanouts": [{"x": 1}]}, ValueError, "a fan-out must be for a relation between 0 and 4, got one for 'x'"),
     ({"seed": -1}, ValueError, r"`seed` must be an integer between 0 and 2\^63 - 1, got -1"),
     ({"seed": 1.0}, ValueError, "`seed` must be an integer .* got 1.0"),
@@ -312,10 +314,10 @@ BAD_SEEDS = [
     (torch.tensor([0, 9]), ValueError, "`nodes` must lie between 0 and num_nodes - 1 = 8, got 9"),
     (torch.tensor([-1]), ValueError, "`nodes` must lie between 0 and num_nodes - 1 = 8, got -1"),
     (torch.tensor([3, 1, 3]), ValueError, "`nodes` must name each seed node once, got one of them several times"),
-    (torch.tensor([[1]]), TypeError, r"`nodes` must be a tensor of integer node ids, .* shape \[1, 1\]"),
-    (torch.tensor([1.0]), TypeError, "`nodes` must be a tensor of integer node ids, .* got torch.float32"),
-    (torch.ones(9).bool(), TypeError, "`nodes` must be a tensor of integer node ids, .* got torch.bool"),
-    ([1, 2], TypeError, "`nodes` must be a tensor of integer node ids, .* got list"),
+    (torch.tensor([[1]]), TypeError, r"`nodes` must be integer node ids, .* shape \[1, 1\]"),
+    (torch.tensor([1.0]), TypeError, "`nodes` must be integer node ids, .* got torch.float32"),
+    (torch.ones(9).bool(), TypeError, "`nodes` must be integer node ids, .* got torch.bool"),
+    (["n1"], TypeError, "`nodes` must be integer node ids, .* got list"),
 ]
 
 

@@ -22,7 +22,16 @@ from rgat import RelationalGraph
 from rgat.data import GraphData, load
 from rgat.data.splits import stratified_folds
 from rgat.models import NodeClassifier
-from rgat.training import Settings, build_model, checkpoint, fit, has_checkpoint, load_checkpoint, loop, save_checkpoint
+from rgat.training import (
+    Settings,
+    build_model,
+    checkpoint,
+    fit,
+    has_checkpoint,
+    load_checkpoint,
+    resuming,
+    save_checkpoint,
+)
 from rgat.training.checkpoint import identify
 
 TENSORS = {"a": torch.arange(6.0).view(2, 3), "b": torch.tensor(7)}
@@ -48,9 +57,9 @@ def test_a_checkpoint_comes_back_as_it_was_and_replaces_the_one_before(tmp_path)
 @pytest.mark.parametrize(("seconds", "written"), [(0, 10), (0.5, 2)])
 def test_checkpoints_take_a_small_part_of_the_time(tmp_path, monkeypatch, seconds, written):
     clock, epochs = itertools.count(), []
-    monkeypatch.setattr(loop.time, "monotonic", lambda: float(next(clock)))  # writing one takes a second
-    save = loop.save_checkpoint
-    monkeypatch.setattr(loop, "save_checkpoint", lambda *given: epochs.append(given[2]["epoch"]) or save(*given))
+    monkeypatch.setattr(resuming.time, "monotonic", lambda: float(next(clock)))  # writing one takes a second
+    save = resuming.save_checkpoint
+    monkeypatch.setattr(resuming, "save_checkpoint", lambda *given: epochs.append(given[2]["epoch"]) or save(*given))
     data = load("institute")
     fit(build_model(data), data, Settings(max_epochs=10), checkpoint=tmp_path, checkpoint_seconds=seconds)
     assert len(epochs) == written

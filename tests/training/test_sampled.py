@@ -189,6 +189,9 @@ def test_half_precision_features_and_autocast_train():
         ({"fanouts": (1, 2, 3)}, "`fanouts` must be 2 numbers, one for each layer of the model"),
         ({"fanouts": (1, 0)}, "a fan-out must be a number of at least 1, or -1 for all edges, got 0"),
         ({"fanouts": 5}, "`fanouts` must be 2 numbers"),
+        ({"fanouts": (1, {0: 0})}, "a fan-out must be a number of at least 1, or -1 for all edges, got 0"),
+        ({"fanouts": (1, {None: 2})}, "a fan-out must be for the number of a relation, got one for None"),
+        ({"fanouts": (1, {1000: 2})}, "a fan-out must be for a relation between 0 and .*, got one for 1000"),
     ],
 )
 def test_bad_fanouts_are_refused_before_training(change, message):

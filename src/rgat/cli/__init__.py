@@ -89,6 +89,15 @@ def main() -> None:
         raise SystemExit(130) from None
     except (ValueError, ImportError) as error:
         _fail(str(error))
+    except (RuntimeError, MemoryError) as error:
+        from rgat.memory import is_out_of_memory
+
+        if not is_out_of_memory(error):
+            raise
+        _fail(
+            "memory ran out; give this process more, or make the work smaller (of training: --embedding, --batch-size "
+            "and --fanouts)"
+        )
     except OSError as error:  # the system refuses to read or write, and no code below said it better
         try:
             sys.stdout.flush()

@@ -11,9 +11,7 @@ from torch import Tensor
 
 from rgat.data import NodeData
 from rgat.data.rdf.features import read_vocabulary
-from rgat.graph import RelationalGraph
-from rgat.predictor.ensemble import Ensemble
-from rgat.predictor.variants import Variants
+from rgat.predictor.near_field import Columns, Field
 
 LEAST = 0.05  # of the largest effect, for a literal of a near node to be listed
 MOST_TRIED = 32  # pairs of a node and a predicate whose literals are removed, the largest gradients first
@@ -31,7 +29,7 @@ class LiteralReason:
     log_odds: float  # the same change in log-odds, which do not saturate
 
 
-def literal_columns(data: NodeData) -> list[tuple[str, str, slice]]:
+def literal_columns(data: NodeData) -> list[Columns]:
     """Return the kind, the predicate and the feature columns of each predicate with literals."""
     vocabulary = read_vocabulary(data.provenance)
     if vocabulary is None or data.x is None:
@@ -46,15 +44,12 @@ def without_columns(x: Tensor, place: slice) -> Tensor:
     return x
 
 
-def explain_literals(
-    variants: Variants, data: NodeData, graph: RelationalGraph, node: int, top: int, predicted: int
-) -> list[LiteralReason]:
+def explain_literals(field: Field, data: NodeData, node: int, top: int, predicted: int) -> list[LiteralReason]:
     """Return the literals with the largest effects on a node's predicted class: its own, and those of near nodes.
 
     Args:
-        variants: of the receptive field of the node.
-        data: the data that the models were trained on, or the receptive field of the node.
-        graph: the receptive field of the node, with the ids of the data.
+        field: the receptive field of the node.
+        data: the data whose ids the field has.
         node: the node to explain.
         top: how many to return.
         predicted: the class or other output to explain.
@@ -62,11 +57,9 @@ def explain_literals(
     places = literal_columns(data)
     if not places or data.x is None:
         return []
-    x, ensemble = data.x, variants.ensemble
-    before = ensemble.probabilities(ensemble.member_logits(x, graph)[:, node])
-    reasons = []
-    tried = _largest(ensemble, x, graph, node, predicted, places)
-    missing = variants.without_columns([(near, place) for near, _, _, place in tried])
+    before, reasons = field.before, []
+    tried = _largest(field, data.x, node, predicted, places)
+    missing = field.without_columns([(near, place) for near, _, _, place in tried])
     for (near, kind, predicate, _), after in zip(tried, missing, strict=True):
         reasons.append(
             LiteralReason(
@@ -75,7 +68,7 @@ def explain_literals(
                 node=data.node_names[near],
                 used_as=kind,
                 effect=float(after[predicted] - before[predicted]),
-                log_odds=float(ensemble.change(after, before, predicted)),
+                log_odds=float(field.ensemble.change(after, before, predicted)),
             )
         )
     reasons.sort(key=lambda reason: -abs(reason.log_odds))
@@ -84,30 +77,16 @@ def explain_literals(
 
 
 def _largest(
-    ensemble: Ensemble,
-    x: Tensor,
-    graph: RelationalGraph,
-    node: int,
-    predicted: int,
-    places: Sequence[tuple[str, str, slice]],
+    field: Field, x: Tensor, node: int, predicted: int, places: Sequence[Columns]
 ) -> list[tuple[int, str, str, slice]]:
     """Return the node, kind, predicate and columns of the literals to try: all of the node, then by gradient."""
-    near_x, near_graph = ensemble.on_device(x, graph)
-    assert near_x is not None
-    leaf = near_x.detach().clone().requires_grad_()
-    logits = torch.stack([member(leaf, near_graph)[node].float() for member in ensemble.members]).mean(0)
-    place = ensemble.competitors(predicted, len(logits))
-    others = torch.cat([logits[place.start : predicted], logits[predicted + 1 : place.stop]])
-    margin = logits[predicted] - others.logsumexp(0) if len(others) else logits[predicted]
-    (gradient,) = torch.autograd.grad(margin, leaf)
-    product = (gradient * near_x).cpu()
+    change = field.gradients(predicted, places).abs()  # 0 where a node has no literal
     found = []
-    for kind, predicate, place in places:
-        has_value = (x[:, place] != 0).any(1)
-        change = product[:, place].sum(1).abs()
-        change[node] = torch.inf
-        for near in (has_value & (change > 0)).nonzero().squeeze(1).tolist():
-            found.append((float(change[near]), near, kind, predicate, place))
+    for (kind, predicate, place), column in zip(places, change.unbind(1), strict=True):
+        column[node] = torch.inf if bool((x[node, place] != 0).any()) else 0
+        largest = column.argsort(descending=True, stable=True)[:MOST_TRIED]
+        for near in largest[column[largest] > 0].tolist():
+            found.append((float(column[near]), near, kind, predicate, place))
     found.sort(key=lambda entry: -entry[0])
     return [entry[1:] for entry in found[:MOST_TRIED]]
 

@@ -22,19 +22,13 @@ from rgat.checks import check_word
 from rgat.data import MISSING, NodeData, Target
 from rgat.data.files import write_atomically
 from rgat.data.targets import places
-from rgat.graph import RelationalGraph
-from rgat.predictor.attention_flow import flow, layer_attention
-from rgat.predictor.ensemble import Ensemble, log_odds
-from rgat.predictor.explain_literals import (
-    LiteralReason,
-    explain_literals,
-    literal_columns,
-    without_columns,
-)
-from rgat.predictor.variants import Variants
+from rgat.predictor.ensemble import Ensemble
+from rgat.predictor.explain_literals import LiteralReason, explain_literals
+from rgat.predictor.large_field import LargeField, numbers_per_edge
+from rgat.predictor.near_field import Field, NearField, receptive_data
+from rgat.sampling.blocks import BLOCK_NUMBERS
 
 NO_CHOICE = 0.05  # attention that differs less than this from equal shares distinguishes no edges
-CHANGED = 0.1  # of the training deviation, from which a number counts as changed
 MIN_REMOVED = 32  # edges to remove one by one, even if fewer reasons are asked for
 
 
@@ -150,36 +144,25 @@ def explain_node(
     Only the edges with the most attention, or with the attention farthest from an equal share, are removed one by one.
     """
     check_word("by", by, tuple(ORDERS))
-    fields = data.graph.receptive_fields(torch.tensor([node]), ensemble.num_layers)
-    graph = fields[0].prepare()  # once, for all forward passes
-    attention, equal = (
-        flow(layer_attention(ensemble, data.x, graph, constant), graph, torch.tensor([node]))
-        for constant in (False, True)
-    )
-    before = ensemble.probabilities(ensemble.member_logits(data.x, graph)[:, node])
+    field, data, node = find_field(ensemble, data, node)
+    before, shares = field.before, field.shares(max(2 * top, MIN_REMOVED))
     predicted = ensemble.output_of(before, data.classes, task)
     explained = ensemble.target_of(predicted) or Target("class", "multi-class")
-    reasons = []
-    score = torch.maximum(attention.edges, (attention.edges - equal.edges).abs())
-    order = score.argsort(descending=True, stable=True)
-    tried = order[score[order] > 0][: max(2 * top, MIN_REMOVED)].tolist()
-    variants = Variants(ensemble, data.x, graph, node)
-    removed = variants.without_edges([_with_inverse(graph, edge, data) for edge in tried])
-    for edge, after, equally in zip(tried, removed, variants.at_equal_share(tried), strict=True):
-        source, target = graph.edge_index[:, edge].tolist()
+    reasons, tried, choice = [], shares.edges, shares.choice
+    removed, equal = field.without_edges(tried), field.at_equal_share(tried)
+    for edge, after, equally in zip(tried, removed, equal, strict=True):
         reasons.append(
             Reason(
-                relation=data.relation_names[int(graph.edge_type[edge])],
-                source=data.node_names[source],
-                target=data.node_names[target],
-                attention=float(attention.edges[edge]),
-                equal_share=float(equal.edges[edge]),
+                relation=data.relation_names[edge.relation],
+                source=data.node_names[edge.source],
+                target=data.node_names[edge.target],
+                attention=edge.attention,
+                equal_share=edge.equal_share,
                 effect=float(after[predicted] - before[predicted]),
                 log_odds=float(ensemble.change(after, before, predicted)),
                 choice=float(ensemble.change(equally, before, predicted)),
             )
         )
-    choice = float((attention.edges - equal.edges).abs().sum() / 2)
     has_choice = by != "strength" or choice >= NO_CHOICE
     by_support = lambda reason: _ranked(reason.support, reason.log_odds)
     reasons.sort(key=ORDERS[by] if has_choice else by_support, reverse=True)
@@ -188,16 +171,31 @@ def explain_node(
         predicted=data.classes[predicted],
         probability=float(before[predicted]),
         label=_known(data, node, explained, predicted),
-        own=float(attention.own.sum()),
+        own=shares.own,
         reasons=reasons[:top],
-        relations=_sum_by_relation(attention.edges, graph.edge_type, data.relation_names),
+        relations=named_shares(shares.relations, data.relation_names),
         agreement=agreement([r.attention for r in reasons], [abs(r.log_odds) for r in reasons]),
-        num_edges=graph.num_edges,
+        num_edges=field.num_edges,
         choice=choice,
-        literals=explain_literals(variants, data, graph, node, top, predicted),
+        literals=explain_literals(field, data, node, top, predicted),
         kind=explained.kind,
         unit=explained.unit,
     )
+
+
+def find_field(ensemble: Ensemble, data: NodeData, node: int) -> tuple[Field, NodeData, int]:
+    """Return the receptive field of a node, and the data and the id by which it is known there.
+
+    A field that would not fit into a block of memory is read in blocks.
+    """
+    most = BLOCK_NUMBERS // numbers_per_edge(ensemble, data)
+    if data.graph.num_edges > most:
+        large = LargeField(ensemble, data, torch.tensor([node]))
+        if large.num_edges > most:
+            return large, data, node
+    if data.is_stored:
+        data, node = receptive_data(data, node, ensemble.num_layers), 0
+    return NearField(ensemble, data, node), data, node
 
 
 def _known(data: NodeData, node: int, target: Target, output: int) -> str | None:
@@ -215,71 +213,13 @@ def _known(data: NodeData, node: int, target: Target, output: int) -> str | None
     return "yes" if value else "no"
 
 
-def explain_relations(ensemble: Ensemble, data: NodeData, task: str | None = None) -> RelationImportance:
-    """Return the attention and effect of each relation, and of each predicate with literals, on the labelled nodes.
-
-    With targets, these are the effects on ``task``, by default the first: of a number the mean absolute change.
-    """
-    graph = data.graph
-    nodes = (data.labels != MISSING).nonzero().squeeze(1)
-    attention = flow(layer_attention(ensemble, data.x, graph), graph, nodes)
-    base = [data.relation_names[relation] for relation in data.base_relation]
-    shares = _sum_by_relation(attention.edges, graph.edge_type, base)
-    before = ensemble.probabilities(ensemble.member_logits(data.x, graph)[:, nodes])
-    chosen = [ensemble.output_of(row, data.classes, task) for row in before] if ensemble.targets else before.argmax(1)
-    predicted = torch.as_tensor(chosen).view(-1, 1)
-    target = (ensemble.target_of(int(predicted[0])) if len(predicted) else None) or Target("", "multi-class")
-    found: dict[str, tuple[float, float, float]] = {}
-
-    def compare(name: str, after: Tensor) -> None:
-        if target.kind == "regression":
-            change = (after.gather(1, predicted) - before.gather(1, predicted)).abs()
-            share = (change > CHANGED * target.scale).double().mean()
-            found[name] = float(change.mean()), float(change.mean() / target.scale), float(share)
-            return
-        effect = float((after.gather(1, predicted) - before.gather(1, predicted)).mean())
-        odds = float((log_odds(after.gather(1, predicted)) - log_odds(before.gather(1, predicted))).mean())
-        if target.kind in ("binary", "multi-label"):
-            is_other = (after.gather(1, predicted) >= 0.5) != (before.gather(1, predicted) >= 0.5)
-        else:
-            place = ensemble.competitors(int(predicted[0]), before.shape[1])
-            is_other = after[:, place].argmax(1) + place.start != predicted.squeeze(1)
-        found[name] = effect, odds, float(is_other.double().mean())
-
-    for name in shares:
-        removed = torch.tensor([relation for relation, other in enumerate(base) if other == name])
-        kept = graph.with_edges(~torch.isin(graph.edge_type, removed))
-        compare(name, ensemble.probabilities(ensemble.member_logits(data.x, kept)[:, nodes]))
-    literals = [name or "text" for _, name, _ in literal_columns(data) if name not in shares]
-    for _, name, place in literal_columns(data):
-        if data.x is not None and name not in shares:
-            x = without_columns(data.x, place)
-            compare(name or "text", ensemble.probabilities(ensemble.member_logits(x, graph)[:, nodes]))
-    literals.sort(key=lambda name: (-abs(found[name][1]), name))
-    shares = dict.fromkeys(literals, 0.0) | shares
-    effect, odds, changed = ({name: found[name][number] for name in shares} for number in range(3))
-    named = {"target": target.name, "kind": target.kind, "unit": target.unit}
-    return RelationImportance(shares, effect, odds, changed, len(nodes), **named)  # type: ignore[arg-type]
-
-
-def _sum_by_relation(shares: Tensor, edge_type: Tensor, names: Sequence[str]) -> dict[str, float]:
-    """Return the sum of the edges' shares for each name that has any, largest first; names may repeat."""
+def named_shares(shares: Tensor, names: Sequence[str]) -> dict[str, float]:
+    """Return the relations' shares ``[R]`` for each name that has any, largest first; names may repeat."""
     totals: dict[str, float] = {}
-    sums = torch.zeros(len(names), dtype=torch.float64).index_add_(0, edge_type, shares)
-    for name, value in zip(names, sums.tolist(), strict=True):
+    for name, value in zip(names, shares.tolist(), strict=True):
         if value > 0:
             totals[name] = totals.get(name, 0.0) + value
     return dict(sorted(totals.items(), key=lambda item: (-item[1], item[0])))
-
-
-def _with_inverse(graph: RelationalGraph, edge: int, data: NodeData) -> Tensor:
-    """Return the ids of an edge and its inverse."""
-    (source, target), relation = graph.edge_index[:, edge].tolist(), int(graph.edge_type[edge])
-    base = torch.tensor(data.base_relation)
-    found = (base[graph.edge_type] == base[relation]) & (graph.edge_type != relation)
-    found &= (graph.edge_index[0] == target) & (graph.edge_index[1] == source)
-    found[edge] = True
-    return found.nonzero().squeeze(1)
 
 
 def agreement(attention: Sequence[float], effect: Sequence[float]) -> float | None:

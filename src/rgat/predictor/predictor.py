@@ -20,7 +20,8 @@ from rgat.data.rdf.labels import similar_node
 from rgat.graph import RelationalGraph
 from rgat.predictor.ensemble import Columns, Ensemble, MoleculeVocabulary
 from rgat.predictor.explain_molecule import MoleculeExplanation, explain_molecule
-from rgat.predictor.explain_node import NodeExplanation, RelationImportance, explain_node, explain_relations
+from rgat.predictor.explain_node import NodeExplanation, RelationImportance, explain_node
+from rgat.predictor.explain_relations import explain_relations
 from rgat.predictor.export import export
 from rgat.predictor.familiarity import collected, unseen_atoms, unseen_relations
 from rgat.predictor.folder import read_folder, write_folder
@@ -30,7 +31,6 @@ from rgat.predictor.provenance import ModelRecord, model_record
 from rgat.predictor.selection import select, shared_type
 from rgat.predictor.uncertainty import with_uncertainty
 from rgat.predictor.words import titles_among, titles_of
-from rgat.sampling import NeighborSampler
 from rgat.training.task import node_logits
 
 BATCH_SIZE = 256  # molecules in one forward pass
@@ -194,13 +194,9 @@ class NodePredictor(Ensemble):
         if task is not None and not self.targets:
             raise ValueError("`task` (--task) must be left out: this model predicts one class of each node")
         if node is None:
-            self.refuse_stored("explain all relations")
             ranked = explain_relations(self, self.data, task)
             return dataclasses.replace(ranked, titles=titles_among(list(ranked.attention), self.titles))
-        data, start = self.data, self.find(node)
-        if data.is_stored:
-            data, start = receptive_data(data, start, self.num_layers), 0
-        explanation = explain_node(self, data, start, top, by, task)
+        explanation = explain_node(self, self.data, self.find(node), top, by, task)
         return dataclasses.replace(explanation, titles=titles_among(explanation.names(), self.titles))
 
     def refuse_stored(self, purpose: str, instead: str = "name a node (--node)") -> None:
@@ -220,21 +216,6 @@ class NodePredictor(Ensemble):
         """
         self.refuse_stored("export a model", "train on the dump itself")
         return export(self, self.data, path)
-
-
-def receptive_data(data: NodeData, node: int, num_layers: int) -> NodeData:
-    """Return the receptive field of a node of a graph in a store, as a data set in memory whose node 0 it is."""
-    batch = NeighborSampler(data.graph, [-1] * num_layers).sample(torch.tensor([node]))
-    sampled, nodes = batch.graphs[0], batch.nodes
-    graph = RelationalGraph(
-        sampled.edge_index, sampled.edge_type, num_nodes=len(nodes), num_relations=data.graph.num_relations
-    )
-    graph.node_ids = nodes
-    names = tuple(data.node_names[i] for i in nodes.tolist())
-    none = torch.empty(0, dtype=torch.long)
-    x = None if data.x is None else data.x[nodes].float()
-    fields: dict[str, Any] = {"graph": graph, "x": x, "node_names": names, **data.labels_of(nodes)}
-    return dataclasses.replace(data, **fields, train=none, valid=none, test=none)
 
 
 class MoleculeBatch(NamedTuple):

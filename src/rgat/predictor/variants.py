@@ -15,6 +15,7 @@ from rgat.predictor.ensemble import Ensemble
 
 MOST_EDGES = 50_000  # of all copies in one forward pass: more would save no time
 MOST_FEATURES = 1 << 24  # values of their input in one forward pass, which bounds the memory
+LEAST_REST = 1e-6  # attention of the other edges of a softmax group, in proportion to which they take up what one gives
 
 
 class Variants:
@@ -146,7 +147,7 @@ def _attend_equally(conv: RGATConv | RGCNConv, x: Tensor | None, graph: Relation
     group &= (relation == relation[edge]).unsqueeze(1) | ~within
     others = group.view(len(edges), -1, conv.heads).sum(1)[copy] - 1
     rest, share = 1 - attention[edge], equal[edge]
-    proportions = torch.where(rest > 1e-6, attention / rest.clamp(min=1e-6), 1 / others.clamp(min=1))
+    proportions = torch.where(rest > LEAST_REST, attention / rest.clamp(min=LEAST_REST), 1 / others.clamp(min=1))
     attention = torch.where(group, proportions * (1 - share), attention)
     attention[edges] = equal[edges]
     return conv.combine(x, graph, attention)

@@ -56,6 +56,7 @@ class NeighborLoader:
     ) -> None:
         check_count("batch_size", batch_size)
         check_count("prefetch", prefetch, least=0)
+        _check_share(share)
         self.sampler = NeighborSampler(graph, fanouts, seed)
         self.nodes = self.sampler.check_seeds(nodes).cpu()
         self.batch_size, self.shuffle, self.prefetch, self.share = batch_size, shuffle, prefetch, share
@@ -132,3 +133,9 @@ class NeighborLoader:
             atexit.unregister(end)
             if stream is not None:  # memory that batches left behind use may be given away
                 torch.cuda.current_stream(device).wait_stream(stream)
+
+
+def _check_share(share: tuple[int, int]) -> None:
+    pair = tuple(share) if isinstance(share, Sequence) else ()
+    if len(pair) != 2 or not all(type(number) is int for number in pair) or not 0 <= pair[0] < pair[1]:
+        raise ValueError(f"`share` must be (k, K) with k from 0 to K - 1, such as (0, 2), got {share!r}")

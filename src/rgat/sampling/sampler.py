@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -146,6 +147,7 @@ class NeighborSampler:
             raise ValueError(f"`seed` must be an integer between 0 and 2^63 - 1, got {seed!r}")
         self.seed = int(seed)
         self.step = 0
+        self._left_out = torch.empty(0, dtype=torch.int64, device=self.device)  # relations, of blocks and parts
         self._numbering: Numbering | None = None  # made at the first sample: one entry per node of the graph
         self._lock = threading.Lock()
         self._done = self._record()
@@ -167,12 +169,25 @@ class NeighborSampler:
     def block(self, targets: Tensor) -> RelationalGraph:
         """Return the graph of all edges into some nodes, which are its first."""
         with self._alone():
-            return self._sample(targets, [_fanout(-1, self.num_relations, self.device)], 0).graphs[0]
+            graph = self._sample(targets, [_fanout(-1, self.num_relations, self.device)], 0).graphs[0]
+        if not len(self._left_out):
+            return graph
+        return graph.with_edges(~torch.isin(graph.edge_type, self._left_out)).prepare()
 
-    def edge_range(self, target: int) -> tuple[int, int]:
-        """Return the first and the last position, exclusive, of the edges into a node among all sorted edges."""
-        first, last = self.incoming.group_ptr[self.incoming.node_ptr[target : target + 2]].tolist()
-        return first, last
+    def without(self, relations: Sequence[int]) -> NeighborSampler:
+        """Return a sampler whose blocks and parts have no edges of some relations; its samples have them."""
+        new = copy.copy(self)
+        new._left_out = torch.tensor(relations, dtype=torch.int64, device=self.device)
+        return new
+
+    def edge_spans(self, target: int) -> list[tuple[int, int]]:
+        """Return the first and last position, exclusive, of runs of edges into a node among all sorted edges."""
+        first, last = self.incoming.node_ptr[target : target + 2].tolist()
+        ends = self.incoming.group_ptr[first : last + 1].tolist()
+        if not len(self._left_out):
+            return [(ends[0], ends[-1])]
+        kept = ~torch.isin(self.incoming.group_relation[first:last], self._left_out)
+        return [(ends[group], ends[group + 1]) for group in kept.nonzero().squeeze(1).tolist()]
 
     def part(self, target: int, first: int, last: int) -> RelationalGraph:
         """Return the graph of some of the edges into a node, which is its first: those at ``first:last`` of all."""
@@ -201,7 +216,7 @@ class NeighborSampler:
             graph.node_ids = torch.cat([others.new_tensor([target]), others])
             return graph.prepare()
 
-    def sample(self, nodes: Tensor, step: int | None = None) -> Batch:
+    def sample(self, nodes: Tensor | Sequence[int], step: int | None = None) -> Batch:
         """Return the mini-batch of some seed nodes.
 
         Args:
@@ -246,16 +261,23 @@ class NeighborSampler:
         graphs = tuple(self._graph(edges, nodes[:size]) for edges, size in sampled)
         return Batch(nodes, graphs, len(seeds))
 
-    def check_seeds(self, nodes: Tensor) -> Tensor:
+    def check_seeds(self, nodes: Tensor | Sequence[int]) -> Tensor:
         """Return a copy of the ids of seed nodes on the sampler's device, or raise."""
+        nodes = self.check_nodes(nodes)
+        if len(torch.unique(nodes)) != len(nodes):
+            raise ValueError("`nodes` must name each seed node once, got one of them several times")
+        return nodes
+
+    def check_nodes(self, nodes: Tensor | Sequence[int]) -> Tensor:
+        """Return a copy of the ids of nodes on the sampler's device, or raise."""
+        if isinstance(nodes, list | tuple) and all(type(each) is int for each in nodes):
+            nodes = torch.tensor(nodes, dtype=torch.int64)
         if not isinstance(nodes, Tensor) or nodes.dim() != 1 or nodes.dtype not in _INTEGERS:
             given = f"{nodes.dtype} of shape {list(nodes.shape)}" if isinstance(nodes, Tensor) else type(nodes).__name__
-            raise TypeError(f"`nodes` must be a tensor of integer node ids, shape [n], got {given}")
+            raise TypeError(f"`nodes` must be integer node ids, a list or a tensor of shape [n], got {given}")
         with outside():
             nodes = nodes.to(self.device, torch.int64, copy=True)
         check_ids("nodes", nodes, self.num_nodes, "num_nodes")
-        if len(torch.unique(nodes)) != len(nodes):
-            raise ValueError("`nodes` must name each seed node once, got one of them several times")
         return nodes
 
     def _graph(self, edges: SampledEdges, nodes: Tensor) -> RelationalGraph:
@@ -278,16 +300,15 @@ class NeighborSampler:
 def _fanout(fanout: FanoutOption, num_relations: int, device: torch.device) -> Fanout:
     """Return the fan-out of each relation."""
     table = torch.full((num_relations,), -1, dtype=torch.int64)
-    given: dict[Any, Any] = dict(fanout) if isinstance(fanout, Mapping) else {None: fanout}
-    for relation, number in given.items():
+    given: dict[Any, Any] = dict(fanout) if isinstance(fanout, Mapping) else dict.fromkeys(range(num_relations), fanout)
+    for number in given.values() if isinstance(fanout, Mapping) else [fanout]:
         if isinstance(number, bool) or not isinstance(number, int | np.integer) or (number < 1 and number != -1):
             raise ValueError(f"a fan-out must be a number of at least 1, or -1 for all edges, got {number!r}")
-        if relation is None:
-            table[:] = min(int(number), INT32_LIMIT)
-        elif isinstance(relation, int | np.integer) and 0 <= int(relation) < num_relations:
-            table[int(relation)] = min(int(number), INT32_LIMIT)
-        else:
+    for relation, number in given.items():
+        is_number = isinstance(relation, int | np.integer) and not isinstance(relation, bool)
+        if not is_number or not 0 <= int(relation) < num_relations:
             raise ValueError(
                 f"a fan-out must be for a relation between 0 and {num_relations - 1}, got one for {relation!r}"
             )
+        table[int(relation)] = min(int(number), INT32_LIMIT)
     return Fanout(table.to(device), int(table.max()) if num_relations else -1)

@@ -30,7 +30,7 @@ from rgat.graph import RelationalGraph
 from rgat.training.configuration import Settings
 from rgat.training.distributed import processes
 from rgat.training.embeddings import DividedRows, whole_state
-from rgat.training.tensor_files import as_bytes, digest_file, give_rows, read_tensors, write_tensors
+from rgat.training.tensor_files import Table, as_bytes, digest_file, give_rows, read_tensors, write_tensors
 
 FORMAT = 1
 NAME = "checkpoint"
@@ -46,7 +46,7 @@ LARGEST_RECORD = 2**30  # bytes; enough for the names of about ten million nodes
 
 
 def save_checkpoint(
-    folder: str | Path, tensors: Mapping[str, Tensor | DividedRows], record: Mapping[str, Any], name: str = NAME
+    folder: str | Path, tensors: Mapping[str, Table], record: Mapping[str, Any], name: str = NAME
 ) -> None:
     """Write tensors and a record that JSON can hold, and replace the checkpoint of the same name.
 
@@ -208,7 +208,7 @@ def identify(model: nn.Module, data: NodeData | GraphData, settings: Settings, s
         "data": str(data),
         "model": str(model),
         "seed": seed,
-        "settings": {name: list(v) if isinstance(v, tuple) else v for name, v in vars(settings).items()},  # as in JSON
+        "settings": json.loads(json.dumps(vars(settings))),
         "digests": digest_data(data) | digests,
     }
 

@@ -27,6 +27,7 @@ from rgat.nn import RGATConv
 from rgat.nn.families import RGCN_OPTIONS
 from rgat.training.distributed import processes
 from rgat.training.embeddings import ShardedEmbedding
+from rgat.training.fanouts import Fanout, check_fanouts, read_fanouts
 
 Config = dict[str, Any]
 
@@ -206,7 +207,8 @@ class Settings:
     attention_l2: tuple[float, ...] = (0.0, 0.0)  # coefficient of the squared attention kernels of each layer
     wide_l1: float = 0.0  # coefficient of the absolute weights of a wide model's map of the features
     autocast: bool = False  # run the model in bfloat16 where that is safe
-    fanouts: tuple[int, ...] | None = None  # edges of each (target, relation) to sample, per layer; None: all nodes
+    # Edges of each (target, relation) to sample, per layer, or a mapping of relations to these; None: all nodes.
+    fanouts: tuple[Fanout, ...] | None = None
     validate_every: int = 1  # epochs from one validation to the next
     shard_embeddings: bool = False  # divide node embeddings among the processes of `torchrun`
     # "balanced": all classes count equally in losses; "none": all examples do. None is "none" for nodes, and "balanced"
@@ -326,17 +328,6 @@ def check_options(given: Mapping[str, Any], task: str | None = None) -> None:
         raise ValueError(f"`{of_attention[0]}` must not be given for RGCN, which has no attention; leave it out")
 
 
-def check_fanouts(fanouts: Any, num_layers: int) -> None:
-    """Raise unless there is a fan-out for each layer, or None."""
-    if fanouts is None:
-        return
-    if not isinstance(fanouts, list | tuple) or len(fanouts) != num_layers:
-        raise ValueError(f"`fanouts` must be {num_layers} numbers, one for each layer of the model, got {fanouts!r}")
-    for fanout in fanouts:
-        if isinstance(fanout, bool) or not isinstance(fanout, int) or (fanout < 1 and fanout != -1):
-            raise ValueError(f"a fan-out must be a number of at least 1, or -1 for all edges, got {fanout!r}")
-
-
 def known_options(task: str) -> tuple[str, ...]:
     """Return the names that a configuration may hold."""
     model = NodeClassifier if task == "node" else GraphClassifier
@@ -361,7 +352,7 @@ def split_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], Settings]:
         for layer in range(len(layers) + 1, MAX_LAYERS["node"] + 1):
             options.pop(f"{name}_{layer}", None)
     if settings.get("fanouts") is not None:
-        settings["fanouts"] = tuple(settings["fanouts"])
+        settings["fanouts"] = read_fanouts(settings["fanouts"])
         settings.setdefault("batch_size", SEEDS_PER_STEP)
     return options, Settings(**settings)
 

@@ -20,16 +20,20 @@ from rgat.progress import Progress, shown
 from rgat.training.adam import make_adam, select_members
 from rgat.training.averaging import WeightAverage
 from rgat.training.capture import Captured, training_on, why_not_capture
-from rgat.training.checkpoint import has_checkpoint, identify, load_checkpoint, run_difference, save_checkpoint
-from rgat.training.configuration import PER_LAYER, Settings, check_fanouts
+from rgat.training.checkpoint import identify
+from rgat.training.configuration import PER_LAYER, Settings
 from rgat.training.distributed import parallel, processes, separate_masks
 from rgat.training.embeddings import SHARDED_TENSORS, DividedRows, ShardedEmbedding, divide_embedding
+from rgat.training.fanouts import check_fanouts
+from rgat.training.kept_rows import keep, restore
 from rgat.training.loss import l2_penalty, member_l2_penalties, relational_layers
-from rgat.training.run import Epoch, Meter, Result, Run, curve_from_json, curve_to_json
+from rgat.training.resuming import Checkpoints
+from rgat.training.run import Epoch, Meter, Result, Run
 from rgat.training.sampled import SampledTask
 from rgat.training.sharded import ShardedNodeTask
 from rgat.training.targets import make_target_task
 from rgat.training.task import GraphTask, NodeTask, Score, check_parts, device_of
+from rgat.training.tensor_files import Table
 
 Data = NodeData | GraphData
 Task = NodeTask | GraphTask | SampledTask | ShardedNodeTask
@@ -77,10 +81,10 @@ def fit(
         identity = None if checkpoint is None else identify(model, data, settings, seed)
         of_graphs = isinstance(data, GraphData)
         with parallel(model, of_graphs):
-            training = Training(model, task, [Run(settings)], seed)
+            training = Training(model, task, [Run(settings)], seed, None if checkpoint is None else Path(checkpoint))
             writer = None
             if checkpoint is not None and identity is not None:
-                writer = _Checkpoints(Path(checkpoint), checkpoint_seconds, training, identity)
+                writer = Checkpoints(Path(checkpoint), checkpoint_seconds, training, identity)
             if of_graphs:
                 separate_masks(model)
             with shown(progress if processes().rank == 0 else False, ["training"]) as stages:
@@ -92,7 +96,7 @@ def fit(
                         on_epoch(epoch)
                     if writer is not None:
                         writer.write(run.is_finished)
-            model.load_state_dict(training.finished[0])
+            restore(model, training.finished.pop(0))
             model.eval()
         return training.results(model, training.runs, "alone")[0]
 
@@ -125,9 +129,12 @@ def make_task(datas: Sequence[Data], settings: Settings, device: torch.device, s
 
 
 class Training:
-    """The state of a training, of a model or a stack with one run per member: everything that a checkpoint holds."""
+    """The state of a training, of a model or a stack with one run per member: everything that a checkpoint holds.
 
-    def __init__(self, model: nn.Module, task: Task, runs: list[Run], seed: int) -> None:
+    A large table of the best embeddings is in a file in ``folder``.
+    """
+
+    def __init__(self, model: nn.Module, task: Task, runs: list[Run], seed: int, folder: Path | None = None) -> None:
         self.model, self.task, self.runs = model, task, runs
         task.label_smoothing = runs[0].settings.label_smoothing
         self.members = list(range(len(runs)))  # those still in training
@@ -145,9 +152,10 @@ class Training:
         self.average = WeightAverage(self.layers, runs[0].settings.weight_averaging)
         # Without validation the last epoch is the best, so large embeddings need no copy.
         keeps_last = bool(rows) and runs[0].settings.patience is None and not self.average.on
-        state = self.layers.state_dict()
-        self.best = {name: tensor.detach() if keeps_last else tensor.detach().clone() for name, tensor in state.items()}
-        self.finished: dict[int, dict[str, Tensor]] = {}  # the best state of members that have left the stack
+        self.best: dict[str, Any] = self.layers.state_dict()
+        if not keeps_last:
+            self.best = keep(self.best, folder, in_file=self.sharded is None)
+        self.finished: dict[int, dict[str, Any]] = {}  # the best state of members that have left the stack
         self.started = time.perf_counter()
         self.on_step: Callable[[float], None] | None = None
         self.device = device_of(model)
@@ -308,7 +316,7 @@ class Training:
             results.append(Result(self.task.metric, run.best_epoch, metrics, constant, run.curve, seconds, how=trained))
         return results
 
-    def tensors(self) -> dict[str, Tensor | DividedRows]:
+    def tensors(self) -> dict[str, Table]:
         """Return all tensors of a single model's training, by name."""
         tensors: dict[str, Any] = {"generator": self.generator.get_state()}
         for name, tensor in self.layers.state_dict().items():
@@ -331,7 +339,8 @@ class Training:
         )
         self.layers.load_state_dict(model)
         self.average.mean = {name: tensor.to(self.device) for name, tensor in mean.items()}
-        self.best = {name: tensor.to(self.device) for name, tensor in best.items()}
+        for name, tensor in best.items():
+            self.best[name].copy_(tensor)
         for name, parameter in self.layers.named_parameters():
             keys = ("step", "exp_avg", "exp_avg_sq")
             state = {key: tensors[f"adam.{name}.{key}"].to(self.device) for key in keys}
@@ -348,54 +357,3 @@ class Training:
 
 def _is_shared(name: str) -> bool:
     return name.rpartition(".")[2] == SHARED
-
-
-class _Checkpoints:
-    """Writes the checkpoints of a training, after resuming from the one in the folder."""
-
-    def __init__(self, folder: Path, seconds: float, training: Training, identity: dict[str, Any]) -> None:
-        self.folder, self.seconds, self.training, self.identity = folder, seconds, training, identity
-        self.written = time.monotonic()
-        if has_checkpoint(folder):
-            self._resume()
-        if not processes().agree_on(len(training.runs[0].curve), training.device):
-            raise ValueError(
-                f"all processes must find the same checkpoint in {folder}, and they do not; put the folder on a drive "
-                "that all hosts share"
-            )
-
-    def _resume(self) -> None:
-        training, folder = self.training, self.folder
-        tensors, record = load_checkpoint(folder, divided=() if training.sharded is None else SHARDED_TENSORS)
-        reason = run_difference(self.identity, record)
-        if reason is not None:
-            raise ValueError(
-                f"the checkpoint in {folder} must be of this run, but {reason}; choose another folder, "
-                "or use the data, options and seed of the first call"
-            )
-        run = training.runs[0]
-        training.load(tensors)
-        run.best_epoch = record["best_epoch"]
-        run.curve = curve_from_json(record["curve"])
-        if run.best_epoch:
-            run.best_value = tuple(record["best_value"])
-
-    def write(self, is_last: bool) -> None:
-        """Write a checkpoint if it is due, or the last one."""
-        began, is_first, is_sharded = time.monotonic(), processes().rank == 0, self.training.sharded is not None
-        is_due = is_last or began - self.written >= self.seconds
-        if is_sharded:  # all processes give their rows
-            is_due = processes().as_first(is_due, self.training.device)
-        if not is_due or not (is_first or is_sharded):
-            return
-        run = self.training.runs[0]
-        record = {
-            **self.identity,
-            "epoch": len(run.curve),
-            "best_epoch": run.best_epoch,
-            "best_value": list(run.best_value) if run.best_epoch else None,
-            "curve": curve_to_json(run.curve),
-        }
-        save_checkpoint(self.folder, self.training.tensors(), record)
-        self.written = time.monotonic()
-        self.seconds = self.seconds and max(self.seconds, 20 * (self.written - began))  # 5 % of the time at most

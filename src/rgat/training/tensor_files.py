@@ -13,7 +13,9 @@ from torch import Tensor
 
 from rgat.data.files import open_regular
 from rgat.training.embeddings import DividedRows, own_rows, row_ranges
+from rgat.training.kept_rows import KeptRows
 
+Table = Tensor | DividedRows | KeptRows
 _TYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"} | {
     torch.int64: "I64",
     torch.int32: "I32",
@@ -24,7 +26,7 @@ _TYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torc
 }
 
 
-def write_tensors(file: IO[bytes], tensors: Mapping[str, Tensor | DividedRows]) -> str:
+def write_tensors(file: IO[bytes], tensors: Mapping[str, Table]) -> str:
     """Write tensors to a file, and return the SHA-256 of its bytes.
 
     Its format is an eight-byte length, a header in JSON that places each tensor, and the bytes of the tensors.
@@ -40,21 +42,21 @@ def write_tensors(file: IO[bytes], tensors: Mapping[str, Tensor | DividedRows]) 
         sha256.update(piece)
         file.write(piece)
     for _, tensor in ordered:
-        for block in tensor.blocks() if isinstance(tensor, DividedRows) else [tensor]:
+        for block in [tensor] if isinstance(tensor, Tensor) else tensor.blocks():
             data = as_bytes(block)
             sha256.update(data)
             file.write(data)
     return sha256.hexdigest()
 
 
-def give_rows(tensors: Mapping[str, Tensor | DividedRows]) -> None:
+def give_rows(tensors: Mapping[str, Table]) -> None:
     """Give this process's rows of divided tensors to the first process, which calls `write_tensors`."""
     for _, tensor in _in_order(tensors):
         for _ in tensor.blocks() if isinstance(tensor, DividedRows) else ():
             pass
 
 
-def _in_order(tensors: Mapping[str, Tensor | DividedRows]) -> list[tuple[str, Tensor | DividedRows]]:
+def _in_order(tensors: Mapping[str, Table]) -> list[tuple[str, Table]]:
     """Order tensors so that each begins at a multiple of its number's size."""
     return sorted(tensors.items(), key=lambda item: (-item[1].dtype.itemsize, item[0]))
 

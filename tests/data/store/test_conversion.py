@@ -10,7 +10,7 @@ from helpers_rdf import EX, TRIPLES, table, write
 
 from rgat.data import from_rdf
 from rgat.data.rdf.reader import FORMATS, SUFFIXES
-from rgat.data.store import convert, spool, writer
+from rgat.data.store import StoreWriter, convert, spool, writer
 
 OTHER = f"""
 _:x <{EX}part> <{EX}d> .
@@ -165,6 +165,21 @@ def test_a_full_disk_is_one_sentence_with_the_size_needed(tmp_path, full_disk, s
     with pytest.raises(ValueError, match=message), full_disk(size):
         convert(path, tmp_path / "store")
     assert leftovers(tmp_path) == ["graph.nt"]
+
+
+@pytest.mark.parametrize("features", [(), ("types", "degrees")])
+def test_the_size_needed_counts_names_and_features(tmp_path, monkeypatch, features):
+    needed = []
+    monkeypatch.setattr(StoreWriter, "finish", lambda writer: needed.append(writer.needed) or finish(writer))
+    lines = made_up(3000, num_nodes=2000).replace("http://", "http://" + 200 * "x")
+    store = convert(write(tmp_path, lines), tmp_path / "store", features=features)
+    names, x = (store.path / "node_names.npy").stat().st_size, 0 if store.x is None else store.x.nbytes
+    edges = 24 * store.num_edges + 12 * store.manifest.num_triples
+    assert edges + names + x <= needed[0] <= 1.6 * (edges + names + x)
+    assert names > 0.2 * edges
+
+
+finish = StoreWriter.finish
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import torch
 from rgat.data.store import StoreWriter, open_store
 from rgat.data.store.sorting import TripleSorter
 from rgat.incoming import incoming_edges
+from rgat.sampling import gather_features
 
 
 def edges(rng, count, num_nodes=50, num_relations=3):
@@ -153,7 +154,7 @@ BAD = [
     (lambda writer: writer.add(np.array([0]), np.array([-1]), np.array([0])), "`relation` must be from 0 to 2, got -1"),
     (lambda writer: writer.add(np.array([0]), np.array([0]), np.array([0, 1])), r"`target` must be integers \[E\]"),
     (lambda writer: writer.add(np.array([0.5]), np.array([0]), np.array([0])), "`source` must be integers"),
-    (lambda writer: writer.add_features(np.zeros((2, 2))), r"float16 or float32 \[n, F\], got float64"),
+    (lambda writer: writer.add_features(np.zeros((2, 2))), r"float16, bfloat16 or float32 \[n, F\], got float64"),
     (lambda writer: [writer.add_features(np.zeros((1, n), np.float32)) for n in (2, 3)], r"must be float32 \[n, 2\]"),
     (lambda writer: writer.set_labels(np.array([50]), np.array([0]), ["a"]), "`nodes` must be 1 integers from 0 to 49"),
     (lambda writer: writer.set_labels(np.array([5]), np.array([1]), ["a"]), "`classes` must be 1 integers from 0 to 0"),
@@ -262,3 +263,23 @@ def test_memory_does_not_grow_with_the_number_of_edges(tmp_path):
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
         peaks.append(int(done.stdout) * (1 if sys.platform == "darwin" else 1024))
     assert peaks[1] < peaks[0] + (1 << 24)  # six million more edges would take 72 MB and more
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_tensors_are_kept_in_their_own_precision(tmp_path, dtype):
+    x = torch.randn(50, 4).to(dtype)
+    with StoreWriter(tmp_path / "store", 50, ["r"]) as writer:
+        for rows in x.split(20):
+            writer.add_features(rows)
+    store = open_store(tmp_path / "store")
+    assert store.x.dtype == dtype
+    assert torch.equal(store.x, x)
+    assert torch.equal(gather_features(store.x, torch.tensor([7, 3]), "cpu", torch.float32), x[[7, 3]].float())
+    store.verify()
+
+
+def test_features_of_two_kinds_are_refused(tmp_path):
+    writer = StoreWriter(tmp_path / "store", 4, ["r"])
+    writer.add_features(torch.zeros(2, 2, dtype=torch.bfloat16))
+    with pytest.raises(ValueError, match=r"must be bfloat16 \[n, 2\], got float16"):
+        writer.add_features(torch.zeros(2, 2, dtype=torch.float16))

@@ -129,6 +129,11 @@ class TripleStream:
         """Return the names of all nodes read so far, by id; blank nodes of several files have labels with a space."""
         return sorted(self._nodes, key=self._nodes.__getitem__) if len(self.paths) > 1 else list(self._nodes)
 
+    def size_of_names(self) -> tuple[int, int]:
+        """Return the number of nodes read so far, and the bytes of their names, estimated from the last ones."""
+        last = [len(name) for name in islice(reversed(self._nodes), 1000)]
+        return len(self._nodes), len(self._nodes) * sum(last) // max(len(last), 1)
+
     def predicate_names(self) -> list[str]:
         """Return the names of all predicates read so far, by id."""
         return [name.decode() for name in self._predicates]

@@ -16,7 +16,7 @@ from rgat.data.rdf.blank_nodes import name_blank_nodes
 from rgat.data.rdf.features import AUTO, FEATURES
 from rgat.data.rdf.labels import FilePath, Label, LabelSource, match_labels, read_label_tables, take_labels
 from rgat.data.rdf.reader import Triples, TripleStream, dropped_predicates, sort_triples
-from rgat.data.store.features import SortedTriples, feature_rows, learn_vocabulary
+from rgat.data.store.features import SortedTriples, feature_rows, feature_width, learn_vocabulary
 from rgat.data.store.sorting import TripleSorter
 from rgat.data.store.spool import Mask, Selection, Spool
 from rgat.data.store.stored_graph import StoredGraph, open_store
@@ -25,6 +25,8 @@ from rgat.progress import Progress, Stages, shown
 
 _BYTES_PER_TRIPLE = 12  # in the spool
 _BYTES_PER_EDGE = 8 + 4 + 12  # its sort key, its source, and its group if it is alone there
+_BYTES_PER_NODE = 8 + 8  # where its name and its groups begin
+_BYTES_PER_SORTED_TRIPLE = 8 + 12  # its sort key, and its ids, from which features are made
 
 
 @dataclass(frozen=True)
@@ -138,11 +140,13 @@ class _Conversion:
         with Spool(self.scratch.temporary / "triples") as spool:
             for batch in stream:
                 share = stream.share_read()
-                self.needed = self._needed((spool.rows + len(batch[0])) / max(share, 0.01))
+                rows = spool.rows + len(batch[0])
+                self.needed = self._needed(rows, *stream.size_of_names(), 1 / max(share, 0.01))
                 spool.append(batch)
                 self.stages("reading", share, f"{spool.rows:,} triples", spool.rows, "triples")
-        self.spool, self.needed = spool, self._needed(spool.rows)
         self.names, self.predicates = stream.node_names(), stream.predicate_names()
+        self.spool = spool
+        self.needed = self._needed(spool.rows, len(self.names), sum(map(len, self.names)))
         self.files, self.skipped = [path.name for path in stream.paths], stream.skipped or []
 
     def write(self) -> None:
@@ -204,6 +208,8 @@ class _Conversion:
         triples = SortedTriples(self.scratch.temporary, sorter, nodes.sorted_name, list(relations.sorted_names()))
         vocabulary = learn_vocabulary(triples, self.options.features)
         writer.provenance["vocabulary"] = asdict(vocabulary)
+        self.needed += writer.num_nodes * feature_width(triples, vocabulary) * np.dtype(np.float32).itemsize
+        writer.needed = self.needed
         for x, share in feature_rows(triples, vocabulary, writer):
             writer.add_features(x)
             self.stages("features", share)
@@ -241,9 +247,12 @@ class _Conversion:
         _, self.labels = take_labels(Triples(names, relation_names, table), predicate)
         selection.remove_labels(edges, number)
 
-    def _needed(self, triples: float) -> int:
-        per_triple = _BYTES_PER_TRIPLE + _BYTES_PER_EDGE * (1 + self.options.inverses)
-        return int(triples * per_triple)
+    def _needed(self, triples: int, nodes: int, name_bytes: int, factor: float = 1.0) -> int:
+        """Return the bytes on the disk for so many triples and nodes times a factor, without features."""
+        edges = triples * (1 + self.options.inverses) + nodes * self.options.self_loops
+        per_triple = _BYTES_PER_TRIPLE + _BYTES_PER_SORTED_TRIPLE * bool(self.options.features)
+        needed = triples * per_triple + edges * _BYTES_PER_EDGE + nodes * _BYTES_PER_NODE + name_bytes
+        return int(needed * factor)
 
     def _provenance(self) -> dict[str, Any]:
         options = self.options

@@ -101,13 +101,18 @@ def learn_vocabulary(triples: SortedTriples, features: Sequence[str]) -> Vocabul
     )
 
 
+def feature_width(triples: SortedTriples, vocabulary: Vocabulary) -> int:
+    """Return the number of features of each node."""
+    return encode(Triples([], triples.relation_names, np.empty((0, 3), dtype=np.int64)), vocabulary)[1].shape[1]
+
+
 def feature_rows(
     triples: SortedTriples, vocabulary: Vocabulary, writer: StoreWriter
 ) -> Iterator[tuple[NDArray[np.float32], float]]:
     """Yield blocks of the feature matrix of a store whose edges are sorted, and the share of nodes that is done."""
     num_types = 0 if vocabulary.types is None else len(vocabulary.types) + 1
     first = triples.count_names('"') if vocabulary.reads_literals else 0  # names of literals sort first
-    width = encode(Triples([], triples.relation_names, np.empty((0, 3), dtype=np.int64)), vocabulary)[1].shape[1]
+    width = feature_width(triples, vocabulary)
     for block in triples.blocks(first, most_nodes=max(_BLOCK_VALUES // max(width, 1), 1)):
         x = np.zeros((block.end - block.first, width), dtype=np.float32)
         if num_types:

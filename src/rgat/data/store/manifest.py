@@ -14,6 +14,7 @@ from rgat.data.store.arrays import crc32
 NAME = "store.json"
 FORMAT = "rgat store"
 VERSION = 1  # of the files; a store of another version is refused
+FEATURE_TYPES = {"float16": "float16", "bfloat16": "int16", "float32": "float32"}  # and what their file holds
 _MAX_BYTES = 1 << 28  # of a manifest
 _AGAIN = "write it again with `rgat data convert`"
 _ONE = "write one with `rgat data convert`"
@@ -127,7 +128,7 @@ def _is_valid(content: dict[str, Any]) -> bool:
         all(type(count) is int and count >= 0 for count in counts)
         and all(type(content[flag]) is bool for flag in ("inverses", "self_loops"))
         and all(type(name) is str for name in names)
-        and content["feature_type"] in ("float16", "float32")
+        and content["feature_type"] in FEATURE_TYPES
         and isinstance(content["provenance"], dict)
         and isinstance(files, dict)
         and all(isinstance(file, dict) and file.keys() == sizes for file in files.values())

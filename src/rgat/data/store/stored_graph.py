@@ -16,7 +16,7 @@ from rgat.data.rdf.graph import all_relation_names, relational_graph
 from rgat.data.rdf.labels import NodeLabels
 from rgat.data.rdf.reader import Triples, sort_triples
 from rgat.data.store.arrays import as_tensor, map_array
-from rgat.data.store.manifest import Manifest, check_contents, read_manifest
+from rgat.data.store.manifest import FEATURE_TYPES, Manifest, check_contents, read_manifest
 from rgat.data.store.names import NodeNames, NumberedNames
 from rgat.graph import RelationalGraph
 from rgat.incoming import IncomingEdges
@@ -175,7 +175,10 @@ class _Opening:
             group_relation=self.tensor("group_relation", np.int32, m.num_groups),
             source=self.tensor("source", np.int32, m.num_edges),
         )
-        x = None if m.num_features is None else self.tensor("x", m.feature_type, m.num_nodes, m.num_features)
+        x = None
+        if m.num_features is not None:
+            x = self.tensor("x", FEATURE_TYPES[m.feature_type], m.num_nodes, m.num_features)
+            x = x.view(torch.bfloat16) if m.feature_type == "bfloat16" else x
         names = all_relation_names(m.relation_names, m.inverses, m.self_loops)
         return StoredGraph(self.path, incoming, self.node_names(), names, x, self.labels(), m)
 

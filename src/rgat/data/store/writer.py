@@ -11,19 +11,20 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from rgat.checks import INT32_LIMIT, check_count
 from rgat.data.dataset import PARTS
 from rgat.data.files import NewFolder
 from rgat.data.store.arrays import ArrayWriter, map_array, write_array
-from rgat.data.store.manifest import NAME, Manifest, describe_files
+from rgat.data.store.manifest import FEATURE_TYPES, NAME, Manifest, describe_files
 from rgat.data.store.names import NodeNames, NumberedNames, write_names
 from rgat.data.store.sorting import Ids, TripleSorter
 
 MEMORY = 1 << 28  # bytes for sorting edges
 _CHUNK = 1 << 20  # edges checked and packed at once
-_FEATURE_TYPES = (np.dtype(np.float16), np.dtype(np.float32))
 
 
 class StoreWriter:
@@ -69,6 +70,7 @@ class StoreWriter:
         self.inverses, self.self_loops, self.memory = inverses, self_loops, memory
         self.provenance = provenance or {}
         self._features: ArrayWriter | None = None
+        self._feature_type = ""
         self._classes: list[str] | None = None
         self._num_labels = 0
         self._name_bytes: int | None = None
@@ -112,19 +114,27 @@ class StoreWriter:
                 if self.inverses:
                     self._edges.add(source, relation.astype(np.int64) + len(self.relation_names), target)
 
-    def add_features(self, rows: NDArray[Any]) -> None:
-        """Add the features of the next nodes, ``[n, F]`` in float16 or float32, in the order of their ids."""
+    def add_features(self, rows: NDArray[Any] | Tensor) -> None:
+        """Add the features of the next nodes, ``[n, F]`` in float16, bfloat16 or float32, in the order of their ids.
+
+        They are an array or a tensor; bfloat16 is kept as words of 16 bits.
+        """
         with self._discarding():
-            if rows.ndim != 2 or rows.dtype not in _FEATURE_TYPES:
-                raise ValueError(f"features must be float16 or float32 [n, F], got {rows.dtype} {list(rows.shape)}")
+            kind, shape = str(rows.dtype).removeprefix("torch."), list(rows.shape)
+            if len(shape) != 2 or kind not in FEATURE_TYPES:
+                raise ValueError(f"features must be float16, bfloat16 or float32 [n, F], got {kind} {shape}")
             if self._features is None:
-                self._features = ArrayWriter(self._file("x"), rows.dtype, rows.shape[1])
-            if (rows.dtype, rows.shape[1]) != (self._features.dtype, self._features.columns):
+                self._features = ArrayWriter(self._file("x"), FEATURE_TYPES[kind], shape[1])
+                self._feature_type = kind
+            if (kind, shape[1]) != (self._feature_type, self._features.columns):
                 raise ValueError(
-                    f"all rows of features must be {self._features.dtype} [n, {self._features.columns}], "
-                    f"got {rows.dtype} {list(rows.shape)}"
+                    f"all rows of features must be {self._feature_type} [n, {self._features.columns}], "
+                    f"got {kind} {shape}"
                 )
-            self._features.append(rows)
+            if isinstance(rows, Tensor):
+                rows = rows.detach().cpu().contiguous()
+                rows = (rows.view(torch.int16) if kind == "bfloat16" else rows).numpy()
+            self._features.append(rows.view(FEATURE_TYPES[kind]))
 
     def set_labels(self, nodes: Ids, classes: Ids, class_names: Sequence[str], parts: Ids | None = None) -> None:
         """Set the classes of some nodes, and the part of each: 0 train, 1 valid, 2 test, -1 to be split later."""
@@ -170,7 +180,7 @@ class StoreWriter:
                 self._features.__exit__(None, None, None)
                 if self._features.rows != self.num_nodes:
                     raise ValueError(f"features must have {self.num_nodes} rows, got {self._features.rows}")
-                features = {"num_features": self._features.columns, "feature_type": self._features.dtype.name}
+                features = {"num_features": self._features.columns, "feature_type": self._feature_type}
             num_edges, num_groups = self.sort_edges()
             own_edges = num_edges - self.self_loops * self.num_nodes
             manifest = Manifest(
@@ -257,7 +267,7 @@ class StoreWriter:
 
 def disk_error(path: Path, error: OSError, needed: int | None = None) -> ValueError:
     """Return an error that says why a store cannot be written, how many bytes it needs, and what to do."""
-    size = "" if needed is None else f" (it needs about {show_bytes(needed)} on this disk, most of them temporary)"
+    size = "" if needed is None else f" (it needs about {show_bytes(needed)} on this disk, some of them temporary)"
     reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)
     return ValueError(f"{path}: cannot be written: {reason}{size}; make room, or choose another place")
 

@@ -300,6 +300,8 @@ def source_rows_backward(
     rows = min(step, hi - lo)
     gathered, dinputs = buffer(rows, batch * inputs, grad), buffer(rows, batch * inputs, grad)
     dtable = buffer(rows, batch * columns, grad)
+    if queries.shape[0] == 0:
+        dtable[:] = 0  # every edge is alone in its group: nothing fills the columns of keys
     additive_dlogits = dlogits if queries.shape[0] > 0 and additive else np.empty((0, 0), dlogits.dtype)
     to = own_copy(dx, part) if dx.shape[0] else gathered[:0]
     for r in range(relations):
