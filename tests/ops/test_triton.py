@@ -79,6 +79,70 @@ def test_bases_agree_with_the_torch_backend(heads, bases, channels, shared):
             assert_close(getattr(triton_bases, name)(*arguments), expected, 1e-10)
 
 
+@pytest.fixture(params=["fused", "in steps"])
+def backward_way(request, monkeypatch):
+    """Take the backward pass of large graphs, or that of small ones, for graphs of all sizes."""
+    from rgat.ops.triton import backend, source_grad_kernels
+
+    monkeypatch.setattr(source_grad_kernels, "_MIN_EDGES", 0 if request.param == "fused" else 1 << 60)
+    taken, run = [], backend.source_grads
+    monkeypatch.setattr(backend, "source_grads", lambda *inputs: taken.append(1) or run(*inputs))
+    yield request.param
+    assert bool(taken) == (request.param == "fused")
+
+
+def graph_with_a_hub():
+    """Return a graph with rows of one edge, of several and of many, and an unused relation."""
+    graph = random_graph(300, 1500, 5)
+    hub = torch.stack([torch.zeros(700, dtype=torch.long), torch.randint(300, (700,))])
+    relation = torch.cat([graph.edge_type, torch.ones(700, dtype=torch.long)])
+    edges = torch.cat([graph.edge_index, hub, hub.flip(0)], dim=1)
+    relation = torch.cat([relation, torch.full((700,), 2)])
+    return RelationalGraph(edges, relation, num_nodes=300, num_relations=5)
+
+
+@pytest.mark.parametrize(("F", "D", "H"), [(16, 4, 4), (64, 8, 2), (64, 16, 4), (128, 32, 4), (17, 3, 3), (40, 63, 1)])
+@pytest.mark.parametrize("autocast", [None, torch.bfloat16], ids=["float32", "bf16-autocast"])
+def test_gradients_of_source_rows(F, D, H, autocast, backward_way):
+    conv, x = RGATConv(F, D, 5, heads=H, negative_slope=1.0), torch.randn(300, F)
+    options = {"autocast": autocast, "backend": "triton", "device": "cuda"}
+    assert_matches_reference(conv, x, graph_with_a_hub(), torch.float32, **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"scope": "across", "score": "multiplicative", "attention_channels": 1},
+        {"score": "multiplicative", "attention_channels": 5},
+        {"score": "multiplicative", "attention_channels": 16},
+        {"feature_dropout": 0.4},
+        {"edge_dropout": 0.4},
+        {"feature_dropout": 0.3, "edge_dropout": 0.3, "score": "multiplicative", "attention_channels": 4},
+    ],
+)
+def test_gradients_of_source_rows_for_all_scores(options, backward_way):
+    conv, x = RGATConv(32, 8, 5, heads=4, **options), torch.randn(300, 32)
+    assert_matches_reference(conv, x, graph_with_a_hub(), torch.float32, backend="triton", device="cuda")
+
+
+def test_tables_of_source_rows_change_no_bit(backward_way):
+    graph, x = graph_with_a_hub().to("cuda").prepare(), torch.randn(300, 32, device="cuda")
+    for options in ({}, {"score": "multiplicative", "attention_channels": 2}):
+        conv = RGATConv(32, 8, 5, heads=4, **options).cuda()
+        first, *others = [step(conv, x, graph) for _ in range(14)]  # tables are built meanwhile
+        for other in others:
+            assert all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+def test_one_pass_of_products_is_as_precise_as_tf32(backward_way):
+    graph, conv, x = graph_with_a_hub(), RGATConv(64, 16, 5, heads=4, negative_slope=1.0), torch.randn(300, 64)
+    torch.set_float32_matmul_precision("high")
+    try:
+        assert_matches_reference(conv, x, graph, torch.float32, backend="triton", device="cuda", tolerance=5e-3)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
 def step(conv, x, graph, x_is_given=False):
     x = x.detach().clone().requires_grad_(not x_is_given)
     conv.zero_grad()
@@ -198,6 +262,24 @@ def test_cached_tables_of_a_graph_change_no_bit():
         first, *others = [step(conv, x, graph) for _ in range(14)]  # tables are built meanwhile
         for other in others:
             assert all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+@pytest.mark.parametrize("options", [{}, {"score": "multiplicative", "attention_channels": 12}], ids=str)
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+def test_only_groups_of_several_edges_have_gradients_of_queries(options, rate):
+    from rgat.ops.triton.launch import LARGE
+
+    graph = random_graph(30_000, LARGE + 5_000, 3)
+    sizes = graph.structure.group_ptr.diff()
+    assert 0.3 < (sizes == 1).double().mean() < 0.95
+    conv = RGATConv(8, 4, 3, heads=2, feature_dropout=rate, edge_dropout=rate, **options)
+    x = torch.randn(30_000, 8)
+    assert_matches_reference(conv, x, graph, torch.float64, backend="triton", device="cuda")
+    conv, x, graph = conv.float().cuda(), x.float().cuda(), graph.to("cuda").prepare()
+    conv.dropout_state.zero_()
+    first = step(conv, x, graph)
+    conv.dropout_state.zero_()
+    assert all(torch.equal(a, b) for a, b in zip(first, step(conv, x, graph), strict=True))
 
 
 @pytest.mark.parametrize("x_is_given", [False, True])
