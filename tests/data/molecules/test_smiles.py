@@ -5,10 +5,12 @@ import pytest
 import torch
 
 from rgat.data import load
+from rgat.data.molecules import smiles as smiles_module
 from rgat.data.molecules.smiles import (
     ELEMENTS,
     HYBRIDISATIONS,
     NUM_ATOM_FEATURES,
+    ORDERS,
     parse_smiles,
     rdkit,
     store_molecules,
@@ -81,7 +83,26 @@ def test_atom_features_are_what_rdkit_says_of_each_atom(smiles):
         ]
         assert row[62:64].tolist() == [atom.GetFormalCharge(), atom.GetNumRadicalElectrons()]
     ends = [(bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()) for bond in molecule.GetBonds()]
-    assert store.edge_index.t().tolist() == [list(pair) for a, b in ends for pair in ((a, b), (b, a))]
+    orders = [ORDERS.index(bond.GetBondTypeAsDouble()) for bond in molecule.GetBonds()]
+    expected = [(*pair, order) for (a, b), order in zip(ends, orders, strict=True) for pair in ((a, b), (b, a))]
+    in_order = store_molecules([molecule], self_loops=False, bonds=True)
+    assert [*zip(*in_order.edge_index.tolist(), in_order.edge_type.tolist(), strict=True)] == expected
+    # Without features of bonds, the bonds are in the order of their atoms.
+    assert sorted(zip(*store.edge_index.tolist(), store.edge_type.tolist(), strict=True)) == sorted(expected)
+
+
+def test_bonds_of_large_molecules_are_read_one_by_one(monkeypatch):
+    molecules = [parse_smiles(smiles) for smiles in ("CC(=O)Nc1ccc(O)cc1", "[NH3]->[Pt](Cl)Cl", "C", "CC#N")]
+    stores = []
+    for most in (300, 2):
+        monkeypatch.setattr(smiles_module, "MAX_MATRIX", most)
+        stores += [store_molecules(part) for part in (molecules, molecules[2:])]
+    for quick, slow in ((stores[0], stores[2]), (stores[1], stores[3])):
+        edges = [
+            sorted(zip(*store.edge_index.tolist(), store.edge_type.tolist(), strict=True)) for store in (quick, slow)
+        ]
+        assert edges[0] == edges[1]
+        assert torch.equal(quick.edge_ptr, slow.edge_ptr)
 
 
 @pytest.mark.parametrize("smiles", ["C~C", "C$C"])

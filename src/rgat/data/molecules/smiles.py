@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ _HYDROGEN = re.compile(r"\[\d*H")  # an atom of hydrogen, which RDKit may remove
 HYBRIDISATIONS = ("SP", "SP2", "SP3", "SP3D", "SP3D2")
 NUM_RICH_FEATURES = 10
 MAX_SMILES = 10_000  # characters; RDKit recurses along a molecule until the stack overflows
+MAX_MATRIX = 300  # atoms of a molecule whose bonds are read from one matrix
 NUM_BOND_FEATURES = len(BONDS) + 5
 NUM_ATOM_FEATURES = len(ELEMENTS) + 1 + 11 + 7 + 1 + 1 + len(HYBRIDISATIONS) + 1 + 5  # 75
 
@@ -131,6 +132,29 @@ def _read(parts: Sequence[Any], getters: Sequence[Any], columns: Sequence[array[
         column.extend(map(get, parts))
 
 
+def _read_bonds(molecules: Sequence[Any], sizes: Array, num_bonds: Array, in_order: bool) -> tuple[Array, Array, Array]:
+    """Return begin, end and order of all bonds; the atoms of each molecule are counted from zero.
+
+    Matrices of bond orders are quicker to read than the bonds, one by one, ``in_order``. But they have a dative bond in
+    one direction only, and are large for a large molecule.
+    """
+    if not in_order and len(molecules) and sizes.max() <= MAX_MATRIX:
+        matrix = partial(rdkit().GetAdjacencyMatrix, useBO=True)
+        orders = np.concatenate([matrix(molecule).ravel() for molecule in molecules])
+        at = np.flatnonzero(orders)
+        if len(at) == 2 * num_bonds.sum():
+            of = np.repeat(np.arange(len(sizes)), 2 * num_bonds)
+            begin, end = np.divmod(at - (np.cumsum(sizes**2) - sizes**2)[of], sizes[of])
+            once = begin < end
+            return begin[once], end[once], orders[at[once]]
+    columns = [array("d") for _ in range(3)]
+    for molecule in molecules:
+        bonds = list(map(molecule.GetBondWithIdx, range(molecule.GetNumBonds())))
+        _read(bonds, _getters()[1], columns)
+    begin, end, order = (np.array(column) for column in columns)
+    return begin, end, order
+
+
 def _atom_features(columns: Sequence[Array], degrees: Array) -> Array:
     """Return the 75 features of atoms with these properties, which are those of `_getters`."""
     chem = rdkit()
@@ -165,26 +189,22 @@ def store_molecules(
         rich: add ten atom features.
         bonds: add bond features; those of self-loops are zero.
     """
-    of_atoms, of_bonds = _getters()
-    columns, links = [array("q") for _ in of_atoms], [array("d") for _ in of_bonds]
-    num_atoms, num_bonds = (np.zeros(len(molecules), dtype=np.int64) for _ in range(2))
-    extra, features = array("f"), array("f")
-    for number, molecule in enumerate(molecules):
+    of_atoms, _ = _getters()
+    columns, extra = [array("q") for _ in of_atoms], array("f")
+    for molecule in molecules:
         # By number: RDKit's iterators are slow.
         atoms = list(map(molecule.GetAtomWithIdx, range(molecule.GetNumAtoms())))
-        bonds_of = list(map(molecule.GetBondWithIdx, range(molecule.GetNumBonds())))
-        num_atoms[number], num_bonds[number] = len(atoms), len(bonds_of)
         _read(atoms, of_atoms, columns)
-        _read(bonds_of, of_bonds, links)
         for atom in atoms if rich else ():
             extra.extend(rich_features(atom))
-        for bond in bonds_of if bonds else ():
-            features.extend(2 * bond_features(bond))
-    begin, end, order = (np.array(column) for column in links)
+    num_atoms = np.array([molecule.GetNumAtoms() for molecule in molecules], dtype=np.int64)
+    num_bonds = np.array([molecule.GetNumBonds() for molecule in molecules], dtype=np.int64)
+    begin, end, order = _read_bonds(molecules, num_atoms, num_bonds, in_order=bonds)
     edges = _bond_edges(begin, end, order, np.repeat(np.cumsum(num_atoms) - num_atoms, num_bonds))
     base = int(num_atoms.sum())
     x = _atom_features([np.array(column) for column in columns], np.bincount(edges[:, 0], minlength=base))
-    attributes = np.array(features, dtype=np.float32).reshape(-1, NUM_BOND_FEATURES)
+    of_all = [2 * bond_features(bond) for molecule in molecules for bond in molecule.GetBonds()] if bonds else []
+    attributes = np.array(of_all, dtype=np.float32).reshape(-1, NUM_BOND_FEATURES)
     per_molecule = 2 * num_bonds
     if self_loops:  # behind the bonds of each molecule
         of_bonds, of_atoms = (np.repeat(np.arange(len(num_atoms)), each) for each in (per_molecule, num_atoms))
