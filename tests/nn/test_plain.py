@@ -63,7 +63,8 @@ def test_a_plain_graph_classifier_equals_the_model(batch):
 def test_large_logits_and_no_edges_give_no_nan():
     conv, graph = RGATConv(5, 3, R).eval(), random_graph(9, 40, R)
     x = torch.randn(9, 5) * 1e4
-    torch.testing.assert_close(PlainConv(conv, None, True)(x, plain(graph)), conv(x, graph))
+    # Logits of 10,000 are rounded by a thousandth, and so is the attention.
+    torch.testing.assert_close(PlainConv(conv, None, True)(x, plain(graph)), conv(x, graph), rtol=1e-3, atol=1e-1)
     empty = random_graph(9, 0, R)
     torch.testing.assert_close(PlainConv(conv, None, True)(x, plain(empty)), conv(x, empty))
 
