@@ -336,3 +336,10 @@ def test_a_stored_structure_is_never_trusted():
 def test_a_stored_graph_is_validated(changes, message):
     with pytest.raises(ValueError, match=message):
         forge(random_graph(), **changes)
+
+
+def test_building_a_graph_leaves_transforms_as_they_are():
+    random_graph(9, 40, 3).prepare()
+    assert torch.func.grad(lambda x: (x * x).sum())(torch.ones(3)).tolist() == [2.0, 2.0, 2.0]
+    rows = torch.func.vmap(torch.func.grad(lambda x: (x * x).sum()))(torch.ones(2, 3))
+    assert rows.tolist() == [[2.0] * 3] * 2

@@ -88,9 +88,10 @@ def test_a_wide_map_adds_the_features_to_the_logits(graph, x, num_layers, jumpin
 
 
 def test_a_wide_map_needs_features(graph):
-    assert not hasattr(NodeClassifier(N, C, R, graph=graph, wide=True), "jump0")
+    for options in ({"graph": graph}, {"embedding_channels": 4}):
+        assert not hasattr(NodeClassifier(N, C, R, wide=True, **options), "jump0")
     model = NodeClassifier(N, C, R, wide=True)
-    with pytest.raises(ValueError, match="`wide` without dense features needs a model built with `graph=`"):
+    with pytest.raises(ValueError, match="`wide` without dense features needs such features; leave it out"):
         model(None, graph)
 
 

@@ -68,7 +68,9 @@ def require(needed: int, device: torch.device | str = "cpu") -> None:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Tell whether an error says that memory could not be allocated; PyTorch has no class for it on the CPU."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error)
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(
+        words in str(error) for words in ("allocate memory", "tried to allocate")
+    )
 
 
 @contextmanager

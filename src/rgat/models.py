@@ -138,7 +138,7 @@ class NodeClassifier(nn.Module):
             self.embedding = make_embedding(in_channels, embedding_channels)
             in_channels = embedding_channels
         has_features = "graph" not in first or identity
-        if wide and has_features:
+        if wide and has_features and embedding_channels is None:
             self.jump0 = nn.Linear(in_channels, num_classes, bias=False)
             nn.init.zeros_(self.jump0.weight)
         for number in range(1, num_layers):

@@ -57,12 +57,16 @@ class Structure(NamedTuple):
         """The number of targets, the first nodes, which are the rows of a layer's output; by default all nodes."""
         return self.target_ptr.shape[0] - 1
 
-    def reading_at(self, position: Tensor) -> Structure:
-        """Return the structure for an input whose row ``position[i]`` belongs to node ``i``."""
+    def reading_at(self, position: Tensor, with_ids: bool) -> Structure:
+        """Return the structure for an input whose row ``position[i]`` belongs to node ``i``.
+
+        ``with_ids``: keep the ids that dropout masks depend on, which are those of the nodes.
+        """
         sources, targets = (
             rows._replace(node=position.index_select(0, rows.node).int()) for rows in (self.sources, self.targets)
         )
-        return self._replace(sources=sources, targets=targets)
+        ids = {"row_id": self.source_ids(), "edge_id": self.edge_ids()} if with_ids else {}
+        return self._replace(sources=sources, targets=targets, **ids)
 
     def source_ids(self) -> Tensor:
         """Return the ids of the source rows for feature dropout, [U] int64."""
@@ -87,8 +91,8 @@ class Structure(NamedTuple):
 @contextmanager
 def outside() -> Iterator[None]:
     """Leave inference mode and transforms: a graph first used inside one may be trained on later."""
-    transforms = nullcontext() if torch.compiler.is_compiling() else torch._C._DisableFuncTorch()  # cannot be traced
-    with torch.inference_mode(False), transforms:
+    # In this order: the second takes effect when it is made, and the first restores what it found. It cannot be traced.
+    with torch.inference_mode(False), nullcontext() if torch.compiler.is_compiling() else torch._C._DisableFuncTorch():
         yield
 
 

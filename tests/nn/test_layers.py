@@ -447,6 +447,15 @@ def test_gather_does_not_overflow_in_half_precision():
     assert GraphGather()(torch.full((70_000, 1), 3.0, dtype=torch.float16), graph).tolist() == [[3.0, 3.0]]
 
 
+@pytest.mark.parametrize("with_gradient", [False, True])
+def test_gather_of_a_node_that_is_nan_is_nan(with_gradient):
+    graph = random_graph(4, 3, 1, batch=torch.tensor([0, 0, 1, 1]))
+    x = torch.tensor([[1.0], [torch.nan], [2.0], [3.0]], requires_grad=with_gradient)
+    gathered = GraphGather()(x, graph)
+    assert gathered[0].isnan().all()
+    assert gathered[1].tolist() == [2.5, 3.0]
+
+
 def test_gather_gradients():
     graph = random_graph(6, 5, 2, batch=torch.tensor([0, 2, 0, 2, 2, 0]))
     x = torch.randn(6, 3, dtype=torch.float64, requires_grad=True)

@@ -67,6 +67,7 @@ def add(x, y, graph, number):
 @pytest.fixture(autouse=True)
 def on_the_cpu(monkeypatch):
     monkeypatch.setattr(recording, "_CALLS_BEFORE_RECORDING", 3)
+    monkeypatch.setattr(recording, "_CALLS_BEFORE_TABLES", 12)
     monkeypatch.setattr(recording, "_entries", {})
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)

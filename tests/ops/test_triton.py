@@ -7,6 +7,7 @@ from helpers import assert_close, assert_matches_reference, hub_graph, pack_half
 from rgat import RelationalGraph, ops
 from rgat.models import NodeClassifier
 from rgat.nn import RGATConv, RGCNConv
+from rgat.nn.stacked import stack_layers
 from rgat.ops import cache
 from rgat.ops.torch import backend as vectorised
 from rgat.ops.triton import recording
@@ -79,11 +80,18 @@ def test_bases_agree_with_the_torch_backend(heads, bases, channels, shared):
             assert_close(getattr(triton_bases, name)(*arguments), expected, 1e-10)
 
 
+def triton_backend():
+    from rgat.ops.triton import backend
+
+    return backend
+
+
 @pytest.fixture(params=["fused", "in steps"])
 def backward_way(request, monkeypatch):
     """Take the backward pass of large graphs, or that of small ones, for graphs of all sizes."""
-    from rgat.ops.triton import backend, source_grad_kernels
+    from rgat.ops.triton import source_grad_kernels
 
+    backend = triton_backend()
     monkeypatch.setattr(source_grad_kernels, "_MIN_EDGES", 0 if request.param == "fused" else 1 << 60)
     taken, run = [], backend.source_grads
     monkeypatch.setattr(backend, "source_grads", lambda *inputs: taken.append(1) or run(*inputs))
@@ -115,23 +123,44 @@ def test_gradients_of_source_rows(F, D, H, autocast, backward_way):
         {"scope": "across", "score": "multiplicative", "attention_channels": 1},
         {"score": "multiplicative", "attention_channels": 5},
         {"score": "multiplicative", "attention_channels": 16},
+        {"scope": "across", "score": "multiplicative", "attention_channels": 16},
+        {"scope": ["across", "within"] * 2, "score": "multiplicative", "attention_channels": 12, "edge_dropout": 0.3},
         {"feature_dropout": 0.4},
         {"edge_dropout": 0.4},
         {"feature_dropout": 0.3, "edge_dropout": 0.3, "score": "multiplicative", "attention_channels": 4},
     ],
 )
-def test_gradients_of_source_rows_for_all_scores(options, backward_way):
+def test_gradients_of_source_rows_for_all_scores(options, backward_way, monkeypatch):
+    taken, run = [], triton_backend().target_grads
+    monkeypatch.setattr(triton_backend(), "target_grads", lambda *inputs: taken.append(1) or run(*inputs))
     conv, x = RGATConv(32, 8, 5, heads=4, **options), torch.randn(300, 32)
     assert_matches_reference(conv, x, graph_with_a_hub(), torch.float32, backend="triton", device="cuda")
+    has_wide_queries = options.get("attention_channels", 1) > 8 and "scope" in options
+    assert bool(taken) == (has_wide_queries and backward_way == "fused")
+
+
+def test_gradients_of_source_rows_of_stacks(backward_way):
+    graph, rates = graph_with_a_hub(), [0.0, 0.2, 0.4]
+    layers = [RGATConv(16, 8, 5, heads=2, feature_dropout=rate, edge_dropout=rate / 2).double() for rate in rates]
+    x, results = torch.randn(300, 3, 16, dtype=torch.float64), []
+    for name, device, dtype in (("reference", "cpu", torch.float64), ("triton", "cuda", torch.float32)):
+        stacked, given = stack_layers(layers).to(device, dtype), x.to(device, dtype).requires_grad_()
+        with ops.backend(name):
+            out = stacked(given, graph.to(device))
+        out.backward(torch.ones_like(out))
+        results.append([out.detach(), given.grad, *(parameter.grad for parameter in stacked.parameters())])
+    for expected, actual in zip(*results, strict=True):
+        assert_close(actual.cpu().double(), expected, 1e-4)
 
 
 def test_tables_of_source_rows_change_no_bit(backward_way):
     graph, x = graph_with_a_hub().to("cuda").prepare(), torch.randn(300, 32, device="cuda")
     for options in ({}, {"score": "multiplicative", "attention_channels": 2}):
         conv = RGATConv(32, 8, 5, heads=4, **options).cuda()
-        first, *others = [step(conv, x, graph) for _ in range(14)]  # tables are built meanwhile
+        first, *others = [step(conv, x, graph) for _ in range(18)]  # tables are built meanwhile
         for other in others:
             assert all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
+        assert any(value is not None for _, value in cache.derived(graph.structure.source_ptr).values())
 
 
 def test_one_pass_of_products_is_as_precise_as_tf32(backward_way):
@@ -259,9 +288,10 @@ def test_cached_tables_of_a_graph_change_no_bit():
     graph = RelationalGraph(edges, relation, num_nodes=500, num_relations=3).to("cuda").prepare()
     for options in ({}, {"scope": "across", "score": "multiplicative", "attention_channels": 1}):
         conv, x = RGATConv(16, 8, 3, heads=2, **options).cuda(), torch.randn(500, 16, device="cuda")
-        first, *others = [step(conv, x, graph) for _ in range(14)]  # tables are built meanwhile
+        first, *others = [step(conv, x, graph) for _ in range(18)]  # tables are built meanwhile
         for other in others:
             assert all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
+        assert any(value is not None for _, value in cache.derived(graph.structure.target_ptr).values())
 
 
 @pytest.mark.parametrize("options", [{}, {"score": "multiplicative", "attention_channels": 12}], ids=str)
@@ -312,12 +342,13 @@ def test_replayed_launches_are_those_of_a_first_call(options, dtype, recordings,
 
     def run(patience):
         monkeypatch.setattr(recording, "_CALLS_BEFORE_RECORDING", patience)
+        monkeypatch.setattr(recording, "_CALLS_BEFORE_TABLES", 4 * patience)
         recording._entries.clear()
         if "feature_dropout" in options:
             conv.dropout_state.zero_()
         return [step(conv, x, graph, x_is_given) for x in inputs]
 
-    for expected, actual in zip(run(10**9), run(16), strict=True):
+    for expected, actual in zip(run(10**9), run(4), strict=True):
         assert all(torch.equal(a, b) for a, b in zip(expected, actual, strict=True))
     assert sum(entry.recording is not None for entry in recording._entries.values()) == recordings
 

@@ -362,3 +362,15 @@ def test_a_pickled_or_copied_sampler_samples_the_same():
     sampler.sample(torch.tensor([1, 2]))
     for other in (pickle.loads(pickle.dumps(sampler)), copy.deepcopy(sampler)):
         assert torch.equal(other.sample(torch.tensor([4, 0]), 7).nodes, sampler.sample(torch.tensor([4, 0]), 7).nodes)
+
+
+def test_numbers_beyond_64_bits_are_refused_and_change_nothing():
+    sampler = NeighborSampler(random_graph(50, 200, 3), [3, 3])
+    with pytest.raises(
+        ValueError, match="`nodes` must lie between 0 and num_nodes - 1 = 49, got 1180591620717411303424"
+    ):
+        sampler.sample([1, 2**70])
+    with pytest.raises(ValueError, match=r"`step` must be below 2\^62, got 9223372036854775808"):
+        sampler.sample([1], step=2**63)
+    assert sampler.step == 0
+    assert sampler.sample([1]).num_seeds == 1

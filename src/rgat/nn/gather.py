@@ -64,7 +64,8 @@ def _first_maximum(x: Tensor, graph_id: Tensor, num_graphs: int) -> Tensor:
     lowest = x.new_full((num_graphs, x.shape[1]), -torch.inf)
     maximum = lowest.scatter_reduce(0, index, x, "amax")
     node = torch.arange(x.shape[0], device=x.device).unsqueeze(1).expand_as(x)
-    node = torch.where(x == maximum.index_select(0, graph_id), node, x.shape[0])
+    is_largest = (x == maximum.index_select(0, graph_id)) | x.isnan()  # the maximum of a graph with NaN is NaN
+    node = torch.where(is_largest, node, x.shape[0])
     return node.new_full(maximum.shape, x.shape[0]).scatter_reduce(0, index, node, "amin")
 
 

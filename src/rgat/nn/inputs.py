@@ -47,7 +47,8 @@ def dense_rows(option: str, x: Tensor | FeatureRows | None, count: int) -> Tenso
     """Return the features of the first nodes of a batch, which an option of a model needs."""
     given = FeatureRows(x.table, x.rows[:count]).gathered() if isinstance(x, FeatureRows) else x
     if given is None or given.layout != torch.strided or not given.is_floating_point():
-        raise ValueError(f"`{option}` without dense features needs a model built with `graph=`; pass the graph")
+        what = "a model built with `graph=`; pass the graph" if option == "residual" else "such features; leave it out"
+        raise ValueError(f"`{option}` without dense features needs {what}")
     return given[:count]
 
 

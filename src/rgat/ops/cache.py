@@ -18,7 +18,7 @@ from torch import Tensor
 
 _CALLS_BEFORE_CACHING = 12  # a layer asks for the same table up to three times in a step, a few layers share a batch
 
-_thread = threading.local()  # .at_once: tables are computed in their first call
+_thread = threading.local()  # .computes: True, tables are computed in their first call; False, none is
 
 _Entry = tuple[weakref.ref[Tensor], dict[Any, Any], list[Any]]  # what is kept with it, and what was derived
 _entries: dict[int, _Entry] = {}
@@ -51,13 +51,14 @@ def derived(tensor: Tensor) -> dict[Any, Any]:
 
 
 @contextmanager
-def at_once() -> Iterator[None]:
-    """Let `cached` compute what it is asked for: the tensors are known to be in use."""
-    _thread.at_once = True
+def computing(computes: bool) -> Iterator[None]:
+    """Let `cached` compute what it is asked for, because the tensors are in use, or nothing."""
+    before = getattr(_thread, "computes", None)
+    _thread.computes = computes
     try:
         yield
     finally:
-        _thread.at_once = False
+        _thread.computes = before
 
 
 def cached(tensor: Tensor, name: Any, compute: Callable[[], Any], after: int = _CALLS_BEFORE_CACHING) -> Any:
@@ -69,9 +70,10 @@ def cached(tensor: Tensor, name: Any, compute: Callable[[], Any], after: int = _
     """
     values = derived(tensor)
     calls, value = values.get(name, (0, None))
-    if value is not None or torch.cuda.is_current_stream_capturing():
+    computes = getattr(_thread, "computes", None)
+    if value is not None or computes is False or torch.cuda.is_current_stream_capturing():
         return value
-    if calls + 1 >= after or getattr(_thread, "at_once", False):
+    if calls + 1 >= after or computes:
         with torch.inference_mode(False):
             value = compute()
         torch.cuda.current_stream(tensor.device).synchronize()  # other streams may use it next

@@ -39,7 +39,8 @@ def compute_layer(call: LayerCall) -> tuple[Tensor, Tensor]:
     is_dynamic = scores is not None and scores.score_kernels is not None  # not linear in queries and keys
     if x is not None and not is_dynamic and call.node_kernel is None:
         if call.inputs.position is not None:
-            shared = shared._replace(structure=s.reading_at(call.inputs.position))
+            has_masks = call.state is not None and call.attention.feature_dropout > 0
+            shared = shared._replace(structure=s.reading_at(call.inputs.position, has_masks))
         x, kernels = as_autocast(x), None if scores is None else scores.kernels
         bias = None if call.bias is None else call.bias.to(x.dtype)
         return convolve(x, call.kernel.compose(), kernels, edge_logits, shared, bias)

@@ -226,6 +226,8 @@ class NeighborSampler:
         """
         seeds = self.check_seeds(nodes)
         check_count("step", 0 if step is None else step, least=0)
+        if step is not None and step >= 2**62:
+            raise ValueError(f"`step` must be below 2^62, got {step}")
         with self._alone():
             number = self.step if step is None else step
             self.step = number + 1
@@ -271,6 +273,9 @@ class NeighborSampler:
     def check_nodes(self, nodes: Tensor | Sequence[int]) -> Tensor:
         """Return a copy of the ids of nodes on the sampler's device, or raise."""
         if isinstance(nodes, list | tuple) and all(type(each) is int for each in nodes):
+            beyond = next((node for node in nodes if not -(2**63) <= node < 2**63), None)  # fits no tensor
+            if beyond is not None:
+                raise ValueError(f"`nodes` must lie between 0 and num_nodes - 1 = {self.num_nodes - 1}, got {beyond}")
             nodes = torch.tensor(nodes, dtype=torch.int64)
         if not isinstance(nodes, Tensor) or nodes.dim() != 1 or nodes.dtype not in _INTEGERS:
             given = f"{nodes.dtype} of shape {list(nodes.shape)}" if isinstance(nodes, Tensor) else type(nodes).__name__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import tempfile
 import weakref
 from collections.abc import Iterator, Mapping
@@ -47,11 +48,15 @@ class KeptRows:
 
     def blocks(self) -> Iterator[Tensor]:
         """Yield the rows in blocks."""
-        self.file.seek(0)
-        for start, end in row_ranges(*self.shape):
-            rows = torch.empty(end - start, self.shape[1], dtype=self.dtype)
-            self.file.readinto(_as_bytes(rows))
-            yield rows
+        try:
+            self.file.seek(0)
+            for start, end in row_ranges(*self.shape):
+                rows = torch.empty(end - start, self.shape[1], dtype=self.dtype)
+                if self.file.readinto(_as_bytes(rows)) != rows.nbytes:
+                    raise OSError(errno.EIO, "the file has been cut")
+                yield rows
+        except OSError as error:
+            raise self._refusal(error) from error
 
     def copy_to(self, table: Tensor) -> None:
         """Write the rows into a table."""

@@ -96,26 +96,29 @@ def _with_gradient(drows: Tensor, s: Structure) -> tuple[Tensor, Rows]:
     """
     if s.target.shape[0] <= LARGE or s.edge_id is not None:
         return drows, s.targets
-    listed = cached(s.targets.node, ("several edges",), lambda: _of_several_edges(s), after=1)
+    listed = cached(s.group_ptr, ("rows of several edges",), lambda: _of_several_edges(s), after=1)
     if listed is None:
         return drows, s.targets
-    places, rows = listed
+    places, rows, nodes = listed
+    if nodes is not s.targets.node:  # an input of another order
+        rows = rows._replace(node=s.targets.node.index_select(0, places))
     return drows.index_select(0, places), rows
 
 
-def _of_several_edges(s: Structure) -> tuple[Tensor, Rows]:
-    """Return which of the target rows have several edges, and these rows."""
+def _of_several_edges(s: Structure) -> tuple[Tensor, Rows, Tensor]:
+    """Return which of the target rows have several edges, these rows, and the nodes of all."""
     groups = (s.group_ptr.diff() > 1).nonzero().squeeze(1)
     places, by_node = s.targets.by_node.index_select(0, groups).sort()  # by relation, then node
-    node, relation = s.targets.node.index_select(0, places), s.targets.relation.index_select(0, places)
+    relation = s.targets.relation.index_select(0, places)
     num_relations, num_nodes = s.targets.relation_ptr.shape[0] - 1, s.targets.node_ptr.shape[0] - 1
-    return places, Rows(
-        node=node,
+    rows = Rows(
+        node=s.targets.node.index_select(0, places),
         relation=relation,
         relation_ptr=pointers(relation.bincount(minlength=num_relations)),
         by_node=by_node.argsort().int(),
-        node_ptr=pointers(node.bincount(minlength=num_nodes)),
+        node_ptr=pointers(s.target.index_select(0, s.group_ptr.index_select(0, groups)).bincount(minlength=num_nodes)),
     )
+    return places, rows, s.targets.node
 
 
 def convolve_backward(

@@ -50,7 +50,7 @@ def launch(
     key = (id(kernel), device, warps, stages, registers, *values, *dtypes, aligned, wide)
     compiled = _compiled.get(key)
     if compiled is None:
-        options = {"num_warps": warps, "num_stages": stages, "maxnreg": registers}
+        options = {"num_warps": warps, "num_stages": stages} | ({"maxnreg": registers} if registers else {})
         compiled = _compiled[key] = kernel[grid](*tensors, *integers, **constants, **options)
     else:
         stream = torch._C._cuda_getCurrentRawStream(device)

@@ -43,7 +43,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from rgat.ops import cache
 
 _CALLS_BEFORE_RECORDING = 4
-_CALLS_BEFORE_TABLES = 4  # times as many: then a graph's tables are made and the launches recorded again
+_CALLS_BEFORE_TABLES = 16  # then a graph's tables have been made, and the launches are recorded again
 _MAX_ENTRIES = 256  # over all graphs
 _MAX_TEMPORARY_BYTES = 1 << 28
 _ALIGNMENT = 512
@@ -266,20 +266,22 @@ def replay_or_run(function: Callable[..., Any], arguments: tuple[Any, ...]) -> A
         else:
             parts += argument
             parts.append(len(argument))
-    key, again = tuple(parts), _CALLS_BEFORE_TABLES * _CALLS_BEFORE_RECORDING
+    key = tuple(parts)
     inputs += graph
     entry = _entries.get(key)
     if entry is None:
         if len(_entries) >= _MAX_ENTRIES:
             _entries.pop(next(iter(_entries)), None)
         entry = _entries[key] = _Entry(key, graph)
-    if entry.calls < again and not torch.cuda.is_current_stream_capturing():
+    if entry.calls < _CALLS_BEFORE_TABLES and not torch.cuda.is_current_stream_capturing():
         entry.calls += 1
-        if entry.calls == again - 1:
-            with cache.at_once():
+        if entry.calls == _CALLS_BEFORE_TABLES - 1:
+            with cache.computing(True):
                 return function(*arguments)
-        if entry.calls in (_CALLS_BEFORE_RECORDING, again):
-            result, entry.recording = _record(function, arguments, inputs, graph)
+        if entry.calls in (_CALLS_BEFORE_RECORDING, _CALLS_BEFORE_TABLES):
+            with cache.computing(False):  # a recording has launches alone
+                result, recording = _record(function, arguments, inputs, graph)
+            entry.recording = recording or entry.recording
             return result
     if entry.recording is not None:
         if entry.recording.versions != [tensor._version for tensor in graph]:

@@ -26,7 +26,7 @@ class RowEdges(NamedTuple):
         return (self.edge if self.several.segments is None else self.several.segments).shape[0]
 
 
-def _tables(ptr: Tensor, make: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> RowEdges:
+def _tables(name: str, ptr: Tensor, make: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> RowEdges:
     """Return the tables for segments; ``make`` gets which are of several edges and where their sums are."""
 
     def listed() -> RowEdges:
@@ -34,7 +34,7 @@ def _tables(ptr: Tensor, make: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
         slot = several.cumsum(0, dtype=torch.int32) - 1
         return RowEdges(*make(several, slot), Chosen(1, several.nonzero().flatten().int(), slot))
 
-    tables: RowEdges | None = cached(ptr, ("edges of rows",), listed)
+    tables: RowEdges | None = cached(ptr, (name,), listed)
     if tables is not None:
         return tables
     number = torch.arange(ptr.shape[0] - 1, dtype=torch.int32, device=ptr.device)
@@ -48,7 +48,7 @@ def edges_of_sources(s: Structure) -> RowEdges:
         edge = s.by_source.index_select(0, s.source_ptr[:-1])
         return torch.where(several, -1 - slot, edge), s.target.index_select(0, edge)
 
-    return _tables(s.source_ptr, make)
+    return _tables("edges of sources", s.source_ptr, make)
 
 
 def edges_of_targets(s: Structure) -> RowEdges:
@@ -61,7 +61,7 @@ def edges_of_targets(s: Structure) -> RowEdges:
         read[by_node] = s.source_row.index_select(0, first)
         return edge, read
 
-    return _tables(s.group_ptr, make)
+    return _tables("edges of targets", s.group_ptr, make)
 
 
 def query_rows_of_sources(s: Structure) -> Tensor:

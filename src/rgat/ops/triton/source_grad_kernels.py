@@ -17,7 +17,9 @@ keep the others waiting, so ``segment_kernels`` sums these first. Wide queries o
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import functools
+import math
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -251,6 +253,9 @@ def _source_grad_kernel(
             tl.store(to + share * D + column[None, :], sum_key_w, (f < F)[:, None] & inside[None, :])
 
 
+_BYTES_OF_ENTRY = 12  # of a tile's kernel, in shared memory; 8.5 to 11 in compiled code
+
+
 class _Blocks(NamedTuple):
     rows: int  # of a block
     rows_of_tile: int
@@ -292,12 +297,22 @@ class _Padded(NamedTuple):
         return self.heads * self.channels, self.key_heads * self.key_channels
 
 
+@functools.lru_cache(16)
+def _shared_memory(device: torch.device) -> float:
+    """Return the bytes of shared memory that a program on this device may use."""
+    if device.type != "cuda":
+        return math.inf
+    properties: Any = torch.cuda.get_device_properties(device)
+    return float(properties.shared_memory_per_block_optin)
+
+
 def fits(weight: Tensor, heads: int, key_channels: int, num_edges: int) -> bool:
     """Tell whether these functions take kernels ``[R, P, F, M]``: a tile holds one, and the graph is large."""
     if weight.dtype == torch.float64 or weight.numel() == 0 or num_edges <= _MIN_EDGES:
         return False
     padded = _Padded.of(weight, heads, key_channels)
-    return max(padded.features, *padded.columns) <= 128
+    most = max(padded.features, *padded.columns) <= 128
+    return most and _BYTES_OF_ENTRY * padded.features * sum(padded.columns) <= _shared_memory(weight.device)
 
 
 def source_grads(
