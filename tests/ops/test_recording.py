@@ -1,12 +1,10 @@
 """Replayed launches, with kernels that are Python functions on addresses of the CPU's memory."""
 
 import ctypes
-from types import SimpleNamespace
 
 import pytest
 import torch
 
-from rgat.ops import cache
 from rgat.ops.triton import recording
 
 
@@ -67,7 +65,6 @@ def add(x, y, graph, number):
 @pytest.fixture(autouse=True)
 def on_the_cpu(monkeypatch):
     monkeypatch.setattr(recording, "_CALLS_BEFORE_RECORDING", 3)
-    monkeypatch.setattr(recording, "_CALLS_BEFORE_TABLES", 12)
     monkeypatch.setattr(recording, "_entries", {})
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
@@ -95,20 +92,6 @@ def test_after_some_calls_only_the_launches_run_on_the_new_tensors():
     out, count = counted(add, torch.ones(3), torch.ones(3), graph, 2)  # another shape
     assert count == 1
     assert torch.allclose(out, graph[1][:3] + 6)
-
-
-def test_launches_are_recorded_again_with_the_tables_of_a_graph_in_use(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(synchronize=lambda: None))
-    graph, x, y = [torch.zeros(4), torch.zeros(4)], torch.zeros(4), torch.zeros(4)
-
-    def add_by_table(x, y, graph, number):
-        table = cache.cached(graph[1], ("table",), lambda: 3)
-        return add(x, y, graph, number * (table or 1))
-
-    steps = [counted(add_by_table, x, y, graph, 1) for _ in range(14)]
-    # The third call is recorded. The eleventh makes the table, and the twelfth is recorded with it.
-    assert [out[0].item() for out, _ in steps] == [2] * 10 + [6] * 4
-    assert [count for _, count in steps] == [1] * 3 + [0] * 7 + [1] * 2 + [0] * 2
 
 
 def test_outputs_do_not_share_memory():

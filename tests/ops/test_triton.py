@@ -7,7 +7,6 @@ from helpers import assert_close, assert_matches_reference, hub_graph, pack_half
 from rgat import RelationalGraph, ops
 from rgat.models import NodeClassifier
 from rgat.nn import RGATConv, RGCNConv
-from rgat.nn.stacked import stack_layers
 from rgat.ops import cache
 from rgat.ops.torch import backend as vectorised
 from rgat.ops.triton import recording
@@ -78,98 +77,6 @@ def test_bases_agree_with_the_torch_backend(heads, bases, channels, shared):
         ):
             expected = getattr(vectorised, name)(*arguments)
             assert_close(getattr(triton_bases, name)(*arguments), expected, 1e-10)
-
-
-def triton_backend():
-    from rgat.ops.triton import backend
-
-    return backend
-
-
-@pytest.fixture(params=["fused", "in steps"])
-def backward_way(request, monkeypatch):
-    """Take the backward pass of large graphs, or that of small ones, for graphs of all sizes."""
-    from rgat.ops.triton import source_grad_kernels
-
-    backend = triton_backend()
-    monkeypatch.setattr(source_grad_kernels, "_MIN_EDGES", 0 if request.param == "fused" else 1 << 60)
-    taken, run = [], backend.source_grads
-    monkeypatch.setattr(backend, "source_grads", lambda *inputs: taken.append(1) or run(*inputs))
-    yield request.param
-    assert bool(taken) == (request.param == "fused")
-
-
-def graph_with_a_hub():
-    """Return a graph with rows of one edge, of several and of many, and an unused relation."""
-    graph = random_graph(300, 1500, 5)
-    hub = torch.stack([torch.zeros(700, dtype=torch.long), torch.randint(300, (700,))])
-    relation = torch.cat([graph.edge_type, torch.ones(700, dtype=torch.long)])
-    edges = torch.cat([graph.edge_index, hub, hub.flip(0)], dim=1)
-    relation = torch.cat([relation, torch.full((700,), 2)])
-    return RelationalGraph(edges, relation, num_nodes=300, num_relations=5)
-
-
-@pytest.mark.parametrize(("F", "D", "H"), [(16, 4, 4), (64, 8, 2), (64, 16, 4), (128, 32, 4), (17, 3, 3), (40, 63, 1)])
-@pytest.mark.parametrize("autocast", [None, torch.bfloat16], ids=["float32", "bf16-autocast"])
-def test_gradients_of_source_rows(F, D, H, autocast, backward_way):
-    conv, x = RGATConv(F, D, 5, heads=H, negative_slope=1.0), torch.randn(300, F)
-    options = {"autocast": autocast, "backend": "triton", "device": "cuda"}
-    assert_matches_reference(conv, x, graph_with_a_hub(), torch.float32, **options)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"scope": "across", "score": "multiplicative", "attention_channels": 1},
-        {"score": "multiplicative", "attention_channels": 5},
-        {"score": "multiplicative", "attention_channels": 16},
-        {"scope": "across", "score": "multiplicative", "attention_channels": 16},
-        {"scope": ["across", "within"] * 2, "score": "multiplicative", "attention_channels": 12, "edge_dropout": 0.3},
-        {"feature_dropout": 0.4},
-        {"edge_dropout": 0.4},
-        {"feature_dropout": 0.3, "edge_dropout": 0.3, "score": "multiplicative", "attention_channels": 4},
-    ],
-)
-def test_gradients_of_source_rows_for_all_scores(options, backward_way, monkeypatch):
-    taken, run = [], triton_backend().target_grads
-    monkeypatch.setattr(triton_backend(), "target_grads", lambda *inputs: taken.append(1) or run(*inputs))
-    conv, x = RGATConv(32, 8, 5, heads=4, **options), torch.randn(300, 32)
-    assert_matches_reference(conv, x, graph_with_a_hub(), torch.float32, backend="triton", device="cuda")
-    has_wide_queries = options.get("attention_channels", 1) > 8 and "scope" in options
-    assert bool(taken) == (has_wide_queries and backward_way == "fused")
-
-
-def test_gradients_of_source_rows_of_stacks(backward_way):
-    graph, rates = graph_with_a_hub(), [0.0, 0.2, 0.4]
-    layers = [RGATConv(16, 8, 5, heads=2, feature_dropout=rate, edge_dropout=rate / 2).double() for rate in rates]
-    x, results = torch.randn(300, 3, 16, dtype=torch.float64), []
-    for name, device, dtype in (("reference", "cpu", torch.float64), ("triton", "cuda", torch.float32)):
-        stacked, given = stack_layers(layers).to(device, dtype), x.to(device, dtype).requires_grad_()
-        with ops.backend(name):
-            out = stacked(given, graph.to(device))
-        out.backward(torch.ones_like(out))
-        results.append([out.detach(), given.grad, *(parameter.grad for parameter in stacked.parameters())])
-    for expected, actual in zip(*results, strict=True):
-        assert_close(actual.cpu().double(), expected, 1e-4)
-
-
-def test_tables_of_source_rows_change_no_bit(backward_way):
-    graph, x = graph_with_a_hub().to("cuda").prepare(), torch.randn(300, 32, device="cuda")
-    for options in ({}, {"score": "multiplicative", "attention_channels": 2}):
-        conv = RGATConv(32, 8, 5, heads=4, **options).cuda()
-        first, *others = [step(conv, x, graph) for _ in range(18)]  # tables are built meanwhile
-        for other in others:
-            assert all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
-        assert any(value is not None for _, value in cache.derived(graph.structure.source_ptr).values())
-
-
-def test_one_pass_of_products_is_as_precise_as_tf32(backward_way):
-    graph, conv, x = graph_with_a_hub(), RGATConv(64, 16, 5, heads=4, negative_slope=1.0), torch.randn(300, 64)
-    torch.set_float32_matmul_precision("high")
-    try:
-        assert_matches_reference(conv, x, graph, torch.float32, backend="triton", device="cuda", tolerance=5e-3)
-    finally:
-        torch.set_float32_matmul_precision("highest")
 
 
 def step(conv, x, graph, x_is_given=False):
@@ -288,28 +195,9 @@ def test_cached_tables_of_a_graph_change_no_bit():
     graph = RelationalGraph(edges, relation, num_nodes=500, num_relations=3).to("cuda").prepare()
     for options in ({}, {"scope": "across", "score": "multiplicative", "attention_channels": 1}):
         conv, x = RGATConv(16, 8, 3, heads=2, **options).cuda(), torch.randn(500, 16, device="cuda")
-        first, *others = [step(conv, x, graph) for _ in range(18)]  # tables are built meanwhile
+        first, *others = [step(conv, x, graph) for _ in range(14)]  # tables are built meanwhile
         for other in others:
             assert all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
-        assert any(value is not None for _, value in cache.derived(graph.structure.target_ptr).values())
-
-
-@pytest.mark.parametrize("options", [{}, {"score": "multiplicative", "attention_channels": 12}], ids=str)
-@pytest.mark.parametrize("rate", [0.0, 0.3])
-def test_only_groups_of_several_edges_have_gradients_of_queries(options, rate):
-    from rgat.ops.triton.launch import LARGE
-
-    graph = random_graph(30_000, LARGE + 5_000, 3)
-    sizes = graph.structure.group_ptr.diff()
-    assert 0.3 < (sizes == 1).double().mean() < 0.95
-    conv = RGATConv(8, 4, 3, heads=2, feature_dropout=rate, edge_dropout=rate, **options)
-    x = torch.randn(30_000, 8)
-    assert_matches_reference(conv, x, graph, torch.float64, backend="triton", device="cuda")
-    conv, x, graph = conv.float().cuda(), x.float().cuda(), graph.to("cuda").prepare()
-    conv.dropout_state.zero_()
-    first = step(conv, x, graph)
-    conv.dropout_state.zero_()
-    assert all(torch.equal(a, b) for a, b in zip(first, step(conv, x, graph), strict=True))
 
 
 @pytest.mark.parametrize("x_is_given", [False, True])
@@ -342,13 +230,12 @@ def test_replayed_launches_are_those_of_a_first_call(options, dtype, recordings,
 
     def run(patience):
         monkeypatch.setattr(recording, "_CALLS_BEFORE_RECORDING", patience)
-        monkeypatch.setattr(recording, "_CALLS_BEFORE_TABLES", 4 * patience)
         recording._entries.clear()
         if "feature_dropout" in options:
             conv.dropout_state.zero_()
         return [step(conv, x, graph, x_is_given) for x in inputs]
 
-    for expected, actual in zip(run(10**9), run(4), strict=True):
+    for expected, actual in zip(run(10**9), run(16), strict=True):
         assert all(torch.equal(a, b) for a, b in zip(expected, actual, strict=True))
     assert sum(entry.recording is not None for entry in recording._entries.values()) == recordings
 

@@ -65,7 +65,7 @@ class Saved(NamedTuple):
 
     attention: Tensor  # [E, H]; on a compiled backend the sign bit of additive attention is the sign of the score
     queries: Tensor  # [V, H, A]
-    values: Tensor  # [U, P, H * D / P]; those of compiled backends are after dropout
+    values: Tensor  # [U, P, H * D / P]; Numba's are after dropout
     keys: Tensor  # [U, P, H * A / P]
     sums: Tensor  # [V, H, F] where inputs are aggregated first, else empty
 

@@ -7,18 +7,14 @@ memory moves (as it does when it is shared with another process).
 
 from __future__ import annotations
 
-import threading
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 _CALLS_BEFORE_CACHING = 12  # a layer asks for the same table up to three times in a step, a few layers share a batch
-
-_thread = threading.local()  # .computes: True, tables are computed in their first call; False, none is
 
 _Entry = tuple[weakref.ref[Tensor], dict[Any, Any], list[Any]]  # what is kept with it, and what was derived
 _entries: dict[int, _Entry] = {}
@@ -50,30 +46,17 @@ def derived(tensor: Tensor) -> dict[Any, Any]:
     return values
 
 
-@contextmanager
-def computing(computes: bool) -> Iterator[None]:
-    """Let `cached` compute what it is asked for, because the tensors are in use, or nothing."""
-    before = getattr(_thread, "computes", None)
-    _thread.computes = computes
-    try:
-        yield
-    finally:
-        _thread.computes = before
-
-
-def cached(tensor: Tensor, name: Any, compute: Callable[[], Any], after: int = _CALLS_BEFORE_CACHING) -> Any:
+def cached(tensor: Tensor, name: Any, compute: Callable[[], Any]) -> Any:
     """Return ``compute()``, which follows from a tensor on a GPU, once it was asked for often enough; None: not yet.
 
     The value is computed in the twelfth call with the same tensor and name, so a batch that is used once neither pays
-    nor waits for it; ``after=1`` computes it in the first. During a CUDA-graph capture no kernel runs, so nothing is
-    computed.
+    nor waits for it. During a CUDA-graph capture no kernel runs, so nothing is computed.
     """
     values = derived(tensor)
     calls, value = values.get(name, (0, None))
-    computes = getattr(_thread, "computes", None)
-    if value is not None or computes is False or torch.cuda.is_current_stream_capturing():
+    if value is not None or torch.cuda.is_current_stream_capturing():
         return value
-    if calls + 1 >= after or computes:
+    if calls + 1 == _CALLS_BEFORE_CACHING:
         with torch.inference_mode(False):
             value = compute()
         torch.cuda.current_stream(tensor.device).synchronize()  # other streams may use it next

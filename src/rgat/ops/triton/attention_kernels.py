@@ -32,7 +32,7 @@ from rgat.structure import Structure
 _MAX_FUSED_EDGES = 2 * LARGE  # up to so many edges one launch sums values and keys by source row
 
 
-def by_group(s: Structure) -> Segments:
+def _by_group(s: Structure) -> Segments:
     """Return the edges of each (target, relation)."""
     return Segments(s.group_ptr, s.group)
 
@@ -42,7 +42,7 @@ def _by_target(s: Structure) -> Segments:
     return Segments(s.target_ptr, s.target)
 
 
-def row_ids(call: Call) -> Tensor:
+def _row_ids(call: Call) -> Tensor:
     """Return ``relation * N + node`` of the source rows, which the masks of feature dropout depend on."""
     s = call.structure
     if not call.attention.feature_dropout:
@@ -88,23 +88,14 @@ def _logits_kernel(
 
 @triton.jit(do_not_specialize=["size", *MASK_INTEGERS])
 def _attention_grad_kernel(
-    out, grad, values, attention, grad_attention, group, target, source_row, row_id, edge_id, feature_state, edge_state,
-    size, feature_threshold, feature_scale, edge_threshold, edge_scale,
+    out, grad, values, attention, grad_attention, target, source_row, row_id, edge_id, feature_state, edge_state, size,
+    feature_threshold, feature_scale, edge_threshold, edge_scale,
     H: tl.constexpr, D: tl.constexpr, MEMBERS: tl.constexpr, BE: tl.constexpr, HP: tl.constexpr, DP: tl.constexpr,
     ACC: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradient of the attention; zero for an edge that is alone in its ``group``, where this is given.
-
-    The attention of such an edge is one, so its logit has no gradient.
-    """
+    """Write the gradient of the attention."""
     edge = tl.program_id(0).to(tl.int64) * BE + tl.arange(0, BE)
     live = edge < size
-    exists = live[None, :]
-    if group is not None:
-        own = tl.load(group + edge, live, -1)
-        live &= (tl.load(group + edge - 1, live & (edge > 0), -1) == own) | (
-            tl.load(group + edge + 1, edge + 1 < size, -1) == own
-        )
     row = tl.load(source_row + edge, live, 0)
     i = tl.load(target + edge, live, 0)
     result = tl.zeros([HP, BE], ACC)
@@ -118,7 +109,7 @@ def _attention_grad_kernel(
         result += tl.sum(received * value, 2)
     result = drop_edges(result, edge_state, edge_id, edge, live, head, edge_threshold, edge_scale, H, MEMBERS, ACC)
     at = (edge * H)[None, :] + head[:, None]
-    exists = exists & (head < H)[:, None]
+    exists = live[None, :] & (head < H)[:, None]
     if grad_attention is not None:
         upstream = tl.load(grad_attention + at, exists, 0.0)
         result += tl.where(tl.load(attention + at, exists, 0.0) < 0, -upstream, upstream)
@@ -131,7 +122,7 @@ def _attention(
     """Return the attention of the sorted edges ``[E, H]``."""
     s, (across, slope, *_) = call.structure, call.attention
     if queries is None or keys is None:
-        return constant_attention(by_group(s), _by_target(s), across, dtype)
+        return constant_attention(_by_group(s), _by_target(s), across, dtype)
     num_edges, num_heads = s.target.shape[0], len(across)
     attention = s.target.new_empty(num_edges, num_heads, dtype=dtype)
     heads, padded, rows = tile_heads(num_heads, queries.shape[2])
@@ -141,7 +132,7 @@ def _attention(
         (attention, queries, keys, edge_logits, s.group, s.targets.by_node, s.source_row), (num_edges,),
         SLOPE=slope, H=num_heads, A=queries.shape[2], BE=rows, HP=heads, AP=padded, ACC=sum_dtype(dtype)[1],
     )  # fmt: skip
-    softmax(attention, None, by_group(s), _by_target(s), across, slope)
+    softmax(attention, None, _by_group(s), _by_target(s), across, slope)
     return attention
 
 
@@ -168,70 +159,19 @@ def attend(
     attention = _attention(queries, keys, edge_logits, call, dtype)
     segment_sum(
         out, values, _by_target(s), index=s.source_row, weight=attention, absolute=True, bias=bias,
-        row_id=row_ids(call), edge_id=s.edge_id, on_values=Dropout.of(call.state, settings.feature_dropout),
+        row_id=_row_ids(call), edge_id=s.edge_id, on_values=Dropout.of(call.state, settings.feature_dropout),
         on_edges=Dropout.of(call.state, settings.edge_dropout),
     )  # fmt: skip
     return out, attention
 
 
-def by_source(s: Structure) -> Segments:
-    """Return the edges of each source row."""
-    return Segments(s.source_ptr, s.source_row, s.by_source)
-
-
-def _by_position(like: Tensor, make: Callable[[], Tensor], s: Structure) -> tuple[Tensor, bool]:
+def _by_source(like: Tensor, make: Callable[[], Tensor], s: Structure) -> tuple[Tensor, bool]:
     """Return the per-edge tensor ``make()`` in the order of ``by_source``, and True; not cached yet: as it is, False.
 
     The order of ``by_source`` saves backward a gather per edge. ``like`` is the tensor whose memory keeps the cache.
     """
     ordered = cached(like, ("by source",), lambda: make().index_select(0, s.by_source))
     return (make(), False) if ordered is None else (ordered, True)
-
-
-def targets_of_edges(s: Structure) -> tuple[Tensor, bool]:
-    """Return the target of each edge, and whether in the order of ``by_source``."""
-    return _by_position(s.target, lambda: s.target, s)
-
-
-def query_rows_of_edges(s: Structure) -> tuple[Tensor, bool]:
-    """Return the target row of each edge, and whether in the order of ``by_source``."""
-    return _by_position(s.group, lambda: s.targets.by_node.index_select(0, s.group), s)
-
-
-def without_feature_dropout(call: Call) -> Call:
-    """Return the call for values whose features were dropped where they were made."""
-    return call._replace(attention=call.attention._replace(feature_dropout=0.0))
-
-
-def score_grads(grad: Tensor, grad_attention: Tensor | None, attention: Tensor, values: Tensor, call: Call) -> Tensor:
-    """Return the gradients of the scores of the edges before LeakyReLU, ``[E, H]``."""
-    s, settings, (num_edges, num_heads), channels = call.structure, call.attention, attention.shape, values.shape[2]
-    on_features = Dropout.of(call.state, settings.feature_dropout)
-    on_edges = Dropout.of(call.state, settings.edge_dropout)
-    heads, padded, rows = tile_heads(num_heads, channels)
-    rows = min(rows, 64)
-    dlogits = torch.empty_like(attention)
-    launch(
-        _attention_grad_kernel, (num_blocks(num_edges, rows), num_blocks(num_heads, heads), 1),
-        (dlogits, grad, values, None if grad_attention is None else attention, grad_attention,
-         None if any(settings.across) else s.group, s.target, s.source_row, row_ids(call), s.edge_id,
-         on_features.state, on_edges.state),
-        (num_edges, *on_features[1:3], *on_edges[1:3]), H=num_heads, D=channels,
-        MEMBERS=max(on_features.members, on_edges.members), BE=rows, HP=heads, DP=padded,
-        ACC=sum_dtype(dlogits.dtype)[1],
-    )  # fmt: skip
-    softmax(dlogits, attention, by_group(s), _by_target(s), settings.across, settings.negative_slope)
-    return dlogits
-
-
-def query_grads(dlogits: Tensor, queries: Tensor, keys: Tensor, call: Call) -> Tensor:
-    """Return the gradients of the queries, ``[V, H, A]``."""
-    s, dqueries = call.structure, torch.empty_like(queries)
-    if call.attention.negative_slope is None:
-        segment_sum(dqueries, keys, by_group(s), index=s.source_row, weight=dlogits, out_row=s.targets.by_node)
-    else:
-        segment_sum(dqueries, dlogits.unsqueeze(-1), by_group(s), index=None, out_row=s.targets.by_node)
-    return dqueries
 
 
 def attend_backward(
@@ -243,41 +183,52 @@ def attend_backward(
     keys: Tensor | None,
     edge_logits: Tensor | None,
     call: Call,
-    were_dropped: bool = False,
 ) -> tuple[Tensor | None, ...]:
-    """Return the gradients of values, queries, keys and edge logits; None where there is no such input.
-
-    ``were_dropped``: the features of the values were dropped where they were made, and their gradients are to be.
-    """
-    s, settings, dvalues = call.structure, call.attention, torch.empty_like(values)
+    """Return the gradients of values, queries, keys and edge logits; None where there is no such input."""
+    s, (across, negative_slope, feature_dropout, edge_dropout, _) = call.structure, call.attention
+    on_features, on_edges = Dropout.of(call.state, feature_dropout), Dropout.of(call.state, edge_dropout)
+    row_id = _row_ids(call)
+    by_source = Segments(s.source_ptr, s.source_row, s.by_source)
+    dvalues = torch.empty_like(values)
     if s.target.shape[0] == 0 or dvalues.numel() == 0 or grad.numel() == 0:
         zeros = [None if queries is None or t is None else torch.zeros_like(t) for t in (queries, keys, edge_logits)]
         return dvalues.zero_(), zeros[0], zeros[1], zeros[2]
-    target, sorted_target = targets_of_edges(s)
+    target, sorted_target = _by_source(s.target, lambda: s.target, s)
 
     def sum_by_source(edge_values: Tensor | None, edge_out: Tensor | None) -> None:
         segment_sum(
-            dvalues, grad, by_source(s), index=target, by_position=sorted_target, weight=attention, absolute=True,
-            edge_values=edge_values, edge_out=edge_out, row_id=row_ids(call), edge_id=s.edge_id,
-            on_rows=Dropout.of(call.state, settings.feature_dropout),
-            on_edges=Dropout.of(call.state, settings.edge_dropout),
+            dvalues, grad, by_source, index=target, by_position=sorted_target, weight=attention, absolute=True,
+            edge_values=edge_values, edge_out=edge_out, row_id=row_id, edge_id=s.edge_id, on_rows=on_features,
+            on_edges=on_edges,
         )  # fmt: skip
 
     if queries is None or keys is None:
         sum_by_source(None, None)
         return dvalues, None, None, None
 
-    dlogits = score_grads(
-        grad, grad_attention, attention, values, without_feature_dropout(call) if were_dropped else call
-    )
-    dkeys = torch.empty_like(keys)
-    is_additive = settings.negative_slope is not None
-    fused = is_additive and s.target.shape[0] <= _MAX_FUSED_EDGES  # fewer launches, but fewer programs
+    (num_edges, num_heads), channels = attention.shape, values.shape[2]
+    heads, padded, rows = tile_heads(num_heads, channels)
+    rows = min(rows, 64)
+    dlogits = torch.empty_like(attention)
+    launch(
+        _attention_grad_kernel, (num_blocks(num_edges, rows), num_blocks(num_heads, heads), 1),
+        (dlogits, grad, values, None if grad_attention is None else attention, grad_attention, s.target,
+         s.source_row, row_id, s.edge_id, on_features.state, on_edges.state),
+        (num_edges, *on_features[1:3], *on_edges[1:3]), H=num_heads, D=channels,
+        MEMBERS=max(on_features.members, on_edges.members), BE=rows, HP=heads, DP=padded,
+        ACC=sum_dtype(dlogits.dtype)[1],
+    )  # fmt: skip
+    softmax(dlogits, attention, _by_group(s), _by_target(s), across, negative_slope)
+
+    dqueries, dkeys = torch.empty_like(queries), torch.empty_like(keys)
+    fused = negative_slope is not None and num_edges <= _MAX_FUSED_EDGES  # fewer launches, but fewer programs
     sum_by_source(*((dlogits, dkeys) if fused else (None, None)))
-    dqueries = query_grads(dlogits, queries, keys, call)
-    if not is_additive:
-        row, sorted_row = query_rows_of_edges(s)
-        segment_sum(dkeys, queries, by_source(s), index=row, by_position=sorted_row, weight=dlogits)
-    elif not fused:
-        segment_sum(dkeys, dlogits.unsqueeze(-1), by_source(s), index=None)
+    if negative_slope is None:
+        row, sorted_row = _by_source(s.group, lambda: s.targets.by_node.index_select(0, s.group), s)
+        segment_sum(dqueries, keys, _by_group(s), index=s.source_row, weight=dlogits, out_row=s.targets.by_node)
+        segment_sum(dkeys, queries, by_source, index=row, by_position=sorted_row, weight=dlogits)
+    else:
+        segment_sum(dqueries, dlogits.unsqueeze(-1), _by_group(s), index=None, out_row=s.targets.by_node)
+        if not fused:
+            segment_sum(dkeys, dlogits.unsqueeze(-1), by_source, index=None)
     return dvalues, dqueries, dkeys, None if edge_logits is None else dlogits.to(edge_logits.dtype)

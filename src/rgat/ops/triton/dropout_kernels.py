@@ -1,7 +1,6 @@
 """Recompute dropout masks inside Triton kernels; see ``ops/dropout.py`` for the layout of the state.
 
-``projection_kernels`` applies those of features, ``segment_kernels`` and ``source_grad_kernels`` both in weighted sums,
-``attention_kernels`` both in the gradient of the attention.
+``segment_kernels`` applies them in weighted sums, ``attention_kernels`` in the gradient of the attention.
 """
 
 # ruff: noqa: N803
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from rgat.ops.dropout import EDGES, FEATURES, drop_below, scale_bits
 
-FEATURE_MASK, EDGE_MASK = tl.constexpr(FEATURES), tl.constexpr(EDGES)
+_FEATURE_MASK, _EDGE_MASK = tl.constexpr(FEATURES), tl.constexpr(EDGES)
 MASK_INTEGERS = ("feature_threshold", "feature_scale", "edge_threshold", "edge_scale")
 
 
@@ -51,7 +50,7 @@ def _mix64(value):
 
 
 @triton.jit
-def mask(
+def _mask(
     state, kind: tl.constexpr, ids, head, column, threshold, scale, WIDTH: tl.constexpr, H: tl.constexpr,
     MEMBERS: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
@@ -71,7 +70,7 @@ def mask(
     bits = (bits ^ (bits >> 13)) * 0xC2B2AE35
     bits = bits ^ (bits >> 16)
     factor = scale.to(tl.int64).to(tl.float64, bitcast=True).to(ACC)
-    return tl.where(bits >= threshold.to(tl.uint32), factor, 0.0)
+    return tl.where(bits.to(tl.int64) >= threshold, factor, 0.0)
 
 
 @triton.jit
@@ -82,7 +81,7 @@ def drop_features(
     """Multiply ``values`` ``[heads, rows, channels]`` by the feature mask of their rows."""
     if state is not None:
         ids = tl.load(row_id + row, live, 0)[None, :, None]
-        values *= mask(state, FEATURE_MASK, ids, head[:, None, None], column, threshold, scale, D, H, MEMBERS, ACC)
+        values *= _mask(state, _FEATURE_MASK, ids, head[:, None, None], column, threshold, scale, D, H, MEMBERS, ACC)
     return values
 
 
@@ -96,5 +95,5 @@ def drop_edges(
         heads = head[:, None]
         if edge_id is not None:
             edge = tl.load(edge_id + edge, live, 0)
-        values *= mask(state, EDGE_MASK, edge[None, :], heads, heads, threshold, scale, 1, H, MEMBERS, ACC)
+        values *= _mask(state, _EDGE_MASK, edge[None, :], heads, heads, threshold, scale, 1, H, MEMBERS, ACC)
     return values

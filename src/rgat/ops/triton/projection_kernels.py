@@ -13,14 +13,12 @@ from one read of the inputs. Sums are float32, or float64 for float64; each numb
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from rgat.ops.triton.dropout_kernels import FEATURE_MASK, NO_DROPOUT, Dropout, mask
 from rgat.ops.triton.launch import LARGE, first_and_part, grid_with_parts, launch, num_blocks, power_of_two, sum_dtype
 from rgat.ops.triton.row_tiles import (
     dot,
@@ -34,14 +32,6 @@ from rgat.ops.triton.row_tiles import (
     tile,
     tiles_by_node,
 )
-
-
-class FeatureDropout(NamedTuple):
-    """How features of rows are dropped."""
-
-    heads: int  # of all entries of the batch together
-    row_id: Tensor  # [U], which the masks depend on
-    dropout: Dropout
 
 
 @triton.jit
@@ -62,26 +52,17 @@ def _add_narrow_products(
     return total
 
 
-@triton.jit
-def _feature_mask(row, live, column, row_id, state, threshold, scale, D: tl.constexpr, H: tl.constexpr,
-                  MEMBERS: tl.constexpr, ACC: tl.constexpr):  # fmt: skip
-    """Return the mask of columns of some rows, ``D`` columns for each of ``H`` heads."""
-    ids, heads = tl.load(row_id + row, live, 0)[:, None], (column // D)[None, :]
-    return mask(state, FEATURE_MASK, ids, heads, column[None, :], threshold, scale, D, H, MEMBERS, ACC)
-
-
-@triton.jit(do_not_specialize=["num_relations", "feature_threshold", "feature_scale"])
+@triton.jit(do_not_specialize=["num_relations"])
 def _project_kernel(
-    out, x, weight, narrow_out, narrow_x, node, relation_ptr, order, row_id, feature_state, num_relations,
-    feature_threshold, feature_scale, P: tl.constexpr, K: tl.constexpr, M: tl.constexpr, A: tl.constexpr,
-    W: tl.constexpr, H: tl.constexpr, MEMBERS: tl.constexpr, TRANSPOSED: tl.constexpr, ADD: tl.constexpr,
-    ROWS: tl.constexpr, RP: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr, BM: tl.constexpr, BA: tl.constexpr,
-    TOGETHER: tl.constexpr, PRECISION: tl.constexpr, ACC: tl.constexpr,
+    out, x, weight, narrow_out, narrow_x, node, relation_ptr, order, num_relations,
+    P: tl.constexpr, K: tl.constexpr, M: tl.constexpr, A: tl.constexpr, W: tl.constexpr, TRANSPOSED: tl.constexpr,
+    ADD: tl.constexpr, ROWS: tl.constexpr, RP: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr, BM: tl.constexpr,
+    BA: tl.constexpr, TOGETHER: tl.constexpr, PRECISION: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     """Write ``x @ weight``, ``[., P, K]`` times ``[P, K, M]``, with the kernel of each row's relation.
 
-    The kernel is ``M`` of ``W`` columns; features of ``H`` heads may be dropped. The ``A`` columns after them make
-    ``narrow_out`` of the same ``x``, or, transposed, add their product with ``narrow_x``.
+    The kernel is ``M`` of ``W`` columns. The ``A`` columns after them make ``narrow_out`` of the same ``x``, or,
+    transposed, add their product with ``narrow_x``.
     """
     number, block = first_and_part((M + BM - 1) // BM, 2, TOGETHER)
     _number, relation, begin, end = tile(number, order, relation_ptr, num_relations, ROWS, RP)
@@ -117,16 +98,12 @@ def _project_kernel(
                 total = dot(load_rows(x, source, live, p, first + k, P, K), some, total, PRECISION)
             source = rows_to_read(node, row + BR, end)
         if narrow_out is not None:
-            if block == 0:
-                narrow = split_product(left, left_low, undo, narrow_w, narrow_low, narrow_undo,
-                                       tl.zeros([BR, BA], ACC), PRECISION, in_halves)  # fmt: skip
-                at = (row.to(tl.int64) * A)[:, None] + a[None, :]
-                tl.store(narrow_out + at, narrow, live[:, None] & (a < A)[None, :])
+            zeros = tl.zeros([BR, BA], ACC)
+            narrow = split_product(left, left_low, undo, narrow_w, narrow_low, narrow_undo, zeros, PRECISION, in_halves)
+            at = (row.to(tl.int64) * A)[:, None] + a[None, :]
+            tl.store(narrow_out + at, narrow, live[:, None] & (a < A)[None, :])
         elif narrow_x is not None:
             total = _add_narrow_products(total, narrow_x, weight + K, row, live, m, M, A, W, ACC)
-        if feature_state is not None:
-            total *= _feature_mask(row, live, p * M + m, row_id, feature_state, feature_threshold, feature_scale,
-                                   P * M // H, H, MEMBERS, ACC)  # fmt: skip
         at = ((row.to(tl.int64) * P + p) * M)[:, None] + m[None, :]
         if ADD:
             total += tl.load(out + at, live[:, None] & (m < M)[None, :], 0.0)
@@ -137,7 +114,6 @@ def _project_kernel(
 def _multiply_rows(
     out: Tensor, x: Tensor, weight: Tensor, width: int, node: Tensor | None, relation_ptr: Tensor,
     transposed: bool = False, add: bool = False, narrow_out: Tensor | None = None, narrow_x: Tensor | None = None,
-    drop: FeatureDropout | None = None,
 ) -> None:  # fmt: skip
     """Fill ``out[u, p]`` with, or ``add``, ``x[node[u], p] @ weight[relation(u), p]``, or with the transposed kernel.
 
@@ -152,12 +128,10 @@ def _multiply_rows(
     num_tiles = num_rows // rows + num_relations
     order = tiles_by_node(node, relation_ptr, num_tiles, rows)
     narrow = narrow_x if narrow_out is None else narrow_out
-    heads, row_id, dropout = drop or (1, None, NO_DROPOUT)
     launch(
         _project_kernel, grid_with_parts(num_tiles, num_blocks(m, block_m), batch, together),
-        (out, x, weight, narrow_out, narrow_x, node, relation_ptr, order, row_id, dropout.state),
-        (num_relations, *dropout[1:3]), warps, P=batch, K=k, M=m, A=0 if narrow is None else narrow.shape[2], W=width,
-        H=heads, MEMBERS=dropout.members, TRANSPOSED=transposed, ADD=add, ROWS=rows,
+        (out, x, weight, narrow_out, narrow_x, node, relation_ptr, order), (num_relations,), warps, P=batch, K=k, M=m,
+        A=0 if narrow is None else narrow.shape[2], W=width, TRANSPOSED=transposed, ADD=add, ROWS=rows,
         RP=power_of_two(num_relations, 1, 1024), BR=block_rows, BK=block_k, BM=block_m, BA=16, TOGETHER=together,
         PRECISION=precision(x.dtype), ACC=sum_dtype(x.dtype)[1], stages=stages,
     )  # fmt: skip
@@ -179,25 +153,23 @@ def _block_sizes(dtype: torch.dtype, num_rows: int, k: int, m: int) -> tuple[int
 
 
 def project(
-    x: Tensor, weight: Tensor, node: Tensor | None, relation_ptr: Tensor, widths: Sequence[int] = (),
-    drop: FeatureDropout | None = None,
-) -> list[Tensor]:  # fmt: skip
+    x: Tensor, weight: Tensor, node: Tensor | None, relation_ptr: Tensor, widths: Sequence[int] = ()
+) -> list[Tensor]:
     """Return ``x[node[u], p] @ weight[relation(u), p]``, ``[U, P, M]``, its columns split into parts of these widths.
 
-    Without ``node``, row ``u`` reads ``x[u]``. Features of the first part are dropped.
+    Without ``node``, row ``u`` reads ``x[u]``.
     """
     widths = widths or (weight.shape[3],)
     num_rows = (x if node is None else node).shape[0]
     outs = [x.new_empty(num_rows, weight.shape[1], width) for width in widths]
     if x.numel() == 0 or num_rows == 0:
         return [out.zero_() for out in outs]
-    if fit_one_launch(weight, widths, 128):
-        part = weight[..., : widths[0]]
-        _multiply_rows(outs[0], x, part, sum(widths), node, relation_ptr, narrow_out=outs[1], drop=drop)
+    if fit_one_launch(weight, widths):
+        _multiply_rows(outs[0], x, weight[..., : widths[0]], sum(widths), node, relation_ptr, narrow_out=outs[1])
         return outs
-    for number, (out, part) in enumerate(zip(outs, weight.split_with_sizes(list(widths), dim=3), strict=True)):
+    for out, part in zip(outs, weight.split_with_sizes(list(widths), dim=3), strict=True):
         if out.numel() > 0:
-            _multiply_rows(out, x, part, sum(widths), node, relation_ptr, drop=None if number else drop)
+            _multiply_rows(out, x, part, sum(widths), node, relation_ptr)
     return outs
 
 

@@ -5,11 +5,10 @@ GPU takes to run them. On an H200 a step on AIFB takes 2.0 to 2.4 ms without thi
 CUDA graph cannot be captured here, because the inputs of an operation have other addresses in each call.
 
 Which kernels run, and on which grids, depends only on the graph, the shapes, the dtypes and the options. So
-``replay_or_run`` counts the calls of an operation with equal ones. The 4th call is recorded: ``launch`` reports each
+``replay_or_run`` counts the calls of an operation with equal ones. The 16th call is recorded: ``launch`` reports each
 kernel to ``note_launch``, a dispatch mode watches PyTorch's own operations, and each address is stored relative to the
 input, output or temporary that it lies in. Later calls allocate outputs and one block of temporaries and start the
-recorded kernels on the new addresses. The layers that share a batch, which is used once, rarely make four equal calls.
-The 15th call makes the tables that `cache` keeps of a graph, and the 16th is recorded again, now with these.
+recorded kernels on the new addresses.
 
 An operation is recorded only if nothing but allocations, views and launches happen in it, its inputs do not overlap,
 and its inputs and outputs are contiguous; otherwise every call runs as usual. So do calls whose inputs are not aligned
@@ -40,10 +39,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rgat.ops import cache
-
-_CALLS_BEFORE_RECORDING = 4
-_CALLS_BEFORE_TABLES = 16  # then a graph's tables have been made, and the launches are recorded again
+_CALLS_BEFORE_RECORDING = 16  # more than `cache` needs to have all tables of a graph
 _MAX_ENTRIES = 256  # over all graphs
 _MAX_TEMPORARY_BYTES = 1 << 28
 _ALIGNMENT = 512
@@ -273,19 +269,14 @@ def replay_or_run(function: Callable[..., Any], arguments: tuple[Any, ...]) -> A
         if len(_entries) >= _MAX_ENTRIES:
             _entries.pop(next(iter(_entries)), None)
         entry = _entries[key] = _Entry(key, graph)
-    if entry.calls < _CALLS_BEFORE_TABLES and not torch.cuda.is_current_stream_capturing():
-        entry.calls += 1
-        if entry.calls == _CALLS_BEFORE_TABLES - 1:
-            with cache.computing(True):
-                return function(*arguments)
-        if entry.calls in (_CALLS_BEFORE_RECORDING, _CALLS_BEFORE_TABLES):
-            with cache.computing(False):  # a recording has launches alone
-                result, recording = _record(function, arguments, inputs, graph)
-            entry.recording = recording or entry.recording
-            return result
     if entry.recording is not None:
         if entry.recording.versions != [tensor._version for tensor in graph]:
             _entries.pop(key, None)
         elif (outputs := entry.recording.replay(inputs)) is not None:
             return outputs[0] if len(outputs) == 1 else tuple(outputs)
+    elif not torch.cuda.is_current_stream_capturing():
+        entry.calls += 1
+        if entry.calls == _CALLS_BEFORE_RECORDING:
+            result, entry.recording = _record(function, arguments, inputs, graph)
+            return result
     return function(*arguments)

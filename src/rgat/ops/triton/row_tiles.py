@@ -75,11 +75,10 @@ def halves(x, top):
 
 
 @triton.jit
-def dot_halves(a, a_low, b, b_low, total, PASSES: tl.constexpr = 3):
-    """Return ``total + a @ b`` for numbers split by ``halves``; in one pass with the 11 bits of TF32."""
-    if PASSES == 3:
-        total = tl.dot(a_low, b, total)
-        total = tl.dot(a, b_low, total)
+def dot_halves(a, a_low, b, b_low, total):
+    """Return ``total + a @ b`` for numbers split by ``halves``."""
+    total = tl.dot(a_low, b, total)
+    total = tl.dot(a, b_low, total)
     return tl.dot(a, b, total)
 
 
@@ -126,11 +125,8 @@ def rows_per_tile(num_rows: int, most: int) -> int:
     return min(max(1 << (num_rows // 400).bit_length() >> 1, 64), most)
 
 
-def fit_one_launch(weight: Tensor, widths: Sequence[int], most: int = 64) -> bool:
-    """Tell whether one launch serves both parts of a kernel's columns: the second is narrow, the first at most so wide.
-
-    Both are made of the same inputs, which a block holds.
-    """
+def fit_one_launch(weight: Tensor, widths: Sequence[int]) -> bool:
+    """Tell whether one launch serves both parts of a kernel's columns: the second is narrow, both fit into a tile."""
     _, batch, inputs, _ = weight.shape
-    fits = batch == 1 and max(inputs, widths[0]) <= most and widths[-1] <= 16
+    fits = batch == 1 and max(inputs, widths[0]) <= 64 and widths[-1] <= 16
     return len(widths) == 2 and fits and weight.dtype != torch.float64

@@ -36,17 +36,6 @@ class Segments(NamedTuple):
     edge_at: Tensor | None = None  # [E], the edge at each position; None: edges are in this order
 
 
-class Chosen(NamedTuple):
-    """Which segments to sum: those of more than so many edges; no more than a chunk, since longer ones are found."""
-
-    longer_than: int
-    segments: Tensor | None = None  # these, if they were listed
-    out_row: Tensor | None = None  # [S], the row of the sums of each segment; None: its number
-
-
-ALL = Chosen(-1)
-
-
 @triton.jit
 def long_part(number, slots, ptr, segment, edge_at, size, CHUNK: tl.constexpr):
     """Return a part's slot, its segment, the segment's range, its own range, and whether the part exists.
@@ -71,15 +60,13 @@ def long_part(number, slots, ptr, segment, edge_at, size, CHUNK: tl.constexpr):
 
 
 @triton.jit
-def short_segments(number, ptr, chosen, num_segments, CHUNK: tl.constexpr, T: tl.constexpr, LONGER_THAN: tl.constexpr):
-    """Return ``T`` of the ``chosen`` segments, their ranges, and which are short; the other ranges are empty."""
+def short_segments(number, ptr, num_segments, CHUNK: tl.constexpr, T: tl.constexpr):
+    """Return ``T`` segments, their ranges, and which of them are short; the other ranges are empty."""
     segment = number * T + tl.arange(0, T)
     live = segment < num_segments
-    if chosen is not None:
-        segment = tl.load(chosen + segment, live, 0)
     first = tl.load(ptr + segment, live, 0)
     last = tl.load(ptr + segment + 1, live, 0)
-    live = live & (last - first <= CHUNK) & (last - first > LONGER_THAN)
+    live = live & (last - first <= CHUNK)
     return segment, first, tl.where(live, last, first), live
 
 
@@ -152,12 +139,12 @@ def _write_sums(
 ):  # fmt: skip
     """Write the sums of some segments, after dropout and with the bias."""
     total = drop_features(total, row_state, row_id, segment, live, head, column, threshold, scale, H, D, MEMBERS, ACC)
+    if edge_values is not None:
+        at = (segment.to(tl.int64) * H)[None, :] + head[:, None]
+        tl.store(edge_out + at, edge_total, live[None, :] & (head < H)[:, None])
     row = segment
     if out_row is not None:
         row = tl.load(out_row + segment, live, 0)
-    if edge_values is not None:
-        at = (row.to(tl.int64) * H)[None, :] + head[:, None]
-        tl.store(edge_out + at, edge_total, live[None, :] & (head < H)[:, None])
     at = (row.to(tl.int64) * (H * D))[None, :, None] + column
     if bias is not None:
         total += tl.load(bias + column, inside, 0.0).to(ACC)
@@ -167,11 +154,10 @@ def _write_sums(
 @triton.jit(do_not_specialize=["size", "num_segments", "num_parts", *MASK_INTEGERS])
 def _segment_sum_kernel(
     out, edge_out, part, values, weight, edge_values, bias, index, ptr, segment_of, edge_at, out_row, row_id,
-    edge_id, feature_state, row_state, edge_state, slots, chosen, size, num_segments, num_parts, feature_threshold,
+    edge_id, feature_state, row_state, edge_state, slots, size, num_segments, num_parts, feature_threshold,
     feature_scale, edge_threshold, edge_scale, JOIN: tl.constexpr, BY_POSITION: tl.constexpr, PER_CHANNEL: tl.constexpr,
     ABSOLUTE: tl.constexpr, H: tl.constexpr, D: tl.constexpr, MEMBERS: tl.constexpr, T: tl.constexpr, K: tl.constexpr,
-    CHUNK: tl.constexpr, LONGER_THAN: tl.constexpr, BE: tl.constexpr, HP: tl.constexpr, DP: tl.constexpr,
-    ACC: tl.constexpr,
+    CHUNK: tl.constexpr, BE: tl.constexpr, HP: tl.constexpr, DP: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     """Sum the short segments and the parts of the long ones; with ``JOIN``, in a second launch, sum these parts."""
     number = tl.program_id(0).to(tl.int64)
@@ -211,8 +197,7 @@ def _segment_sum_kernel(
                 tl.store(part + slot * (H * (D + 1)) + column, total, inside)
                 tl.store(part + slot * (H * (D + 1)) + H * D + head[:, None], edge_total, (head < H)[:, None])
     elif not JOIN:
-        number -= num_parts
-        segment, first, last, live = short_segments(number, ptr, chosen, num_segments, CHUNK, T, LONGER_THAN)
+        segment, first, last, live = short_segments(number - num_parts, ptr, num_segments, CHUNK, T)
         total = tl.zeros([HP, T, DP], ACC)
         edge_total = tl.zeros([HP, T], ACC)
         for step in range(0, tl.max(last - first), K):
@@ -285,18 +270,14 @@ def segment_sum(
     weight: Tensor | None = None, absolute: bool = False, edge_values: Tensor | None = None,
     edge_out: Tensor | None = None, bias: Tensor | None = None, out_row: Tensor | None = None,
     row_id: Tensor | None = None, edge_id: Tensor | None = None, on_values: Dropout = NO_DROPOUT,
-    on_rows: Dropout = NO_DROPOUT, on_edges: Dropout = NO_DROPOUT, only: Chosen | None = None,
+    on_rows: Dropout = NO_DROPOUT, on_edges: Dropout = NO_DROPOUT,
 ) -> None:  # fmt: skip
     """Fill ``out[s]`` with ``m_row[s] * sum over edges e of s: m_edge[e] * weight[e] * m_value * values[index[e]]``.
 
     Adds ``bias``, writes to row ``out_row[s]`` where that is given, and fills ``edge_out[s]`` with the sum of
     ``edge_values[e]``. ``by_position``: ``index`` is in the order of the segments. ``absolute``: use absolute weights.
-    ``only``: leave out the other segments.
     """
-    only = only or ALL
-    (_, num_heads, channels), num_segments = out.shape, segments.ptr.shape[0] - 1
-    if only.segments is not None:
-        num_segments, out_row = only.segments.shape[0], only.out_row
+    num_segments, num_heads, channels = out.shape
     flat = channels == 1 and edge_values is None and on_edges.state is on_values.state is on_rows.state is None
     if flat:  # neighbouring threads then read the same row
         num_heads, channels = 1, num_heads
@@ -309,7 +290,7 @@ def segment_sum(
     features = on_values if on_rows.state is None else on_rows
     tensors = (
         out, edge_out, part, values, weight, edge_values, bias, index, *segments, out_row, row_id, edge_id,
-        on_values.state, on_rows.state, on_edges.state, long.slots, only.segments,
+        on_values.state, on_rows.state, on_edges.state, long.slots,
     )  # fmt: skip
     for join, num_parts in enumerate((long.num_parts, long.num_begins)):
         grid = num_parts + (0 if join else num_blocks(num_segments, together))
@@ -319,5 +300,5 @@ def segment_sum(
                 (num_edges, num_segments, num_parts, *features[1:3], *on_edges[1:3]), warps, JOIN=join,
                 BY_POSITION=by_position, PER_CHANNEL=flat and weight is not None, ABSOLUTE=absolute, H=num_heads,
                 D=channels, MEMBERS=max(features.members, on_edges.members), T=together, K=ahead, CHUNK=long.chunk,
-                LONGER_THAN=only.longer_than, BE=min(rows, 64), HP=heads, DP=padded, ACC=acc,
+                BE=min(rows, 64), HP=heads, DP=padded, ACC=acc,
             )  # fmt: skip

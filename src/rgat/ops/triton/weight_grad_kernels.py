@@ -141,7 +141,7 @@ def _weight_grad(
     out: Tensor, begin: int, grads: Sequence[Tensor], x: Tensor, node: Tensor | None, relation_ptr: Tensor
 ) -> None:
     """Fill the columns of ``out`` from ``begin`` on."""
-    (num_rows, batch, width), (num_relations, _, channels, _) = grads[0].shape, out.shape
+    (num_rows, batch, width), (num_relations, _, channels, columns) = grads[0].shape, out.shape
     narrow_grad, narrow = (None, 0) if len(grads) == 1 else (grads[1], grads[1].shape[2])
     dtype, acc = sum_dtype(x.dtype)
     block_rows, block_f, block_m, rows, warps, stages = _block_sizes(x.dtype, num_rows, channels, width)
@@ -156,16 +156,10 @@ def _weight_grad(
         A=narrow, ROWS=rows, RP=power_of_two(num_relations, 1, 1024), BR=block_rows, BF=block_f, BM=block_m, BA=16,
         TOGETHER=together, PRECISION=precision(x.dtype), ACC=acc, warps=warps, stages=stages,
     )  # fmt: skip
-    add_tiles(out, begin, part, relation_ptr, rows)
-
-
-def add_tiles(out: Tensor, begin: int, part: Tensor, relation_ptr: Tensor, rows: int) -> None:
-    """Fill the columns of ``out`` from ``begin`` on with the sums of the tiles ``part`` of each relation."""
-    num_tiles, batch, channels, width = part.shape
-    size = batch * channels * width
+    size = part[0].numel()
     block = 64 if size > 1024 else 16
     launch(
-        _add_tiles_kernel, grid_with_parts(out.shape[0], num_blocks(size, block)), (out, part, relation_ptr),
-        SIZE=size, M=width, W=out.shape[3], BEGIN=begin, ROWS=rows,
-        BE=(1024 if num_tiles < 1024 else 4096) // block, BC=block, ACC=sum_dtype(out.dtype)[1],
+        _add_tiles_kernel, grid_with_parts(num_relations, num_blocks(size, block)), (out, part, relation_ptr),
+        SIZE=size, M=width + narrow, W=columns, BEGIN=begin, ROWS=rows,
+        BE=(1024 if num_tiles < 1024 else 4096) // block, BC=block, ACC=acc,
     )  # fmt: skip
