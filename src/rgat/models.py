@@ -245,7 +245,7 @@ class NodeClassifier(nn.Module):
             assert isinstance(x, Tensor)
             shares.append(x[:num_targets, ..., self.convs[number - 1].in_channels :])
         elif hasattr(self, "jump0"):
-            shares.append(self.jump0(dense_rows("wide", x, num_targets)))
+            shares.append(self.jump0(dense_rows("wide", x, num_targets, "such features; leave it out")))
         logits = shares[0] if len(shares) == 1 else shares[0] + shares[1]
         return logits if is_last else torch.cat([out, logits], dim=-1)
 
@@ -262,7 +262,8 @@ class NodeClassifier(nn.Module):
             return hidden[:num_targets]
         if not hasattr(self, "residual1"):
             return 0.0
-        added: Tensor = self.residual1(dense_rows("residual", x, num_targets))
+        otherwise = "a model built with `graph=`; pass the graph"
+        added: Tensor = self.residual1(dense_rows("residual", x, num_targets, otherwise))
         return added
 
     @property

@@ -43,12 +43,11 @@ class FeatureRows(NamedTuple):
         return self.table.index_select(0, self.rows)
 
 
-def dense_rows(option: str, x: Tensor | FeatureRows | None, count: int) -> Tensor:
-    """Return the features of the first nodes of a batch, which an option of a model needs."""
+def dense_rows(option: str, x: Tensor | FeatureRows | None, count: int, otherwise: str) -> Tensor:
+    """Return the features of the first nodes of a batch; an option of a model needs them, or else ``otherwise``."""
     given = FeatureRows(x.table, x.rows[:count]).gathered() if isinstance(x, FeatureRows) else x
     if given is None or given.layout != torch.strided or not given.is_floating_point():
-        what = "a model built with `graph=`; pass the graph" if option == "residual" else "such features; leave it out"
-        raise ValueError(f"`{option}` without dense features needs {what}")
+        raise ValueError(f"`{option}` without dense features needs {otherwise}")
     return given[:count]
 
 
