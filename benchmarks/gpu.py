@@ -11,7 +11,6 @@ times a model of two layers, eager and compiled in turns, by wall clock.
 """
 
 import argparse
-import contextlib
 import json
 import platform
 import statistics
@@ -25,7 +24,7 @@ from rgat import ops
 from rgat.models import NodeClassifier
 from rgat.nn import RGATConv, RGCNConv
 
-WIDE, NARROW, PLAIN, WIDER, WIDEST = (64, 16, 4), (16, 16, 1), (64, 64, 1), (128, 32, 4), (512, 128, 4)
+WIDE, NARROW, PLAIN = (64, 16, 4), (16, 16, 1), (64, 64, 1)
 OURS = {
     "within additive": WIDE,
     "across additive": WIDE,
@@ -37,14 +36,9 @@ OURS = {
     "within additive, F=16": NARROW,
     "across additive, F=16": NARROW,
     "RGCN": PLAIN,
-    "within additive, high": WIDE,
-    "within additive, F=128": WIDER,
-    "within additive, F=128, high": WIDER,
-    "within additive, F=512, bfloat16": WIDEST,
 }
 PEERS = {"RGATConv within": WIDE, "RGATConv across": WIDE, "RGCNConv": PLAIN, "FastRGCNConv": PLAIN}
 SMALL = ("aifb-like", "mutag-like")
-FIRST = 20  # calls after the one that compiles
 
 
 def our_layer(word, width, num_relations):
@@ -71,7 +65,7 @@ def peer_layer(word, width, num_relations):
 def step(layer, x, inputs, cotangent):
     out = layer(x, *inputs)
     wanted = [tensor for tensor in (x, *layer.parameters()) if tensor.requires_grad]
-    return out.detach(), *torch.autograd.grad(out, wanted, cotangent.to(out.dtype), allow_unused=True)
+    return out.detach(), *torch.autograd.grad(out, wanted, cotangent, allow_unused=True)
 
 
 def device_milliseconds(function, calls, warm_up=3):
@@ -109,33 +103,11 @@ def bandwidth():
     return 2 * a.numel() * 4 / milliseconds * 1e3
 
 
-def gemm_rate():
-    """Measure operations per second of a product of two large bfloat16 matrices."""
-    size = 8192
-    a = torch.randn(size, size, device="cuda", dtype=torch.bfloat16)
-    return 2 * size**3 / statistics.median(device_milliseconds(lambda: a @ a, 10)) * 1e3
-
-
-def needed_bytes(graph, width, size=4):
+def needed_bytes(graph, width):
     """Count bytes to write and read values, inputs, outputs and their gradients once, and the edge indices."""
     F, D, H = width
     rows, nodes, edges = graph.structure.sources.node.shape[0], graph.num_nodes, graph.num_edges
-    return size * (4 * rows * H * D + 2 * nodes * (F + H * D)) + 24 * edges
-
-
-def needed_operations(graph, width):
-    """Count the operations of the three products with the kernels: values, their gradients, the kernels' gradients."""
-    F, D, H = width
-    return 3 * 2 * graph.structure.sources.node.shape[0] * F * H * D
-
-
-@contextlib.contextmanager
-def precision(word):
-    """Let products have the precision that a row's name asks for, "highest" by default."""
-    torch.set_float32_matmul_precision("high" if "high" in word else "highest")
-    with torch.autocast("cuda", torch.bfloat16, enabled="bfloat16" in word):
-        yield
-    torch.set_float32_matmul_precision("highest")
+    return 4 * (4 * rows * H * D + 2 * nodes * (F + H * D) + 6 * edges)
 
 
 def _needs_grad(word):
@@ -152,7 +124,7 @@ def disagreement(word, width, graph):
         cotangent = torch.randn(graph.num_nodes, width[1] * width[2], device="cuda").to(dtype)
         layer.to(dtype)
         x = x.to(dtype).requires_grad_(_needs_grad(word))
-        with ops.backend(backend), precision(word if backend == "auto" else "highest"):
+        with ops.backend(backend):
             results.append(step(layer, x, (graph,), cotangent))
     return max(float((a - b).abs().max() / a.abs().max().clamp(min=1e-30)) for a, b in zip(*results, strict=True))
 
@@ -161,13 +133,12 @@ def measure(name, word, width, graph, calls, peer=False, backend="auto"):
     torch.manual_seed(0)
     layer = (peer_layer if peer else our_layer)(word, width, graph.num_relations).cuda()
     inputs = (graph.edge_index, graph.edge_type) if peer else (graph,)
-    x = torch.randn(graph.num_nodes, width[0], device="cuda", dtype=torch.bfloat16 if "bfloat16" in word else None)
-    x.requires_grad_(_needs_grad(word))
+    x = torch.randn(graph.num_nodes, width[0], device="cuda", requires_grad=_needs_grad(word))
     cotangent = torch.randn(graph.num_nodes, width[1] * width[2], device="cuda")
     record = {"graph": name, "layer": word, "width": width, "who": "PyG" if peer else backend}
 
     def run():
-        with ops.backend(backend), precision(word):
+        with ops.backend(backend):
             step(layer, x, inputs, cotangent)
 
     try:
@@ -176,8 +147,6 @@ def measure(name, word, width, graph, calls, peer=False, backend="auto"):
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        if not peer and backend == "auto" and name in SMALL:
-            record["first"] = device_milliseconds(run, FIRST, 0)
         # Our layers build tables and record their launches within the first 20 steps.
         record["samples"] = device_milliseconds(run, calls, 3 if peer else 20)
         record["peak_bytes"] = torch.cuda.max_memory_allocated() - before
@@ -231,10 +200,6 @@ def show(record):
         return
     line += f" {statistics.median(record['samples']):9.3f} ms {record['peak_bytes'] / 2**30:7.2f} GiB"
     line += f", floor {record['floor']:.3f} ms"
-    if "share" in record:
-        line += f", {record['share']:.0%} of the GEMM rate"
-    if "first" in record:
-        line += f", first {FIRST} calls {statistics.mean(record['first']):.2f} ms"
     if "captured" in record:
         line += f", captured {statistics.median(record['captured']):.3f} ms, error {record['disagreement']:.0e}"
     print(line, flush=True)
@@ -277,12 +242,9 @@ def main():
         default=["aifb-like", "mutag-like", "bgs-like", "am-like"],
         help="default: all four sizes",
     )
-    parser.add_argument("--layers", nargs="+", choices=OURS, default=list(OURS), help="of ours; default: all")
     parser.add_argument("--calls", type=int, default=10, help="timed steps of each of our layers")
     parser.add_argument(
-        "--ours-alone",
-        action="store_true",
-        help="skip the plain PyTorch backend, PyTorch Geometric and compiled models",
+        "--ours-alone", action="store_true", help="skip the plain PyTorch backend and PyTorch Geometric"
     )
     parser.add_argument("--out", help="write all samples to this JSON file")
     parser.add_argument("--show", help="print the results in this JSON file instead of measuring")
@@ -302,36 +264,30 @@ def main():
         return
     if not torch.cuda.is_available():
         raise SystemExit("benchmarks/gpu.py needs a CUDA device, but PyTorch finds none")
-    rate, peak = bandwidth(), gemm_rate()
+    rate = bandwidth()
     device = torch.cuda.get_device_name()
-    print(f"{device}, {rate / 1e12:.2f} TB/s, {peak / 1e12:.0f} TFLOP/s, torch {torch.__version__}")
-    print(f"backend {ops.active_backend('cuda')}")
+    print(f"{device}, {rate / 1e12:.2f} TB/s, torch {torch.__version__}, backend {ops.active_backend('cuda')}")
     records, compiled = [], []
     for name in arguments.graphs:
         started = time.perf_counter()
         graph = graphs.synthetic(*graphs.SHAPES[name]).to("cuda").prepare()
         graph.validate = False
         print(f"\n{name}: {graph} ({time.perf_counter() - started:.0f} s)", flush=True)
-        jobs = [(word, width, False, "auto") for word, width in OURS.items() if word in arguments.layers]
+        jobs = [(word, width, False, "auto") for word, width in OURS.items()]
         if not arguments.ours_alone:
             jobs += [(word, OURS[word], False, "torch") for word in ("within additive", "RGCN")]
             jobs += [(word, width, True, "auto") for word, width in PEERS.items()]
         for word, width, peer, backend in jobs:
             calls = arguments.calls if not peer else 3
             record = measure(name, word, width, graph, calls, peer, backend)
-            is_half = "bfloat16" in word
-            record["floor"] = 1e3 * needed_bytes(graph, width, 2 if is_half else 4) / rate
-            if is_half and record["samples"]:
-                seconds = statistics.median(record["samples"]) / 1e3
-                record["share"] = needed_operations(graph, width) / seconds / peak
+            record["floor"] = 1e3 * needed_bytes(graph, width) / rate
             show(record)
             records.append(record)
-        if not arguments.ours_alone:
-            compiled.append(measure_compiled(name, graph))
-            show_compiled(compiled[-1])
+        compiled.append(measure_compiled(name, graph))
+        show_compiled(compiled[-1])
     if arguments.out:
         about = {"device": device, "torch": torch.__version__, "python": platform.python_version()}
-        about |= {"bytes_per_second": rate, "operations_per_second": peak, "command": " ".join(sys.argv)}
+        about |= {"bytes_per_second": rate, "command": " ".join(sys.argv)}
         with open(arguments.out, "w", encoding="utf-8") as file:
             json.dump({"about": about, "layers": records, "compiled": compiled}, file, separators=(",", ":"))
 
