@@ -84,11 +84,18 @@ def test_validation_scores_are_those_of_cross_validation_or_of_the_validation_pa
 
 def test_few_molecules_get_three_members_of_the_kept_model_unless_one_is_asked_for(monkeypatch):
     options = {"max_epochs": 1, "hidden_channels": 8, "descriptors": "none"}
-    data = load_data("molecules")
+    data, fit_many, begun = load_data("molecules"), fitting.fit_many, []
+
+    def recording(models, *arguments, **more):
+        begun.extend(float(sum(each.detach().sum() for each in model.parameters())) for model in models)
+        return fit_many(models, *arguments, **more)
+
+    monkeypatch.setattr(fitting, "fit_many", recording)
     predictor = rgat.fit(data, **options)
+    assert len(begun) == len(set(begun)) == 4  # three members and a rival; none is trained twice
     assert (len(predictor.members), len(predictor.report["training"]), predictor.report["ensemble"]) == (3, 3, 3)
     alone = rgat.fit(data, model=predictor.config["model"], comparison=False, ensemble=3, **options)
-    assert predictor.report["scores"] == alone.report["scores"]
+    assert predictor.report["scores"] == pytest.approx(alone.report["scores"])
     assert predictor.predict("CCO").probabilities == pytest.approx(alone.predict("CCO").probabilities, abs=1e-6)
     sentence = "The outputs of 3 models are averaged, because there are fewer than 2,000 training molecules"
     assert any(line.startswith(sentence) for line in verdicts(predictor))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rgat.data import GraphData, NodeData
-from rgat.data.molecules.descriptors import Descriptors, describe_smiles, property_names
+from rgat.data.molecules.descriptors import Descriptors, all_properties, describe_smiles
 from rgat.data.molecules.smiles import BONDS
 from rgat.experiments.folds import FoldedData
 from rgat.experiments.neighbours import neighbour_columns
@@ -55,9 +55,10 @@ def with_descriptors(folded: FoldedData) -> FoldedData:
     data = folded.data
     if not isinstance(data, GraphData) or data.relation_names[: len(BONDS)] != BONDS:
         return folded
-    values, bits = describe_smiles(data.graph_names)
+    properties = all_properties()
+    values, bits = describe_smiles(data.graph_names, properties)
     columns = torch.cat([values, bits.float()], 1)
-    descriptors = Descriptors.learn("both", property_names(), columns[torch.cat(folded.fold_ids(0))])
+    descriptors = Descriptors.learn("both", properties, columns[torch.cat(folded.fold_ids(0))])
     store = dataclasses.replace(data.graphs, graph_attr=descriptors.standardise(columns))
     about = data.provenance | {"num_descriptors": values.shape[1]}
     return dataclasses.replace(folded, data=dataclasses.replace(data, graphs=store, provenance=about))

@@ -10,7 +10,7 @@ import torch
 
 from rgat.checks import check_word
 from rgat.data import GraphData
-from rgat.data.molecules.descriptors import KINDS, Descriptors, describe_smiles, property_names
+from rgat.data.molecules.descriptors import KINDS, QUICK, Descriptors, describe_smiles
 from rgat.data.molecules.smiles import BONDS, parse_smiles
 from rgat.memory import require
 from rgat.predictor.evaluation import nan_to_none, score_graphs
@@ -54,7 +54,7 @@ def describe_data(data: GraphData, kinds: Sequence[str]) -> dict[str, GraphData]
         return {"none": data}
     if not _are_molecules(data):
         raise ValueError(f"`descriptors` are for molecules named by SMILES, and {data.name} has none; leave them out")
-    values, bits = describe_smiles(data.graph_names)
+    values, bits = describe_smiles(data.graph_names, QUICK)
     return {kind: data if kind == "none" else _described(data, kind, values, bits) for kind in kinds}
 
 
@@ -66,8 +66,7 @@ def _described(data: GraphData, kind: str, values: torch.Tensor, bits: torch.Ten
     def columns(rows: torch.Tensor) -> torch.Tensor:
         return torch.cat([table[rows].float() for table in tables], 1)
 
-    properties = () if kind == "morgan" else property_names()
-    descriptors = Descriptors.learn(kind, properties, columns(data.train))
+    descriptors = Descriptors.learn(kind, () if kind == "morgan" else QUICK, columns(data.train))
     rows = [descriptors.standardise(columns(ids)) for ids in torch.split(torch.arange(len(values)), _ROWS)]
     store = dataclasses.replace(data.graphs, graph_attr=torch.cat(rows))
     return dataclasses.replace(data, graphs=store, descriptors=descriptors)

@@ -352,11 +352,16 @@ class _Trainer:
             calibration = calibrate(torch.cat(logits), self.data, held_out, loss_weights(self.data, config))
             epochs = statistics.median_high([point.epoch for point in best])
             settings = dataclasses.replace(settings, max_epochs=epochs, patience=None)
-        if ensemble == 1 and (known := self.trained.get(digest(sorted(config.items())))):  # as a candidate
-            return self._ensemble([known[0]], config), [known[1]]
-        stages(TRAINING)
-        show = stages.part(TRAINING, 0.0, 1.0)
-        members, results = self.run([self.data] * ensemble, config, settings, seeds, show, checkpoint)
+        key = digest(sorted(config.items()))
+        known = self.trained.get(key)  # the first member, as a candidate or a rival
+        members, results = ([], []) if known is None else ([known[0]], [known[1]])
+        if len(members) < ensemble:
+            stages(TRAINING)
+            show, left = stages.part(TRAINING, 0.0, 1.0), seeds[len(members) :]
+            trained = self.run([self.data] * len(left), config, settings, left, show, checkpoint)
+            members, results = members + trained[0], results + trained[1]
+            if known is None and isinstance(self.data, GraphData):
+                self.trained[key] = members[0], results[0]
         if late := unlearned(results, best):
             longer = dataclasses.replace(settings, max_epochs=max(point.epoch for point in best))
             again = self.run([self.data] * len(late), config, longer, [seeds[-1] + 1 + member for member in late], show)

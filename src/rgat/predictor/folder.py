@@ -15,7 +15,7 @@ from rgat.checks import check_ids, check_word
 from rgat.data import NodeData, Target
 from rgat.data.dataset import PARTS
 from rgat.data.molecules.descriptors import KINDS as DESCRIPTORS
-from rgat.data.molecules.descriptors import Descriptors, number_of_columns
+from rgat.data.molecules.descriptors import VECTORS, Descriptors, number_of_columns
 from rgat.data.store import StoredGraph, open_store
 from rgat.data.targets import KINDS, output_names
 from rgat.graph import RelationalGraph
@@ -175,6 +175,9 @@ def _read_descriptors(tensors: dict[str, Tensor], record: dict[str, Any]) -> Des
     properties = _names(record, "properties")
     check_word("descriptors", record["kind"], DESCRIPTORS[1:])
     width = number_of_columns(record["kind"], properties)
+    if properties and "descriptor_mean" in tensors and len(tensors["descriptor_mean"]) > width:
+        properties = (*properties, *VECTORS)  # earlier versions read all properties, and did not name these
+        width = number_of_columns(record["kind"], properties)
     for name in ("descriptor_mean", "descriptor_scale"):
         _check_tensor(tensors, name, (width,))
     return Descriptors(record["kind"], properties, tensors["descriptor_mean"], tensors["descriptor_scale"])

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rgat.data import GraphData, NodeData
-from rgat.data.molecules.descriptors import describe
+from rgat.data.molecules.descriptors import describe, needs_stereo
 from rgat.data.molecules.smiles import parse_smiles, store_molecules
 from rgat.data.rdf.labels import similar_node
 from rgat.graph import RelationalGraph
@@ -233,7 +233,8 @@ def parse_molecules(
 ) -> MoleculeBatch:
     """Parse SMILES into one batch, without the invalid ones, and compute descriptors if asked."""
     # Atoms and bonds have no stereo marks, some descriptors do.
-    parse = partial(parse_smiles, relaxed=True, largest=largest, stereo=columns is not None)
+    stereo = columns is not None and needs_stereo(columns[1])
+    parse = partial(parse_smiles, relaxed=True, largest=largest, stereo=stereo)
     molecules = [parse(text) if text.strip() else None for text in smiles]
     valid = [i for i, molecule in enumerate(molecules) if molecule is not None]
     kept = [molecules[i] for i in valid]

@@ -1,8 +1,8 @@
 """Numbers that describe a whole molecule, for a model to read beside its graph: RDKit descriptors, Morgan fingerprints.
 
-The descriptors are those that RDKit computes in C++, about a millisecond a molecule: counts, surface areas,
-connectivity indices, logP and refractivity (`rdkit.Chem.rdMolDescriptors`). A fingerprint has a bit for each circular
-neighbourhood of an atom, up to four bonds across, by hashing; it ignores chirality.
+The descriptors are properties that RDKit computes in C++ (`rdkit.Chem.rdMolDescriptors`). The `QUICK` ones, which
+`rgat.fit` uses, take a fifth of the time of all. A fingerprint has a bit for each circular neighbourhood of an atom, up
+to four bonds across, by hashing; it ignores chirality.
 """
 
 from __future__ import annotations
@@ -27,8 +27,16 @@ NUM_BITS, RADIUS = 1024, 2
 # parts of Tox21's tasks, 1,500 training molecules, a quarter of each was better (mean ROC-AUC .891 instead of .873).
 BIT_SCALE = 4.0
 LARGEST = 10.0  # standard deviations: a descriptor further off says nothing more
-# Vectors of RDKit with their lengths, behind its named properties.
-_VECTORS = {"SlogP_VSA_": 12, "SMR_VSA_": 10, "PEOE_VSA_": 14, "MQNs_": 42}
+# Masses, counts of atoms and rings, surface areas, short paths, logP and refractivity. Models that read all properties
+# are no better on held-out molecules (docs/molecules.md); those without logP and refractivity are worse.
+QUICK = (
+    *("CrippenClogP", "CrippenMR"),
+    *("exactmw", "amw", "lipinskiHBA", "lipinskiHBD", "NumHBD", "NumHeteroatoms", "NumHeavyAtoms", "NumAtoms"),
+    *("FractionCSP3", "NumAmideBonds", "tpsa", "labuteASA", "NumRings", "NumAromaticRings", "NumAliphaticRings"),
+    *("NumSaturatedRings", "NumHeterocycles", "NumAromaticHeterocycles", "NumSaturatedHeterocycles"),
+    *("NumAliphaticHeterocycles", "chi0v", "chi1v", "chi0n", "chi1n", "hallKierAlpha", "kappa1"),
+)
+VECTORS = {"SlogP_VSA_": 12, "SMR_VSA_": 10, "PEOE_VSA_": 14, "MQNs_": 42}  # properties of several numbers
 
 
 @dataclass(frozen=True)
@@ -40,7 +48,7 @@ class Descriptors:
     """
 
     kind: str  # "rdkit", "morgan" or "both"
-    properties: tuple[str, ...]  # RDKit's names of the first descriptors
+    properties: tuple[str, ...]  # RDKit's names of the descriptors, before the bits
     mean: Tensor  # [D]
     scale: Tensor  # [D]
 
@@ -68,18 +76,23 @@ class Descriptors:
         return ratio.nan_to_num(0.0, LARGEST, -LARGEST).clamp(-LARGEST, LARGEST).half()
 
 
-def property_names() -> tuple[str, ...]:
-    """Return the named properties that this version of RDKit computes."""
+def all_properties() -> tuple[str, ...]:
+    """Return the names of all properties that this version of RDKit computes."""
     rdkit()
     from rdkit.Chem import rdMolDescriptors
 
-    return tuple(rdMolDescriptors.Properties().GetPropertyNames())
+    return (*rdMolDescriptors.Properties().GetPropertyNames(), *VECTORS)
 
 
 def number_of_columns(kind: str, properties: Sequence[str]) -> int:
     """Return how many columns a kind of descriptors has."""
-    descriptors = 0 if kind == "morgan" else len(properties) + sum(_VECTORS.values())
+    descriptors = 0 if kind == "morgan" else sum(VECTORS.get(name, 1) for name in properties)
     return descriptors + (0 if kind == "rdkit" else NUM_BITS)
+
+
+def needs_stereo(properties: Sequence[str]) -> bool:
+    """Return whether a property counts stereo marks, which a molecule must then be parsed with."""
+    return any("Stereo" in name for name in properties)
 
 
 def describe(molecules: Sequence[Any], kind: str, properties: Sequence[str]) -> Tensor:
@@ -96,9 +109,10 @@ def describe(molecules: Sequence[Any], kind: str, properties: Sequence[str]) -> 
 def _descriptors(molecules: Sequence[Any], properties: Sequence[str]) -> NDArray[np.float32]:
     from rdkit.Chem import rdMolDescriptors
 
-    chosen: Any = rdMolDescriptors.Properties(list(properties))
-    functions = [getattr(rdMolDescriptors, name) for name in _VECTORS]
-    columns = np.full((len(molecules), len(properties) + sum(_VECTORS.values())), np.nan, dtype=np.float32)
+    # Numbers come before vectors in `all_properties`, and so they do here.
+    chosen: Any = rdMolDescriptors.Properties([name for name in properties if name not in VECTORS])
+    functions = [getattr(rdMolDescriptors, name) for name in properties if name in VECTORS]
+    columns = np.full((len(molecules), number_of_columns("rdkit", properties)), np.nan, dtype=np.float32)
     for row, molecule in enumerate(molecules):
         try:
             values = [*chosen.ComputeProperties(molecule), *(v for function in functions for v in function(molecule))]
@@ -117,18 +131,19 @@ def _bits(molecules: Sequence[Any]) -> NDArray[np.uint8]:
     return np.stack(bits) if bits else np.empty((0, NUM_BITS), dtype=np.uint8)
 
 
-def describe_smiles(smiles: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """Return the descriptors of all molecules, ``[n, D]``, and their bits, ``[n, bits]`` uint8; computed once, cached.
+def describe_smiles(smiles: Sequence[str], properties: Sequence[str]) -> tuple[Tensor, Tensor]:
+    """Return the properties of all molecules, ``[n, D]``, and their bits, ``[n, bits]`` uint8; computed once, cached.
 
     A text that is no SMILES gets NaN and no bits.
     """
-    properties = property_names()
+    stereo = needs_stereo(properties)
 
     def build() -> Arrays:
         values, bits = [], []
         for start in range(0, len(smiles), 1024):  # few molecules in memory at a time
             empty = rdkit().MolFromSmiles("")
-            molecules = [parse_smiles(text, relaxed=True) or empty for text in smiles[start : start + 1024]]
+            part = smiles[start : start + 1024]
+            molecules = [parse_smiles(text, relaxed=True, stereo=stereo) or empty for text in part]
             values.append(_descriptors(molecules, properties))
             bits.append(np.packbits(_bits(molecules), axis=1))
         return {"values": np.concatenate(values), "bits": np.concatenate(bits)}
