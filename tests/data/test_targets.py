@@ -195,15 +195,19 @@ def test_mixed_columns_of_nodes_may_miss_values(tmp_path):
         nodes(tmp_path, [], task="regression")
 
 
-def test_a_store_keeps_classes_alone(tmp_path):
+def test_a_store_keeps_classes_alone_and_takes_any_table(tmp_path):
     from rgat.data import convert
 
     (tmp_path / "g.nt").write_text(TRIPLES)
     (tmp_path / "l.tsv").write_text(f"node\ty\n{EX}1\t1.5\n{EX}2\t2.5\n{EX}3\t3.5\n")
-    with pytest.raises(ValueError, match="the labels that a store keeps must have one class per node"):
+    with pytest.raises(ValueError, match=r"the labels that a store keeps must be one class per node.* `rgat train`"):
         convert(tmp_path / "g.nt", tmp_path / "s", tmp_path / "l.tsv", task="regression")
     convert(tmp_path / "g.nt", tmp_path / "store")
-    loaded = from_rdf(tmp_path / "store", tmp_path / "l.tsv")
-    assert loaded.targets[0].kind == "regression"
-    with pytest.raises(ValueError, match="a graph that stays in its store must have one class per node"):
-        from_rdf(tmp_path / "store", tmp_path / "l.tsv", task="regression", in_memory=False)
+    loaded, stored = (from_rdf(tmp_path / "store", tmp_path / "l.tsv", in_memory=each) for each in (True, False))
+    assert stored.is_stored
+    assert loaded.targets == stored.targets
+    assert stored.targets[0].kind == "regression"
+    assert stored.classes == ("y",)
+    for part in ("train", "valid", "test"):
+        assert torch.equal(getattr(loaded, part), getattr(stored, part))
+    assert torch.equal(loaded.values.nan_to_num(-1), stored.values.nan_to_num(-1))

@@ -55,6 +55,28 @@ def test_a_graph_in_a_store_is_fitted_saved_and_explained_as_one_in_memory(store
         write_explorer(again, tmp_path / "page.html", "n3")
 
 
+def test_numbers_and_labels_of_nodes_in_a_store_are_learned_as_those_in_memory(store, tmp_path):
+    path, _ = store
+    rows = ["node\tage\tgenre", *(f"n{node}\t{node % 20 + 0.5}\t{'ab'[node % 2]}|c" for node in range(100))]
+    (tmp_path / "targets.tsv").write_text("\n".join(rows) + "\n")
+    options = {"label_column": ["age", "genre"]}
+    datas = [from_rdf(path, tmp_path / "targets.tsv", in_memory=each, **options) for each in (False, True)]
+    predictors = [rgat.fit(data, **OPTIONS) for data in datas]
+    stored, loaded = (predictor.predict(["n3", "n4"]) for predictor in predictors)
+    assert stored.columns == ("age", "genre=a", "genre=b", "genre=c")
+    np.testing.assert_allclose(stored.probabilities, loaded.probabilities, atol=1e-5)
+    assert predictors[0].report["intervals"]["age"]["covered"] > 0.5
+    predictors[0].save(tmp_path / "model")
+    again = rgat.load(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict(["n3", "n4"]).probabilities, stored.probabilities)
+    for task in ("age", "genre=a"):
+        found, expected = (predictor.explain("n3", top=100, task=task) for predictor in (again, predictors[1]))
+        assert {(r.source, r.target): r.effect for r in found.reasons} == pytest.approx(
+            {(r.source, r.target): r.effect for r in expected.reasons}, abs=1e-4
+        )
+    assert again.explain(task="age").attention == pytest.approx(predictors[1].explain(task="age").attention, abs=1e-5)
+
+
 def test_a_large_field_of_a_store_is_explained_in_blocks(store, monkeypatch):
     path, labels = store
     predictor = rgat.fit(from_rdf(path, labels, in_memory=False), **OPTIONS)

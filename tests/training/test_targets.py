@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 import torch
 from helpers import random_graphs
+from helpers_targets import MIXED, with_targets
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from rgat.data import Target, load
-from rgat.data.targets import TargetTable, output_names, standardise
 from rgat.training import Settings, build_model, fit, fit_many
 from rgat.training.loop import make_task
 from rgat.training.loss import target_losses
@@ -16,46 +16,6 @@ from rgat.training.metric import measure_target, metric_name, score_targets, spe
 from rgat.training.targets import in_units, make_goals
 
 CPU = torch.device("cpu")
-MIXED = (
-    Target("n", "regression", mean=2.0, scale=3.0),
-    Target("c", "multi-class", ("a", "b", "c")),
-    Target("b", "binary"),
-    Target("l", "multi-label", ("x", "y")),
-)
-
-
-def with_targets(data, targets=MIXED, bounded=False):
-    """Give a built-in data set made-up values, a tenth of them missing."""
-    generator = torch.Generator().manual_seed(1)
-    count = len(data.labels)
-    columns = []
-    for target in targets:
-        if target.kind == "regression":
-            columns.append(2 + 3 * torch.randn(count, 1, generator=generator).double())
-        elif target.kind == "multi-class":
-            chosen = torch.randint(target.width, (count,), generator=generator)
-            columns.append(torch.nn.functional.one_hot(chosen, target.width).double())
-        else:
-            columns.append((torch.rand(count, target.width, generator=generator) < 0.4).double())
-        columns[-1][torch.rand(count, generator=generator) < 0.1] = torch.nan
-    values = torch.cat(columns, 1)
-    bounds = None
-    if bounded:
-        bounds = torch.zeros(values.shape, dtype=torch.int8)
-        bounds[::5, 0], bounds[1::5, 0] = 1, -1
-    names = output_names(targets)
-    fields = {
-        "values": values,
-        "bounds": bounds,
-        "targets": standardise(TargetTable(targets, values, bounds), data.train),
-    }
-    if hasattr(data, "tasks"):
-        labels = torch.where(values.isnan(), -1, (values == 1).long())
-        return dataclasses.replace(data, labels=labels, tasks=names, **fields)
-    known = torch.zeros(count, dtype=torch.bool).index_fill_(0, torch.cat([data.train, data.valid, data.test]), True)
-    values[~known] = torch.nan
-    values[known, 0] = values[known, 0].nan_to_num(2.0)
-    return dataclasses.replace(data, labels=torch.where(known, 0, -1), classes=names, **fields)
 
 
 @pytest.fixture(scope="module")
@@ -97,10 +57,11 @@ def test_missing_values_change_neither_loss_nor_gradient(name, request):
     losses = []
     for filler in (0.0, 50.0):
         task = make_task([data], Settings(), CPU)
-        goals = task.goals
+        holder = task.targets if name == "graphs" else task
+        goals = holder.goals
         filled = torch.where(goals.weights == 0, filler, goals.values)
         assert (goals.weights == 0).any()
-        task.goals = goals._replace(values=filled)
+        holder.goals = goals._replace(values=filled)
         loss = task.losses(model, data.train[:20])
         model.zero_grad()
         loss.sum().backward()
@@ -157,12 +118,36 @@ def test_a_training_on_targets_resumes_and_notices_other_values(graphs, tmp_path
         train(dataclasses.replace(graphs, values=graphs.values * 2), 2, tmp_path)
 
 
-def test_sampling_and_processes_are_refused(nodes, monkeypatch):
-    with pytest.raises(ValueError, match=r"sampled batches .* must be left out for numbers, several labels and mixed"):
-        make_task([nodes], Settings(fanouts=(2, 2)), CPU)
-    monkeypatch.setattr("rgat.training.targets.processes", lambda: type("P", (), {"number": 2}))
-    with pytest.raises(ValueError, match="several processes must be left out"):
-        make_task([nodes], Settings(), CPU)
+@pytest.mark.parametrize("class_weights", [None, "balanced"])
+def test_a_batch_with_all_edges_has_the_losses_of_the_whole_graph(nodes, class_weights):
+    shared = {"class_weights": class_weights, "label_smoothing": 0.1}
+    whole = make_task([nodes], Settings(**shared), CPU)
+    sampled = make_task([nodes], Settings(fanouts=(-1, -1), batch_size=len(nodes.train), **shared), CPU)
+    model = build_model(nodes, hidden_channels=8).double()
+    assert whole.metric == sampled.metric == "mean score"
+    (batch,) = sampled.batches(torch.Generator(), 0)
+    losses = [whole.losses(model, nodes.train), sampled.losses(model, batch)]
+    torch.testing.assert_close(losses[1], losses[0], rtol=1e-10, atol=1e-10)
+    gradients = [torch.autograd.grad(loss.sum(), list(model.parameters())) for loss in losses]
+    assert any(gradient.abs().max() > 0.01 for gradient in gradients[0])
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-10, atol=1e-10)
+    for part in ("train", "valid", "test"):
+        with torch.no_grad():
+            model.eval()
+            ((expected,),), ((found,),) = (task.evaluate(model, [part]) for task in (whole, sampled))
+        assert found == pytest.approx(expected, rel=1e-6)
+
+
+def test_sampled_targets_are_learned_and_a_stack_is_its_members(nodes):
+    settings = Settings(max_epochs=3, fanouts=(3, 3), batch_size=32)
+    models = [[build_model(nodes, seed, hidden_channels=8) for seed in range(2)] for _ in range(2)]
+    together, alone = (
+        fit_many(each, nodes, settings, stacked=stacked) for each, stacked in zip(models, (True, False), strict=True)
+    )
+    for one, other in zip(together, alone, strict=True):
+        assert one.scores == pytest.approx(other.scores, abs=1e-4)
+        assert one.curve[-1].train_loss < one.curve[0].train_loss
 
 
 def test_validation_graphs_must_have_values(graphs):

@@ -116,7 +116,7 @@ def make_task(datas: Sequence[Data], settings: Settings, device: torch.device, s
     """Return the data of the members of a stack, or of one model, as the loop uses them."""
     selects, first = settings.patience is not None, datas[0]
     if first.values is not None:
-        return make_target_task(datas, settings, device, selects)
+        return make_target_task(datas, settings, device, selects, seed)
     if isinstance(first, GraphData):
         return GraphTask(first, settings.batch_size, device, selects, settings.class_weights)
     if settings.fanouts is not None:

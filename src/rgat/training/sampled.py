@@ -137,18 +137,24 @@ class SampledTask:
     def losses(self, model: nn.Module, sampled: tuple[Batch, float]) -> Tensor:
         """Return the loss of each member on a batch, ``[S]``."""
         batch, total = sampled
-        x, seeds = self._features(model, batch), batch.nodes[: batch.num_seeds]
-        labels = self.labels[seeds.cpu()].to(self.device)
+        labels = self.labels[batch.nodes[: batch.num_seeds].cpu()].to(self.device)
+        outputs = self.seed_logits(model, batch)
+        scale = self.processes.number / total  # gradients are averaged over the processes
+        weight = None if self.weight is None else self.weight.to(outputs[0])
+        return (
+            torch.stack([summed_cross_entropy(each, labels, weight, self.label_smoothing) for each in outputs]) * scale
+        )
+
+    def seed_logits(self, model: nn.Module, batch: Batch) -> list[Tensor]:
+        """Return the logits of a batch's seed nodes by each member, ``[n, classes]``."""
+        x = self._features(model, batch)
         if self.processes.number > 1 and any(isinstance(module, nn.BatchNorm1d) for module in model.modules()):
             for graph in batch.graphs[:-1]:  # shares may have nodes in common
                 once = self.processes.counts_once(batch.nodes[: graph.num_targets].to(self.device))
                 graph.counted = once.to(graph.device)
         logits = model(x, batch.graphs if batch.nodes.device == self.device else batch.to(self.device).graphs)
         members = logits if isinstance(model, Stack) else logits.unsqueeze(0)
-        wides = [wide(each[: len(labels)]) for each in members]
-        scale = self.processes.number / total  # gradients are averaged over the processes
-        weight = None if self.weight is None else self.weight.to(wides[0])
-        return torch.stack([summed_cross_entropy(each, labels, weight, self.label_smoothing) for each in wides]) * scale
+        return [wide(each[: batch.num_seeds]) for each in members]
 
     def evaluate(self, model: nn.Module, parts: Sequence[str], constant_attention: bool = False) -> list[list[Score]]:
         """Return the loss and metric of each member, for each part."""

@@ -95,6 +95,7 @@ class ShardedNodeTask:
         rank, number = processes()
         graph, ranges = own_graph(data.graph, rank, number)
         first, last = ranges[rank : rank + 2].tolist()
+        self.first = first  # of this process's nodes
         self.graph = graph.to(device)
         self.graph.validate = False  # a diverged model must end its run without an error
         assert self.graph.node_ids is not None

@@ -10,15 +10,19 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from rgat.data import GraphData, NodeData, Target
 from rgat.data.targets import places
+from rgat.sampling import Batch
 from rgat.training.configuration import Settings
 from rgat.training.distributed import processes
 from rgat.training.loss import target_losses
 from rgat.training.metric import metric_name, score_targets
-from rgat.training.task import GraphTask, NodeTask, Score, _members, wide
+from rgat.training.sampled import SampledTask
+from rgat.training.sharded import ShardedNodeTask
+from rgat.training.task import GraphTask, NodeTask, Score, _members, check_parts, wide
 
 CLASSES = ("binary", "multi-class", "multi-label")  # kinds whose classes can be balanced
 LEAST_SCORE = -1.0  # of a validation, so that one fold whose few numbers are nearly equal does not decide
@@ -74,9 +78,36 @@ def make_goals(data: NodeData | GraphData, balanced: Sequence[str]) -> Goals:
     return Goals(values.float(), weights.float(), bounds)
 
 
-def _score(predictions: Tensor, values: Tensor, targets: Sequence[Target], bounds: Tensor | None) -> float:
-    score = score_targets(in_units(predictions, targets), values, targets, bounds)
+def _score(outputs: Tensor, data: NodeData | GraphData, ids: Tensor) -> float:
+    """Return the score of the outputs of some examples, ``[n, outputs]``."""
+    assert data.values is not None
+    bounds = None if data.bounds is None else data.bounds[ids]
+    score = score_targets(in_units(outputs.double(), data.targets), data.values[ids], data.targets, bounds)
     return LEAST_SCORE if score < LEAST_SCORE else score  # NaN stays
+
+
+def _balanced(class_weights: str | None) -> tuple[str, ...]:
+    """Return the kinds whose classes count equally, for nodes."""
+    return CLASSES if class_weights == "balanced" else ()
+
+
+class _Losses:
+    """Losses and scores of rows of a data set, for tasks whose members share its goals."""
+
+    def __init__(self, data: NodeData | GraphData, balanced: Sequence[str]) -> None:
+        self.data, self.goals = data, make_goals(data, balanced)
+
+    def sums(self, outputs: Tensor, ids: Tensor, smoothing: float = 0.0) -> Tensor:
+        """Return the summed loss of each member, ``[S]``, from outputs ``[S, n, outputs]`` of some examples."""
+        goals = self.goals.rows(ids.cpu()).to(outputs.device)
+        losses = target_losses(wide(outputs), goals.values, goals.bounds, self.data.targets, smoothing)
+        return (losses * goals.weights).sum((1, 2))
+
+    def scores(self, outputs: Tensor, ids: Tensor) -> list[Score]:
+        """Return the loss per example and the score of each member, from outputs ``[S, n, outputs]``."""
+        outputs = outputs.cpu()
+        losses = self.sums(outputs, ids) / max(len(ids), 1)
+        return [(loss, _score(each, self.data, ids)) for loss, each in zip(losses.tolist(), outputs, strict=True)]
 
 
 class NodeTargetTask(NodeTask):
@@ -87,7 +118,7 @@ class NodeTargetTask(NodeTask):
     ) -> None:
         super().__init__(datas, device, selects)
         self.data, self.metric = datas[0], metric_name(datas[0].targets)
-        balanced = CLASSES if class_weights == "balanced" else ()
+        balanced = _balanced(class_weights)
         goals = [make_goals(data, balanced) for data in (datas if balanced else datas[:1])]
         self.goals = goals[0].to(device)
         # Class weights follow from each member's training part.
@@ -110,18 +141,67 @@ class NodeTargetTask(NodeTask):
     def scores(self, logits: Tensor, part: str) -> list[Score]:
         """Return the loss and score of each member."""
         nodes, known, _ = (each.cpu() for each in self.parts[part])
-        data, losses, scores = self.data, self._losses(logits, part).tolist(), []
-        assert data.values is not None
-        for outputs, ids, is_node in zip(logits.cpu(), nodes, known > 0, strict=True):
-            own = ids[is_node]
-            bounds = None if data.bounds is None else data.bounds[own]
-            scores.append(_score(outputs[own].double(), data.values[own], data.targets, bounds))
+        losses, members = self._losses(logits, part).tolist(), zip(logits.cpu(), nodes, known > 0, strict=True)
+        scores = [_score(outputs[ids[own]], self.data, ids[own]) for outputs, ids, own in members]
         return list(zip(losses, scores, strict=True))
 
     def select(self, members: list[int]) -> None:
         """Keep only these members."""
         super().select(members)
         self.weights = self.weights[members]
+
+
+class SampledTargetTask(SampledTask):
+    """Sampled mini-batches of nodes with any targets; scores are computed with all edges."""
+
+    def __init__(self, data: NodeData, settings: Settings, device: torch.device, seed: int = 0) -> None:
+        super().__init__(data, settings, device, seed)
+        self.metric, self.targets = metric_name(data.targets), _Losses(data, _balanced(settings.class_weights))
+
+    def _why_not_pad(self) -> str:
+        return "it learns numbers, several labels or mixed targets"
+
+    def losses(self, model: nn.Module, sampled: tuple[Batch, float]) -> Tensor:
+        """Return the loss of each member on a batch, ``[S]``."""
+        batch, total = sampled
+        outputs = torch.stack(self.seed_logits(model, batch))
+        scale = self.processes.number / total  # gradients are averaged over the processes
+        return self.targets.sums(outputs, batch.nodes[: batch.num_seeds], self.label_smoothing) * scale
+
+    def _weight_of(self, nodes: Tensor) -> float:
+        return len(nodes)
+
+    def _scores(self, logits: Tensor, nodes: Tensor) -> list[Score]:
+        return self.targets.scores(logits, nodes)
+
+
+class ShardedTargetTask(ShardedNodeTask):
+    """Full-batch training on the targets of nodes that are divided among processes."""
+
+    def __init__(
+        self, data: NodeData, device: torch.device, selects: bool = True, class_weights: str | None = None
+    ) -> None:
+        super().__init__(data, device, selects)
+        self.data, self.metric = data, metric_name(data.targets)
+        self.targets = _Losses(data, _balanced(class_weights))
+
+    def losses(self, model: nn.Module, ids: Tensor) -> Tensor:
+        """Return this process's part of the loss, ``[1]``."""
+        scale = processes().number / len(self.data.train)  # gradients are averaged over the processes
+        outputs = self.logits(model).index_select(0, ids).unsqueeze(0)
+        return self.targets.sums(outputs, ids + self.first, self.label_smoothing) * scale
+
+    def evaluate(self, model: nn.Module, parts: Sequence[str], constant_attention: bool = False) -> list[list[Score]]:
+        """Return the loss and score of each part over the nodes of all processes."""
+        outputs, scores = self.logits(model, constant_attention).double(), []
+        for part in parts:
+            nodes = getattr(self.data, part).to(outputs.device)
+            is_own = (nodes >= self.first) & (nodes < self.first + len(outputs))
+            rows = outputs.new_zeros(len(nodes), outputs.shape[1])
+            rows[is_own] = outputs[nodes[is_own] - self.first]
+            dist.all_reduce(rows)  # each row is that of one process
+            scores.append(self.targets.scores(rows.unsqueeze(0), nodes.cpu()))
+        return scores
 
 
 class GraphTargetTask(GraphTask):
@@ -133,28 +213,25 @@ class GraphTargetTask(GraphTask):
         super().__init__(data, batch_size, device, selects)
         self.metric = metric_name(data.targets)
         kinds = {"balanced": CLASSES, "none": ()}
-        self.goals = make_goals(data, kinds.get(weights or "", ("binary", "multi-label")))
-        if selects and not bool(self.goals.weights[data.valid].any()):
+        self.targets = _Losses(data, kinds.get(weights or "", ("binary", "multi-label")))
+        if selects and not bool(self.targets.goals.weights[data.valid].any()):
             raise ValueError(
                 f"{data.name} must have known values among its validation graphs, got none; give more rows"
             )
 
-    def _sums(self, logits: Tensor, goals: Goals, smoothing: float = 0.0) -> Tensor:
-        """Return the sum of the losses of each member, ``[S]``, from outputs ``[S, G, outputs, 1]``."""
-        losses = target_losses(wide(logits.squeeze(-1)), goals.values, goals.bounds, self.data.targets, smoothing)
-        return (losses * goals.weights).sum((1, 2))
-
     def losses(self, model: nn.Module, ids: Tensor) -> Tensor:
         """Return the loss of each member on a batch, ``[S]``."""
-        logits = _members(model, model(*self._batch(ids)))
-        return self._sums(logits, self.goals.rows(ids).to(self.device), self.label_smoothing) / len(ids)
+        share = self.processes.share(ids)
+        outputs = _members(model, model(*self._batch(share))).squeeze(-1)
+        scale = self.processes.number / len(ids)  # gradients are averaged over the processes
+        return self.targets.sums(outputs, share, self.label_smoothing) * scale
 
     def pad(self, ids: Tensor) -> bool:
         """Copy a batch into the padded buffer; return whether the buffer is still at the same address."""
         is_first = self._padded is None
         same = super().pad(ids)
         if is_first:  # the last row is for the padding of a batch
-            padded = [None if t is None else nn.functional.pad(t, (0, 0, 0, 1)) for t in self.goals]
+            padded = [None if t is None else nn.functional.pad(t, (0, 0, 0, 1)) for t in self.targets.goals]
             self._table = Goals(*padded).to(self.device)  # type: ignore[arg-type]
         return same
 
@@ -162,16 +239,13 @@ class GraphTargetTask(GraphTask):
         """Return the losses of the batch in the padded buffer; every batch takes the same kernel launches."""
         logits, batch = self.padded_logits(model)
         goals = Goals(*(None if t is None else t.index_select(0, batch.ids) for t in self._table))  # type: ignore[arg-type]
-        return self._sums(logits, goals, self.label_smoothing) / batch.number
+        outputs = wide(logits.squeeze(-1))
+        losses = target_losses(outputs, goals.values, goals.bounds, self.data.targets, self.label_smoothing)
+        return (losses * goals.weights).sum((1, 2)) / batch.number
 
     def scores(self, logits: Tensor, part: str) -> list[Score]:
         """Return the loss and score of each member."""
-        ids, logits, data = getattr(self.data, part), logits.cpu(), self.data
-        assert data.values is not None
-        losses = self._sums(logits, self.goals.rows(ids)) / max(len(ids), 1)
-        bounds = None if data.bounds is None else data.bounds[ids]
-        scores = [_score(each.squeeze(-1).double(), data.values[ids], data.targets, bounds) for each in logits]
-        return list(zip(losses.tolist(), scores, strict=True))
+        return self.targets.scores(logits.squeeze(-1), getattr(self.data, part))
 
     def watched(self, score: Score) -> tuple[float, float]:
         """Return what early stopping minimises; the second number breaks ties."""
@@ -179,16 +253,16 @@ class GraphTargetTask(GraphTask):
 
 
 def make_target_task(
-    datas: Sequence[NodeData | GraphData], settings: Settings, device: torch.device, selects: bool
-) -> NodeTargetTask | GraphTargetTask:
-    """Return the task of data with targets; raise for ways of training that only classes have."""
-    if settings.fanouts is not None or processes().number > 1:
-        way = "sampled batches (`fanouts`, --fanouts)" if settings.fanouts is not None else "several processes"
-        raise ValueError(
-            f"{way} must be left out for numbers, several labels and mixed targets; train on one class per node, 0/1 "
-            "tasks of graphs, or the whole graph in one process"
-        )
-    if isinstance(datas[0], GraphData):
-        return GraphTargetTask(datas[0], settings.batch_size, device, selects, settings.class_weights)
+    datas: Sequence[NodeData | GraphData], settings: Settings, device: torch.device, selects: bool, seed: int
+) -> NodeTargetTask | SampledTargetTask | ShardedTargetTask | GraphTargetTask:
+    """Return the task of data with targets."""
+    first = datas[0]
+    if isinstance(first, GraphData):
+        return GraphTargetTask(first, settings.batch_size, device, selects, settings.class_weights)
+    if settings.fanouts is not None:
+        check_parts(first, selects)
+        return SampledTargetTask(first, settings, device, seed)
+    if processes().number > 1:
+        return ShardedTargetTask(first, device, selects, settings.class_weights)
     nodes = [data for data in datas if isinstance(data, NodeData)]
     return NodeTargetTask(nodes, device, selects, settings.class_weights)

@@ -80,8 +80,8 @@ class LabelSource:
         kinds = kinds_of(self.task, names or list(self.task if isinstance(self.task, dict) else ["class"]))
         if len(names) > 1 or any(kind in ("multi-label", "regression") for kind in kinds.values()):
             raise ValueError(
-                f"{purpose} must have one class per node, got a regression, several labels or several columns; leave "
-                "`task` (--task) out, or train on the graph in memory"
+                f"{purpose} must be one class per node, got a regression, several labels or several columns; leave "
+                "them out here, and give them to `rgat train` with the store"
             )
 
     @property

@@ -38,10 +38,17 @@ class NodeCells(NamedTuple):
 def find_cells(triples: Triples, source: LabelSource) -> tuple[Triples, NodeCells] | None:
     """Return what nodes are to learn, and the triples that remain as the graph; None where each has one class."""
     if source.label_predicate is None:
-        cells = _from_tables(source, triples.node_names)
+        cells = table_cells(source, triples.node_names)
     else:
         triples, cells = _from_predicate(triples, source.label_predicate)
-    return None if cells is None or _has_classes(cells, source) else (triples, cells)
+        cells = None if _has_classes(cells, source) else cells
+    return None if cells is None else (triples, cells)
+
+
+def table_cells(source: LabelSource, node_names: Sequence[str]) -> NodeCells | None:
+    """Return what nodes are to learn by the tables of a source; None where each has one class."""
+    cells = _from_tables(source, node_names)
+    return None if cells is None or _has_classes(cells, source) else cells
 
 
 def _has_classes(cells: NodeCells, source: LabelSource) -> bool:

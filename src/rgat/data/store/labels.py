@@ -5,8 +5,9 @@ from __future__ import annotations
 from os import PathLike
 from typing import Any
 
-from rgat.data.dataset import NodeData
-from rgat.data.rdf.labels import LabelSource, match_labels, read_label_tables
+from rgat.data.dataset import PARTS, NodeData
+from rgat.data.rdf.labels import LabelSource, NodeLabels, match_labels, read_label_tables
+from rgat.data.rdf.node_targets import attach, table_cells
 from rgat.data.store.stored_graph import StoredGraph, open_store
 
 
@@ -32,22 +33,22 @@ def label_store(
     """
     store = store if isinstance(store, StoredGraph) else open_store(store)
     source = LabelSource() if source is None else source
-    source.refuse_targets(f"{store.path}: a graph that stays in its store")
     if source.label_predicate is not None:
         raise ValueError(
             f"{store.path}: `label_predicate` must be chosen when a store is written, because its triples are removed "
             "from the graph; give --label-predicate to `rgat data convert`"
         )
-    if not source.is_empty:
-        labels = match_labels(read_label_tables(source), store.node_names, source.skip_unknown)
-    elif store.labels is not None:
-        labels = store.labels
+    cells = None if source.is_empty else table_cells(source, store.node_names)
+    if cells is not None:
+        fields, num_unknown = attach(cells, store.node_names, source)
     else:
-        raise ValueError(f"{store.path}: has no labels; give a table of them, or convert the graph with --labels")
-    targets, (train, valid, test) = labels.split(store.num_nodes, source)
+        labels = _classes(store, source)
+        classes, parts = labels.split(store.num_nodes, source)
+        fields = {"labels": classes, "classes": labels.class_names, **dict(zip(PARTS, parts, strict=True))}
+        num_unknown = labels.num_unknown
     graph: Any = store  # sampled, never loaded
     names: Any = store.node_names
-    unknown = {"unknown_nodes": labels.num_unknown} if labels.num_unknown else {}
+    unknown = {"unknown_nodes": num_unknown} if num_unknown else {}
     sizes = {
         "nodes": store.num_nodes,
         "edges": store.manifest.num_triples,
@@ -57,14 +58,19 @@ def label_store(
         name=store.path.name if name is None else name,
         graph=graph,
         x=store.x,
-        labels=targets,
-        classes=labels.class_names,
-        train=train,
-        valid=valid,
-        test=test,
         node_names=names,
         relation_names=store.relation_names,
         provenance=sizes
         | unknown
         | {word: store.provenance[word] for word in ("vocabulary", "invalid_lines") if word in store.provenance},
+        **fields,
     )
+
+
+def _classes(store: StoredGraph, source: LabelSource) -> NodeLabels:
+    """Return the classes of nodes, by the tables of a source or, if it names none, those that the store keeps."""
+    if not source.is_empty:
+        return match_labels(read_label_tables(source), store.node_names, source.skip_unknown)
+    if store.labels is None:
+        raise ValueError(f"{store.path}: has no labels; give a table of them, or convert the graph with --labels")
+    return store.labels
