@@ -54,8 +54,11 @@ def test_the_best_input_and_then_the_best_model_are_chosen(chosen):
     assert tried[3:] == [("both", model) for model in VARIANTS if model != "RGCN"]
     assert "selection" not in chosen.report
     ((title, _, rows, _),) = choice_table(chosen)
-    assert title == "compared by accuracy in cross-validation inside the training part:"
-    assert [row for row in rows if "chosen" in row] == [("both", "additive ARGAT", "chosen", "95.0")]
+    assert title == (
+        "compared by accuracy in cross-validation inside the training part; chosen is the first within one standard "
+        "error of the best:"
+    )
+    assert [row for row in rows if "chosen" in row] == [("both", "additive ARGAT", "chosen", "95.0 ± 0.0")]
 
 
 def test_a_chosen_model_is_saved_and_loaded_and_predicts_new_nodes(chosen, tmp_path):
@@ -90,7 +93,7 @@ def test_a_candidate_that_diverges_is_left_out(open_data):
     def score_of(kind, config, number):
         if config["model"] == "RGCN":
             raise ValueError("diverged")
-        return 0.5, 1.0
+        return [0.5], 1.0
 
     found = choose({"identity": open_data}, {"heads": 2}, list(VARIANTS), score_of)
     assert found.config["model"] == "additive WIRGAT"
@@ -103,9 +106,25 @@ def test_a_candidate_that_diverges_is_left_out(open_data):
 def test_equal_scores_are_decided_by_the_loss(open_data):
     losses = {"RGCN": 0.5, "additive ARGAT": 0.4}
     found = choose(
-        {"identity": open_data}, {}, list(losses), lambda kind, config, number: (0.9, losses[config["model"]])
+        {"identity": open_data}, {}, list(losses), lambda kind, config, number: ([0.9], losses[config["model"]])
     )
     assert found.config["model"] == "additive ARGAT"
+
+
+def test_the_first_within_one_standard_error_of_the_best_is_chosen(open_data):
+    models = ["RGCN", "additive WIRGAT", "additive ARGAT"]
+
+    def chosen(*by_fold):
+        scores = dict(zip(models, by_fold, strict=True))
+        found = choose({"identity": open_data}, {}, models, lambda kind, config, number: (scores[config["model"]], 1.0))
+        errors = [row["error"] for row in found.rows]
+        return found.config["model"], errors
+
+    # The best is 0.9, with a standard error of 0.1 / sqrt(3).
+    assert chosen([0.85] * 3, [0.1] * 3, [0.8, 0.9, 1.0]) == ("RGCN", pytest.approx([0, 0, 0.1 / 3**0.5]))
+    assert chosen([0.84] * 3, [0.845] * 3, [0.8, 0.9, 1.0])[0] == "additive WIRGAT"
+    assert chosen([0.84] * 3, [0.84] * 3, [0.8, 0.9, 1.0])[0] == "additive ARGAT"
+    assert chosen([0.9, float("nan")] * 2, [0.95, float("nan")] * 2, [0.9] * 4)[0] == "additive WIRGAT"
 
 
 def test_words_of_the_features_option():

@@ -1,11 +1,14 @@
 """Choose the input and the model of a fit by validation; no test example is used.
 
-First the inputs are compared with one model, then the models with the best input, so that few are trained.
+First the inputs are compared with one model, then the models with the best input, so that few are trained. The best of
+several noisy scores is partly the luckiest one, so cross-validation decides by the rule of one standard error: of all
+candidates that are within it of the best, the first, which is the simplest, is chosen.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -24,7 +27,7 @@ MOST_EDGES = 1_000_000  # of all folds of one candidate; a comparison then takes
 # Chosen by cross-validation on made-up graphs: features without a penalty fit noise, and take longer to learn from.
 OF_FEATURES: Config = {"kernel_l2_1": 1e-2, "max_epochs": 400}
 
-Score = tuple[float, float]  # validation metric and loss
+Score = tuple[Sequence[float], float]  # validation metric of each fold, and mean loss
 ScoreOf = Callable[[str, Config, int], Score]  # takes an input, a configuration and the number of the candidate
 
 
@@ -100,7 +103,9 @@ def config_of(kind: str, model: str, data: Data, options: Mapping[str, Any]) -> 
 
 
 def choose(datas: Mapping[str, Data], options: Mapping[str, Any], models: Sequence[str], score_of: ScoreOf) -> Choice:
-    """Return the input and configuration with the highest validation score; the loss decides between equals.
+    """Return the first input and configuration whose score is within a standard error, over folds, of the highest.
+
+    Without folds, it is the highest one; the loss decides between equals.
 
     Args:
         datas: the data of each input.
@@ -109,7 +114,7 @@ def choose(datas: Mapping[str, Data], options: Mapping[str, Any], models: Sequen
         score_of: trains a candidate on the folds; raises a ValueError if it diverges.
     """
     first = FIRST if FIRST in models else models[0]
-    tried: list[tuple[Score, str, Config]] = []
+    tried: list[_Tried] = []
     rows: list[dict[str, Any]] = []
     errors: list[ValueError] = []
 
@@ -118,21 +123,36 @@ def choose(datas: Mapping[str, Data], options: Mapping[str, Any], models: Sequen
         row: dict[str, Any] = {"input": kind, "model": model, "score": None, "loss": None}
         rows.append(row)
         try:
-            score, loss = score_of(kind, config, len(rows))
+            scores, loss = score_of(kind, config, len(rows))
         except ValueError as error:  # it diverged, which is no reason to stop
             errors.append(error)
             return
-        row |= {"score": score, "loss": None if math.isnan(loss) else loss}
-        tried.append(((score, loss), kind, config))
+        known = [score for score in scores if not math.isnan(score)]  # a fold may have one label only
+        row |= {"score": statistics.mean(known) if known else math.nan, "loss": None if math.isnan(loss) else loss}
+        if len(known) > 1:
+            row["error"] = statistics.stdev(known) / math.sqrt(len(known))
+        tried.append(_Tried(row["score"], row.get("error", 0.0), loss, kind, config))
 
-    best: Callable[[], tuple[Score, str, Config]] = lambda: max(tried, key=lambda each: (each[0][0], -each[0][1]))
     for kind in datas:
         attempt(kind, first)
-    kind = best()[1] if tried else next(iter(datas))
+    kind = _first_of_the_best(tried).input if tried else next(iter(datas))
     for model in models:
         if model != first:
             attempt(kind, model)
     if not tried:
         raise errors[0]
-    _, kind, config = best()
-    return Choice(kind, config, rows)
+    chosen = _first_of_the_best(tried)
+    return Choice(chosen.input, chosen.config, rows)
+
+
+class _Tried(NamedTuple):
+    score: float
+    error: float  # standard error of the score over folds; 0 without these
+    loss: float
+    input: str
+    config: Config
+
+
+def _first_of_the_best(tried: Sequence[_Tried]) -> _Tried:
+    best = max(tried, key=lambda each: (each.score, -each.loss))
+    return next((each for each in tried if each.score > best.score - best.error), best)

@@ -179,11 +179,11 @@ def _choose(
     if not total:
         return trainers[inputs[0]], config_of(inputs[0], models[0], datas[inputs[0]], options), {}
 
-    def score_of(kind: str, config: Config, number: int) -> tuple[float, float]:
+    def score_of(kind: str, config: Config, number: int) -> tuple[list[float], float]:
         text = f"{number} of {total}: {kind}, {config['model']}"
         part = stages.part(CHOICE, (number - 1) / total, number / total, text)
         best, _ = trainers[kind].cross_validate(config, Stages(part, [CROSS_VALIDATION]))
-        return mean_of(best, "valid_metric"), mean_of(best, "valid_loss")
+        return [point.valid_metric for point in best], mean_of(best, "valid_loss")
 
     choice = choose(datas, options, models, score_of)
     record = {"on": where_validated(data), "input": choice.input, "model": choice.config["model"]}

@@ -110,10 +110,14 @@ def choice_table(predictor: Predictor) -> list[Table]:
     rows: list[Row] = []
     for row in choice["candidates"]:
         is_chosen = (row["input"], row["model"]) == (choice["input"], choice["model"])
-        score = "diverged" if row["score"] is None else f"{100 * row['score']:.1f}"
+        error = f" ± {100 * row['error']:.1f}" if "error" in row else ""
+        score = "diverged" if row["score"] is None else f"{100 * row['score']:.1f}{error}"
         words = row["input"] if isinstance(predictor, NodePredictor) else WORDS[row["input"]]
         rows.append((words, row["model"], "chosen" if is_chosen else "", score))
-    title = f"compared by {predictor.report['metric']} {choice['on']}:"
+    rule = "; chosen is the first within one standard error of the best" * any(
+        "error" in row for row in choice["candidates"]
+    )
+    title = f"compared by {predictor.report['metric']} {choice['on']}{rule}:"
     return [(title, ("input", "model", "", "%"), rows, 3)]
 
 
