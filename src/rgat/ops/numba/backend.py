@@ -23,6 +23,7 @@ from rgat.ops.numba.launch import (
     NO_INDEX,
     NO_MARKS,
     NUMBERS,
+    SEVERAL,
     Array,
     as_array,
     as_matrix,
@@ -62,6 +63,7 @@ __all__ += ["project", "project_input_grad", "project_weight_grad"]
 TAKES_HALF = False
 READS_TABLES = True
 
+EDGES_PER_TARGET = 2  # that cost as much as a target by itself
 PRODUCTS_PER_EDGE = 512  # numbers of a kernel that multiply a row and its gradient in the time of an edge
 
 
@@ -132,12 +134,15 @@ class EdgeLoops:
         if bias is None:
             bias = x.new_zeros(self.heads * channels)
         run(
-            attention_loops.forward, cut(self.target_ptr, 0, len(out), self.heads * channels), *self.edges,
+            attention_loops.forward, self._target_ranges(self.heads * channels), *self.edges,
             self.value_row, self.query_row, self.queries, self.keys, self.edge_logits, self.additive, self.slope,
             singles, *self.scopes, *self.edge_mask, self.aggregated, self.values, as_array(bias),
             as_array(x), as_array(attention), as_array(weights), as_matrix(out), as_array(sums),
         )  # fmt: skip
         return out, attention
+
+    def _target_ranges(self, width: int) -> list[int]:
+        return cut(self.target_ptr, 0, len(self.target_ptr) - 1, width, EDGES_PER_TARGET, SEVERAL)
 
     def split_sign(self, attention: Tensor, grad_attention: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Keep the signs of additive scores; return the attention without them, and its gradient."""
@@ -159,8 +164,7 @@ class EdgeLoops:
             grad_attention = grad.new_empty(0, 0)
         dlogits = torch.empty_like(attention)
         run(
-            attention_grad_loops.backward_by_target,
-            cut(self.target_ptr, 0, len(grad), grad.shape[1] * grad.shape[2]), *self.edges,
+            attention_grad_loops.backward_by_target, self._target_ranges(grad.shape[1] * grad.shape[2]), *self.edges,
             self.value_row, self.query_row, self.keys, self.additive, self.slope, *self.scopes, *self.edge_mask,
             self.aggregated, self.values, as_array(x), as_array(attention),
             as_array(self.signed), as_matrix(grad),
