@@ -132,12 +132,15 @@ def _query_grads(groups, group_ptr, query_row, source_row, keys, dlogits, dqueri
     """Fill ``dqueries`` with the sum of ``dlogits * key`` over each group (multiplicative score)."""
     num_heads, channels = dlogits.shape[1], keys.shape[2]
     total = np.zeros(num_heads * channels)
+    base, row_bytes = np.uint64(keys.ctypes.data), np.uint64(num_heads * channels * keys.itemsize)
+    final = group_ptr[groups[-1] + 1] - 1 if len(groups) else 0
     for v in groups:
         row = query_row[v]
         dqueries[row] = 0
         for first in range(group_ptr[v], group_ptr[v + 1], LONG):
             for e in range(first, min(first + LONG, group_ptr[v + 1])):
                 u = source_row[e]
+                prefetch_row(base, row_bytes, source_row[min(e + AHEAD, final)])
                 if channels == 1:
                     for h in range(num_heads):
                         dqueries[row, h, 0] += dlogits[e, h] * keys[u, h, 0]

@@ -181,10 +181,13 @@ def _scores(groups, group_ptr, query_row, source_row, queries, keys, edge_logits
     """Fill ``out`` with the logits of the edges of some groups, before LeakyReLU."""
     num_heads, channels = out.shape[1], queries.shape[2]
     zero = out.dtype.type(0)
+    base, row_bytes = np.uint64(keys.ctypes.data), np.uint64(num_heads * channels * keys.itemsize)
+    final = group_ptr[groups[-1] + 1] - 1 if len(groups) else 0
     for v in groups:
         row = query_row[v]
         for e in range(group_ptr[v], group_ptr[v + 1]):
             u = source_row[e]
+            prefetch_row(base, row_bytes, source_row[min(e + AHEAD, final)])
             if additive:
                 for h in range(num_heads):
                     out[e, h] = queries[row, h, 0] + keys[u, h, 0]
