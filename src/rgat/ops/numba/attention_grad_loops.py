@@ -108,12 +108,13 @@ def _dot_inputs(groups, group_ptr, group_row, group_relation, source_row, source
 
 @compiled
 def _additive_query_grads(groups, group_ptr, query_row, slope, signed, dlogits, dqueries):
-    """Multiply ``dlogits`` by LeakyReLU's derivative, and add the sum over each group to ``dqueries``."""
+    """Multiply ``dlogits`` by LeakyReLU's derivative, and fill ``dqueries`` with the sum over each group."""
     one = dlogits.dtype.type(1)
     num_heads = dlogits.shape[1]
     total = np.zeros(num_heads)
     for v in groups:
         row = query_row[v]
+        dqueries[row] = 0
         for first in range(group_ptr[v], group_ptr[v + 1], LONG):
             for e in range(first, min(first + LONG, group_ptr[v + 1])):
                 for h in range(num_heads):
@@ -128,14 +129,18 @@ def _additive_query_grads(groups, group_ptr, query_row, slope, signed, dlogits, 
 
 @compiled
 def _query_grads(groups, group_ptr, query_row, source_row, keys, dlogits, dqueries):
-    """Add the sum of ``dlogits * key`` over each group to ``dqueries`` (multiplicative score)."""
+    """Fill ``dqueries`` with the sum of ``dlogits * key`` over each group (multiplicative score)."""
     num_heads, channels = dlogits.shape[1], keys.shape[2]
     total = np.zeros(num_heads * channels)
+    base, row_bytes = np.uint64(keys.ctypes.data), np.uint64(num_heads * channels * keys.itemsize)
+    final = group_ptr[groups[-1] + 1] - 1 if len(groups) else 0
     for v in groups:
         row = query_row[v]
+        dqueries[row] = 0
         for first in range(group_ptr[v], group_ptr[v + 1], LONG):
             for e in range(first, min(first + LONG, group_ptr[v + 1])):
                 u = source_row[e]
+                prefetch_row(base, row_bytes, source_row[min(e + AHEAD, final)])
                 if channels == 1:
                     for h in range(num_heads):
                         dqueries[row, h, 0] += dlogits[e, h] * keys[u, h, 0]
@@ -187,7 +192,7 @@ def backward_by_target(
     stream, below, scale, edge_id, aggregated, values, x,
     attention, signed, grad, grad_sums, grad_attention, dlogits, dqueries,
 ):  # fmt: skip
-    """Fill the gradients of the logits of the targets ``lo:hi``, and add those of their queries to zeros."""
+    """Fill the gradients of the logits of the targets ``lo:hi``, and of the queries of groups with gradients."""
     singles = across.shape[0] > 0  # or the only edge of its group has no gradient
     group, owner = np.empty(0, np.int64), np.empty(0, np.int64)
     for start in range(lo, hi, TARGETS_PER_BLOCK):
@@ -220,7 +225,7 @@ def backward_by_target(
 
 @compiled
 def _short_rows_by_source(
-    lo, hi, first, into, by_source, source_ptr, target, weights, grad, dlogits, dvalues, dkeys, first_key
+    lo, hi, first, into, by_source, source_ptr, target_by_source, weights, grad, dlogits, dvalues, dkeys, first_key
 ):
     """Do the same for rows of at most ``LONG`` edges, without a batch axis; leave the other rows alone."""
     one, ahead = np.uint64(1), np.uint64(AHEAD)
@@ -234,12 +239,10 @@ def _short_rows_by_source(
             continue
         row = np.uint64(into[u]) if into.shape[0] else key_row
         for position in range(begin, end):
-            further = np.uint64(by_source[min(position + ahead + ahead, final)])
-            prefetch_number(target, further)
-            prefetch_number(weights, further * heads)
-            prefetch_row(base, row_bytes, target[np.uint64(by_source[min(position + ahead, final)])])
-            e = np.uint64(by_source[position])
-            i = np.uint64(target[e])
+            further = min(position + ahead, final)
+            prefetch_number(weights, np.uint64(by_source[further]) * heads)
+            prefetch_row(base, row_bytes, target_by_source[further])
+            e, i = np.uint64(by_source[position]), np.uint64(target_by_source[position])
             if position > begin:
                 add_row(dvalues, row, weights, e, grad, i, channels)
                 for h in range(np.uint64(dlogits.shape[1])):
@@ -255,7 +258,7 @@ def _short_rows_by_source(
 
 @compiled
 def values_by_source(
-    lo, hi, first, into, by_source, source_ptr, target, weights, grad, dlogits, dvalues, share, width,
+    lo, hi, first, into, by_source, source_ptr, target_by_source, weights, grad, dlogits, dvalues, share, width,
     dkeys, key_width, first_key,
 ):  # fmt: skip
     """Fill the gradients of the values of the source rows ``lo:hi``, and with ``dlogits`` those of additive keys.
@@ -268,8 +271,9 @@ def values_by_source(
     key_batch = dlogits.shape[1] // share
     if batch == 1:
         _short_rows_by_source(
-            lo, hi, first, into, by_source, source_ptr, target, weights, grad, dlogits, dvalues, dkeys, first_key
-        )
+            lo, hi, first, into, by_source, source_ptr, target_by_source, weights, grad, dlogits, dvalues, dkeys,
+            first_key,
+        )  # fmt: skip
     total, key_sums = np.zeros(dvalues.shape[1]), np.zeros(dlogits.shape[1])
     for u in range(lo, hi):
         begin, end = source_ptr[u], source_ptr[u + 1]
@@ -281,8 +285,7 @@ def values_by_source(
                 dvalues[row, p * width + c] = 0
         for start in range(begin, end, LONG):
             for position in range(start, min(start + LONG, end)):
-                e = by_source[position]
-                i = target[e]
+                e, i = by_source[position], target_by_source[position]
                 for h in range(dlogits.shape[1]):
                     key_sums[h] += dlogits[e, h]
                 for p in range(batch):
@@ -330,31 +333,71 @@ def inputs_by_source(lo, hi, first, by_source, source_ptr, group, group_row, wei
 
 
 @compiled
+def _short_keys_by_source(lo, hi, first, by_source, source_ptr, query_by_source, queries, dlogits, dkeys, first_key):
+    """Do the same for rows of at most ``LONG`` edges, without a batch axis; leave the other rows alone."""
+    one, zero, ahead = np.uint64(1), dlogits.dtype.type(0), np.uint64(AHEAD)
+    heads, channels, first_key = np.uint64(queries.shape[1]), np.uint64(queries.shape[2]), np.uint64(first_key)
+    query_rows = queries.reshape((queries.shape[0], queries.shape[1] * queries.shape[2]))
+    base, row_bytes = np.uint64(queries.ctypes.data), np.uint64(query_rows.shape[1] * queries.itemsize)
+    final = np.uint64(max(source_ptr[hi], 1) - 1)
+    for u in range(np.uint64(lo), np.uint64(hi)):
+        begin, end, key_row = np.uint64(source_ptr[u]), np.uint64(source_ptr[u + one]), u - np.uint64(first)
+        if end - begin > LONG:
+            continue
+        is_empty = True
+        for position in range(begin, end):
+            further = min(position + ahead, final)
+            prefetch_number(dlogits, np.uint64(by_source[further]) * heads)
+            prefetch_row(base, row_bytes, max(query_by_source[further], 0))
+            e, row = np.uint64(by_source[position]), query_by_source[position]
+            if row < 0:
+                continue
+            for h in range(heads):
+                gradient = dlogits[e, h]
+                if is_empty:
+                    for c in range(h * channels, (h + one) * channels):
+                        dkeys[key_row, first_key + c] = gradient * query_rows[np.uint64(row), c]
+                else:
+                    for c in range(h * channels, (h + one) * channels):
+                        dkeys[key_row, first_key + c] += gradient * query_rows[np.uint64(row), c]
+            is_empty = False
+        if is_empty:
+            for c in range(heads * channels):
+                dkeys[key_row, first_key + c] = zero
+
+
+@compiled
 def keys_by_source(
-    lo, hi, first, by_source, source_ptr, group, query_row, queries, additive, dlogits, dkeys,
+    lo, hi, first, by_source, source_ptr, query_by_source, queries, additive, dlogits, dkeys,
     share, key_width, first_key,
 ):  # fmt: skip
-    """Fill the gradients of the keys of the source rows ``lo:hi``; edges without a query have none."""
+    """Fill the gradients of the keys of the source rows ``lo:hi``; edges without a query have none.
+
+    ``query_by_source`` is the query of each edge, in the order of source rows.
+    """
     num_heads, channels, batch = queries.shape[1], queries.shape[2], queries.shape[1] // share
+    is_short = batch == 1 and not additive
+    if is_short:
+        _short_keys_by_source(
+            lo, hi, first, by_source, source_ptr, query_by_source, queries, dlogits, dkeys, first_key
+        )  # fmt: skip
     sums = np.zeros((num_heads, channels))  # in double precision
     for u in range(lo, hi):
+        if is_short and source_ptr[u + 1] - source_ptr[u] <= LONG:
+            continue
         for position in range(source_ptr[u], source_ptr[u + 1]):
             e = by_source[position]
             if additive:
                 for h in range(num_heads):
                     sums[h, 0] += dlogits[e, h]
                 continue
-            row = query_row[group[e]]
+            row = query_by_source[position]
             if row < 0:
                 continue
-            if channels == 1:
-                for h in range(num_heads):
-                    sums[h, 0] += dlogits[e, h] * queries[row, h, 0]
-            else:
-                for h in range(num_heads):
-                    gradient = dlogits[e, h]
-                    for a in range(channels):
-                        sums[h, a] += gradient * queries[row, h, a]
+            for h in range(num_heads):
+                gradient = dlogits[e, h]
+                for a in range(channels):
+                    sums[h, a] += gradient * queries[row, h, a]
         for p in range(batch):
             for q in range(share):
                 for a in range(channels):

@@ -74,14 +74,13 @@ def exponentials_of(numbers):
 
 
 @compiled
-def largest(numbers):
-    """Return the largest absolute value, or infinity where there is NaN."""
-    zero = numbers.dtype.type(0)
-    top = total = zero
-    for n in range(numbers.shape[0]):
-        top = max(top, abs(numbers[n]))
-        total += numbers[n] * zero  # NaN, where a number is infinite or NaN
-    return np.float64(top) if total == zero else np.inf
+def largest(bits, without_sign):
+    """Return the bits of the largest absolute value, or of NaN, of floating-point numbers given as their bits."""
+    # Of numbers without a sign the order is that of their bits, NaN the largest; whole numbers are compared in vectors.
+    top = without_sign & np.uint8(0)
+    for n in range(bits.shape[0]):
+        top = max(top, bits[n] & without_sign)
+    return top
 
 
 @compiled
@@ -182,10 +181,13 @@ def _scores(groups, group_ptr, query_row, source_row, queries, keys, edge_logits
     """Fill ``out`` with the logits of the edges of some groups, before LeakyReLU."""
     num_heads, channels = out.shape[1], queries.shape[2]
     zero = out.dtype.type(0)
+    base, row_bytes = np.uint64(keys.ctypes.data), np.uint64(num_heads * channels * keys.itemsize)
+    final = group_ptr[groups[-1] + 1] - 1 if len(groups) else 0
     for v in groups:
         row = query_row[v]
         for e in range(group_ptr[v], group_ptr[v + 1]):
             u = source_row[e]
+            prefetch_row(base, row_bytes, source_row[min(e + AHEAD, final)])
             if additive:
                 for h in range(num_heads):
                     out[e, h] = queries[row, h, 0] + keys[u, h, 0]
@@ -204,15 +206,15 @@ def _scores(groups, group_ptr, query_row, source_row, queries, keys, edge_logits
 
 
 @compiled
-def _sum_rows(lo, hi, target_ptr, source_row, weights, values, out):
-    """Fill ``out[i, h]`` with ``sum over edges e of i: weights[e, h] * values[source row of e, h]``."""
+def _sum_rows(lo, hi, target_ptr, source_row, weights, values, bias, out):
+    """Fill ``out[i, h]`` with the bias and ``sum over edges e of i: weights[e, h] * values[source row of e, h]``."""
     channels = np.uint64(out.shape[1] // weights.shape[1])
     total = np.zeros(out.shape[1])
     base, row_bytes = np.uint64(values.ctypes.data), np.uint64(values.shape[1] * values.itemsize)
     final, ahead = np.uint64(max(target_ptr[hi], 1) - 1), np.uint64(AHEAD)
     for i in range(np.uint64(lo), np.uint64(hi)):
         for c in range(np.uint64(out.shape[1])):
-            out[i, c] = 0
+            out[i, c] = bias[c]
         begin, end = np.uint64(target_ptr[i]), np.uint64(target_ptr[i + np.uint64(1)])
         for start in range(begin, end, np.uint64(LONG)):
             for e in range(start, min(start + np.uint64(LONG), end)):
@@ -225,7 +227,9 @@ def _sum_rows(lo, hi, target_ptr, source_row, weights, values, out):
 
 
 @compiled
-def _sum_values(lo, hi, group_ptr, node_ptr, group_row, group_relation, source_row, aggregated, weights, values, out):
+def _sum_values(
+    lo, hi, group_ptr, node_ptr, group_row, group_relation, source_row, aggregated, weights, values, bias, out
+):
     """Do the same for the relations that are not aggregated first."""
     # Divide here: a division takes longer than an edge, and no compiler moves it out of a loop that may not run.
     channels = out.shape[1] // weights.shape[1]
@@ -234,7 +238,7 @@ def _sum_values(lo, hi, group_ptr, node_ptr, group_row, group_relation, source_r
     final = group_ptr[node_ptr[hi]] - 1
     for i in range(lo, hi):
         for c in range(out.shape[1]):
-            out[i, c] = 0
+            out[i, c] = bias[c]
         for v in range(node_ptr[i], node_ptr[i + 1]):
             if is_aggregated(aggregated, group_relation[group_row[v]]):
                 continue
@@ -279,7 +283,7 @@ def _sum_inputs(
 def forward(
     lo, hi, target_ptr, group_ptr, node_ptr, group_row, group_relation, source_row, source_node, value_row,
     query_row, queries, keys, edge_logits, additive, slope, singles, within, across,
-    stream, below, scale, edge_id, aggregated, values, x,
+    stream, below, scale, edge_id, aggregated, values, bias, x,
     attention, weights, out, sums,
 ):  # fmt: skip
     """Fill the attention of the edges of the targets ``lo:hi``, their outputs, and sums of inputs per target row.
@@ -319,11 +323,12 @@ def forward(
             first, last = group_ptr[node_ptr[start]], group_ptr[node_ptr[end]]
             drop_edges(first, last, stream, below, scale, edge_id, attention, weights)
         if aggregated.shape[0] == 0:
-            _sum_rows(start, end, target_ptr, value_row, weights, values, out)
+            _sum_rows(start, end, target_ptr, value_row, weights, values, bias, out)
         else:
             _sum_values(
-                start, end, group_ptr, node_ptr, group_row, group_relation, value_row, aggregated, weights, values, out
-            )
+                start, end, group_ptr, node_ptr, group_row, group_relation, value_row, aggregated, weights, values,
+                bias, out,
+            )  # fmt: skip
         if aggregated.shape[0]:
             _sum_inputs(
                 start, end, group_ptr, node_ptr, group_row, group_relation, source_row, source_node,

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rgat.ops import cache
 from rgat.ops.backend import Call, Operands, Saved, TablePlaces
 from rgat.ops.dropout import EDGES, FEATURES, drop_below, mask_stream
 from rgat.ops.numba import attention_grad_loops, attention_loops, blas, projection_loops, row_loops
@@ -22,6 +23,7 @@ from rgat.ops.numba.launch import (
     NO_INDEX,
     NO_MARKS,
     NUMBERS,
+    SEVERAL,
     Array,
     as_array,
     as_matrix,
@@ -48,10 +50,11 @@ from rgat.ops.numba.projection import (
     run_with_kernel_grads,
     scores_backward,
     spread,
+    sum_rows,
     sums_grad,
 )
-from rgat.ops.numba.queries import largest, may_overflow, project_queries, scored_rows
-from rgat.ops.torch.backend import sum_rows
+from rgat.ops.numba.queries import ScoredRows, largest, may_overflow, project_queries, scored_rows
+from rgat.structure import Structure
 
 __all__ = ["attend", "attend_backward", "attend_table", "attend_table_backward", "convolve", "convolve_backward"]
 __all__ += ["collect", "fold", "fold_backward", "gather_back", "pair", "spread", "sum_rows", "why_not"]
@@ -60,6 +63,7 @@ __all__ += ["project", "project_input_grad", "project_weight_grad"]
 TAKES_HALF = False
 READS_TABLES = True
 
+EDGES_PER_TARGET = 2  # that cost as much as a target by itself
 PRODUCTS_PER_EDGE = 512  # numbers of a kernel that multiply a row and its gradient in the time of an edge
 
 
@@ -94,8 +98,13 @@ class EdgeLoops:
             indices(s.targets.relation), self.value_row, indices(s.sources.node),
         )  # fmt: skip
         self.query_row, self.keyless = self.group_row, NO_MARKS
-        self.by_source = (indices(s.by_source), self.source_ptr)
+        self.query_by_source = _rows_by_source(s) if self.attends and not self.additive else NO_INDEX
+        self.by_source = (indices(s.by_source), self.source_ptr, _targets_by_source(s))
         self.row_id = as_array(s.source_ids()) if self.drops_features else NO_INDEX
+
+    def score_only(self, scored: ScoredRows) -> None:
+        """Read queries of these target rows only."""
+        self.query_row, self.query_by_source, self.keyless = scored.query_row, scored.query_by_source, scored.keyless
 
     def read(self, values: Tensor, keys: Tensor | None) -> None:
         """Read the values ``[U, ...]`` and keys ``[U, ...]`` of the source rows from here."""
@@ -112,7 +121,9 @@ class EdgeLoops:
                 as_array(rows), self.heads, self.heads, rows.shape[1], channels, self.row_id, *self.feature_mask,
             )  # fmt: skip
 
-    def forward(self, x: Tensor, channels: int, sums: Tensor, singles: bool) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, x: Tensor, channels: int, sums: Tensor, singles: bool, bias: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Return the outputs ``[N, H, D]`` and the attention; fill the sums of aggregated relations.
 
         With ``singles`` edges that are alone in their group are scored, as for a softmax across relations.
@@ -120,13 +131,18 @@ class EdgeLoops:
         attention = x.new_empty(len(self.value_row), self.heads)
         out = x.new_empty(len(self.target_ptr) - 1, self.heads, channels)
         weights = torch.empty_like(attention) if len(self.edge_mask[1]) else attention
+        if bias is None:
+            bias = x.new_zeros(self.heads * channels)
         run(
-            attention_loops.forward, cut(self.target_ptr, 0, len(out), self.heads * channels), *self.edges,
+            attention_loops.forward, self._target_ranges(self.heads * channels), *self.edges,
             self.value_row, self.query_row, self.queries, self.keys, self.edge_logits, self.additive, self.slope,
-            singles, *self.scopes, *self.edge_mask, self.aggregated, self.values,
+            singles, *self.scopes, *self.edge_mask, self.aggregated, self.values, as_array(bias),
             as_array(x), as_array(attention), as_array(weights), as_matrix(out), as_array(sums),
         )  # fmt: skip
         return out, attention
+
+    def _target_ranges(self, width: int) -> list[int]:
+        return cut(self.target_ptr, 0, len(self.target_ptr) - 1, width, EDGES_PER_TARGET, SEVERAL)
 
     def split_sign(self, attention: Tensor, grad_attention: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Keep the signs of additive scores; return the attention without them, and its gradient."""
@@ -139,15 +155,16 @@ class EdgeLoops:
         self, x: Tensor, attention: Tensor, grad: Tensor, grad_sums: Tensor, grad_attention: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Return the gradients of the logits and of the queries; empty under constant attention."""
-        dqueries = grad.new_zeros(self.queries.shape)
+        # Under a softmax within relations, the queries of groups of one edge have no gradient: nothing fills it.
+        is_filled = len(self.scopes[1]) > 0 or self.query_row is not self.group_row
+        dqueries = (grad.new_empty if is_filled else grad.new_zeros)(self.queries.shape)
         if not self.attends:
             return grad.new_empty(0, 0), dqueries
         if grad_attention is None:
             grad_attention = grad.new_empty(0, 0)
         dlogits = torch.empty_like(attention)
         run(
-            attention_grad_loops.backward_by_target,
-            cut(self.target_ptr, 0, len(grad), grad.shape[1] * grad.shape[2]), *self.edges,
+            attention_grad_loops.backward_by_target, self._target_ranges(grad.shape[1] * grad.shape[2]), *self.edges,
             self.value_row, self.query_row, self.keys, self.additive, self.slope, *self.scopes, *self.edge_mask,
             self.aggregated, self.values, as_array(x), as_array(attention),
             as_array(self.signed), as_matrix(grad),
@@ -184,7 +201,7 @@ class EdgeLoops:
         additive_dlogits = dlogits if self.attends and self.additive else dlogits.new_empty(0, 0)
         run(
             attention_grad_loops.values_by_source, cut(self.source_ptr, 0, sources, self.heads * channels), 0,
-            optional_indices(place), *self.by_source, indices(self.s.target), as_array(self._drop_edges(attention)),
+            optional_indices(place), *self.by_source, as_array(self._drop_edges(attention)),
             as_matrix(grad), as_array(additive_dlogits), as_array(dvalues), self.heads, dvalues.shape[1],
             as_matrix(dkeys), self.heads, 0,
         )  # fmt: skip
@@ -192,8 +209,8 @@ class EdgeLoops:
         if self.attends and not self.additive:
             width = self.heads * self.queries.shape[2]
             run(
-                attention_grad_loops.keys_by_source, cut(self.source_ptr, 0, len(dkeys), width), 0, *self.by_source,
-                indices(self.s.group), self.query_row, self.queries, self.additive, as_array(dlogits),
+                attention_grad_loops.keys_by_source, cut(self.source_ptr, 0, len(dkeys), width), 0,
+                *self.by_source[:2], self.query_by_source, self.queries, self.additive, as_array(dlogits),
                 as_matrix(dkeys), self.heads, width, 0,
             )  # fmt: skip
         return dlogits, dqueries
@@ -211,9 +228,8 @@ class EdgeLoops:
         def make(bounds: list[int], into: Array, out: Tensor) -> None:
             run_with_kernel_grads(
                 projection_loops.source_rows_backward, bounds, dweight, rows, blas.address(x.dtype),
-                indices(rows.node), into, indices(rows.relation_ptr), *self.by_source, indices(self.s.target),
-                indices(self.s.group), self.group_row, self.query_row, as_array(weights), as_matrix(grad),
-                as_array(dlogits),
+                indices(rows.node), into, indices(rows.relation_ptr), *self.by_source, self.query_by_source,
+                indices(self.s.group), self.group_row, as_array(weights), as_matrix(grad), as_array(dlogits),
                 self.queries, self.additive, self.heads // batch, grad.shape[2], self.aggregated, self.keyless,
                 as_array(dsums), self.row_id,
                 *self.feature_mask, as_matrix(x), as_array(weight), as_array(out),
@@ -223,6 +239,24 @@ class EdgeLoops:
         dx = NodeSums(x, len(x), batch * inputs, ranges if with_x else 0)
         dx.add(indices(rows.node), divide, make)
         return dx, dweight
+
+
+def _targets_by_source(s: Structure) -> Array:
+    """Return the target of each edge, in the order of source rows; found once for a graph."""
+    kept = cache.derived(s.by_source)
+    targets: Array | None = kept.get("targets")
+    if targets is None:
+        targets = kept["targets"] = indices(s.target)[indices(s.by_source)]
+    return targets
+
+
+def _rows_by_source(s: Structure) -> Array:
+    """Return the target row of each edge, in the order of source rows; found once for a graph."""
+    kept = cache.derived(s.by_source)
+    rows: Array | None = kept.get("target rows")
+    if rows is None:
+        rows = kept["target rows"] = indices(s.targets.by_node)[indices(s.group)[indices(s.by_source)]]
+    return rows
 
 
 def _mask(state: Tensor | None, kind: int, rate: float, number: Any) -> tuple[Array, Array, Array]:
@@ -344,7 +378,7 @@ def convolve(operands: Operands, bias: Tensor | None, call: Call) -> tuple[Tenso
     queries = None if query_weight is None else project_queries(operands, call)
     edge_loops = EdgeLoops(call, None if queries is None else queries.rows, edge_logits, x)
     if queries is not None and queries.scored is not None:
-        edge_loops.query_row, edge_loops.keyless = queries.scored.query_row, queries.scored.keyless
+        edge_loops.score_only(queries.scored)
     channels = batch * columns // heads - edge_loops.queries.shape[2]
     first_key = heads // batch * channels
     marks = (edge_loops.aggregated, edge_loops.keyless)
@@ -353,11 +387,9 @@ def convolve(operands: Operands, bias: Tensor | None, call: Call) -> tuple[Tenso
     edge_loops.read(values, keys)
     edge_loops.mask_features(values.flatten(1), channels)
     singles = queries is not None and queries.scored is None
-    out, attention = edge_loops.forward(x.flatten(1), channels, sums, singles)
+    out, attention = edge_loops.forward(x.flatten(1), channels, sums, singles, bias)
     if any(call.aggregated):
         out += project_sums(sums, weight, edge_loops.aggregated, s, heads, channels).view(out.shape)
-    if bias is not None:
-        out += bias.view(out.shape[1:])
     return out, Saved(attention, x.new_empty(0, heads, 0) if queries is None else queries.kept, values, keys, sums)
 
 
@@ -372,7 +404,7 @@ def convolve_backward(
         rows, queries = scored.rows, queries[: len(scored.number)]
     edge_loops = EdgeLoops(call, queries, edge_logits, x)
     if rows is not s.targets:
-        edge_loops.query_row, edge_loops.keyless = scored.query_row, scored.keyless
+        edge_loops.score_only(scored)
     edge_loops.read(saved.values, saved.keys)
     attention, grad_attention = edge_loops.split_sign(saved.attention, grad_attention)
     dsums = torch.empty_like(sums)

@@ -32,6 +32,7 @@ NO_IDS = np.empty(0, np.int64)
 NO_MARKS = np.empty(0, np.bool_)
 NUMBERS = {torch.float32: np.float32, torch.float64: np.float64}
 
+SEVERAL = 3  # ranges per thread, where results do not depend on ranges: a thread that is early takes another
 ALONE = 1 << 14  # numbers to move; with fewer, a second thread costs more than it saves
 
 _Body = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -77,7 +78,7 @@ def _run_in_parallel(tasks: list[Callable[[], None]]) -> None:
         except BaseException as error:
             errors.append(error)
 
-    _parallel()(_Body(body), None, ctypes.c_uint(len(tasks)), ctypes.c_uint(0))
+    _parallel()(_Body(body), None, ctypes.c_uint(min(len(tasks), _num_threads())), ctypes.c_uint(0))
     if errors:
         raise errors[0]
 
@@ -94,8 +95,8 @@ def run(loop: Callable[..., Any], bounds: list[int], *arguments: Any) -> None:
         _run_sequentially(tasks)
 
 
-def cut(ptr: Array, lo: int, hi: int, width: int, row_cost: float = 0) -> list[int]:
-    """Return the bounds of one range of ``lo:hi`` per thread, with equal costs.
+def cut(ptr: Array, lo: int, hi: int, width: int, row_cost: float = 0, per_thread: int = 1) -> list[int]:
+    """Return the bounds of ranges of ``lo:hi``, one or more per thread, with equal costs.
 
     A row ``i`` costs as much as its elements, ``ptr[i]:ptr[i + 1]``, and ``row_cost`` more.
     """
@@ -104,16 +105,17 @@ def cut(ptr: Array, lo: int, hi: int, width: int, row_cost: float = 0) -> list[i
     if threads == 1 or total * width < ALONE:
         return [lo, hi]
     cost = ptr[lo : hi + 1] - ptr[lo] + row_cost * np.arange(hi - lo + 1) if row_cost else ptr[lo : hi + 1]
-    marks = np.linspace(cost[0], cost[-1], threads + 1)[1:-1]
+    marks = np.linspace(cost[0], cost[-1], threads * per_thread + 1)[1:-1]
     return [lo, *(lo + np.searchsorted(cost, marks).clip(0, hi - lo)).tolist(), hi]
 
 
-def even(lo: int, hi: int, width: int) -> list[int]:
-    """Return the bounds of one range of ``lo:hi`` per thread, of equal length."""
+def even(lo: int, hi: int, width: int, per_thread: int = 1) -> list[int]:
+    """Return the bounds of ranges of ``lo:hi``, one or more per thread, of equal length."""
     threads = _num_threads()
     if threads == 1 or (hi - lo) * width < ALONE:
         return [lo, hi]
-    return [lo + (hi - lo) * k // threads for k in range(threads + 1)]
+    ranges = threads * per_thread
+    return [lo + (hi - lo) * k // ranges for k in range(ranges + 1)]
 
 
 def as_array(tensor: Tensor) -> Array:

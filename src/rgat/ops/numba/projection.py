@@ -15,6 +15,7 @@ from rgat.ops.numba import blas, fold_loops, projection_loops, row_loops
 from rgat.ops.numba.launch import (
     NO_INDEX,
     NO_MARKS,
+    SEVERAL,
     Array,
     as_array,
     as_matrix,
@@ -104,10 +105,9 @@ def project_apart(
     (_, batch, _, columns), number = weight.shape, rows.relation.shape[0] if size is None else size
     out, behind = x.new_empty(number, batch, first), x.new_empty(number, batch, columns - first)
     out[rows.relation.shape[0] :] = 0
-    if keyless.any():
-        behind.zero_()
+    bounds = even(0, rows.relation.shape[0], math.prod(weight.shape[1:]), SEVERAL)
     run(
-        projection_loops.project, row_bounds(rows, weight.shape[1:]), blas.address(x.dtype), optional_indices(node),
+        projection_loops.project, bounds, blas.address(x.dtype), optional_indices(node),
         indices(rows.relation_ptr), partly, keyless, *(as_array(t) for t in (x.flatten(1), weight, out, behind)),
     )  # fmt: skip
     return out, behind
@@ -222,6 +222,14 @@ def sums_grad(dsums: Tensor, grad: Tensor, sums: Tensor, weight: Tensor, aggrega
         indices(rows.relation_ptr), aggregated, as_matrix(grad), *(as_array(t) for t in (sums, weight, dsums)),
     )  # fmt: skip
     return dweight
+
+
+def sum_rows(rows: Tensor) -> Tensor:
+    """Add up the rows of a matrix."""
+    bounds = even(0, len(rows), rows.shape[1])
+    sums = rows.new_zeros(len(bounds) - 1, rows.shape[1], dtype=torch.float64)
+    run(row_loops.sum_rows, bounds, np.array(bounds[:-1]), as_array(rows), as_array(sums))
+    return sums.sum(0).to(rows.dtype)
 
 
 def fold(kernels: Tensor, attention: Tensor) -> tuple[Tensor, Tensor]:

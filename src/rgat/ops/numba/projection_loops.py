@@ -138,7 +138,7 @@ def project(lo, hi, routine, index, relation_ptr, partly, keyless, x, weight, ou
     """Fill ``out[u, p]`` with ``x[index[u], p] @ weight[relation, p]`` for rows ``lo:hi``; no index: with ``x[u, p]``.
 
     The last columns go to ``behind``; for relations that are marked in ``partly`` fill only these, and for those in
-    ``keyless`` all but these.
+    ``keyless`` fill these with zeros.
     """
     relations, batch, inputs, columns = weight.shape
     step, first = chunk_size(batch * inputs), out.shape[2]
@@ -158,7 +158,9 @@ def project(lo, hi, routine, index, relation_ptr, partly, keyless, x, weight, ou
             rows = gathered if index.shape[0] else x[a:b]
             if not (partly.shape[0] and partly[r]):
                 _multiply_rows(routine, rows, weight[r], 0, out[a:b])
-            if not (keyless.shape[0] and keyless[r]):
+            if keyless.shape[0] and keyless[r]:
+                behind[a:b] = 0
+            else:
                 _multiply_rows(routine, rows, weight[r], first, behind[a:b])
 
 
@@ -166,6 +168,18 @@ def project(lo, hi, routine, index, relation_ptr, partly, keyless, x, weight, ou
 def kernel_grad(dweight, shared, part, relation_ptr, r, lo):
     """Return the gradient of a kernel that this range adds to: a relation that began in another range has its own."""
     return shared[part] if relation_ptr[r] < lo else dweight[r]
+
+
+@compiled
+def _transposed_kernels(weight, r, begin, end):
+    """Return the columns ``begin:end`` of the kernels of a relation as rows."""
+    _, batch, inputs, _ = weight.shape
+    rows = np.empty((batch, end - begin, inputs), weight.dtype)
+    for p in range(batch):
+        for m in range(end - begin):
+            for f in range(inputs):
+                rows[p, m, f] = weight[r, p, f, begin + m]
+    return rows
 
 
 @compiled
@@ -192,6 +206,7 @@ def project_backward(lo, hi, bounds, routine, index, into, relation_ptr, grad, x
                     to[start:end] = 0
             narrow_backward(start, end, index, into, grad, np.int64(0), x, transposed(kernel, 0, columns), to, dkernel)
             continue
+        flipped = _transposed_kernels(weight, r, 0, columns if start < end and dx.shape[0] else 0)
         for a in range(start, end, step):
             b = min(a + step, end)
             if index.shape[0] and dweight.shape[0]:
@@ -209,10 +224,7 @@ def project_backward(lo, hi, bounds, routine, index, into, relation_ptr, grad, x
                     )  # fmt: skip
                 if dx.shape[0]:
                     to = address_of(dinputs, p * inputs) if index.shape[0] else address_of(dx, (a * batch + p) * inputs)
-                    multiply_by(
-                        routine, b - a, at_grad, batch * columns, transposed(weight[r, p], 0, columns), zero, to,
-                        batch * inputs,
-                    )  # fmt: skip
+                    multiply_by(routine, b - a, at_grad, batch * columns, flipped[p], zero, to, batch * inputs)
             if index.shape[0] and dx.shape[0]:
                 scatter_add(a, b, into, dinputs, own_copy(dx, part))
 
@@ -255,9 +267,9 @@ def scores_backward(lo, hi, bounds, index, relation_ptr, dscores, x, weight, dx,
 
 @compiled
 def _row_grads(
-    start, end, nowhere, by_source, source_ptr, target, group, group_row, query_row, weights, grad, dlogits,
-    additive_dlogits, queries, additive, share, channels, is_aggregated, dsums, row_id, stream, below, scale, dtable,
-    columns, dinputs,
+    start, end, nowhere, by_source, source_ptr, target_by_source, query_by_source, group, group_row, weights, grad,
+    dlogits, additive_dlogits, queries, additive, share, channels, is_aggregated, dsums, row_id, stream, below, scale,
+    dtable, columns, dinputs,
 ):  # fmt: skip
     """Fill ``dtable`` with the gradients of values and keys of the source rows ``start:end``.
 
@@ -268,8 +280,8 @@ def _row_grads(
         inputs_by_source(start, end, start, by_source, source_ptr, group, group_row, weights, dsums, dinputs)
     elif not is_aggregated:
         values_by_source(
-            start, end, start, nowhere, by_source, source_ptr, target, weights, grad, additive_dlogits, dtable, share,
-            columns, dtable, columns, first_key,
+            start, end, start, nowhere, by_source, source_ptr, target_by_source, weights, grad, additive_dlogits,
+            dtable, share, columns, dtable, columns, first_key,
         )  # fmt: skip
         if below.shape[0]:
             mask_rows(
@@ -278,15 +290,15 @@ def _row_grads(
             )  # fmt: skip
     if attends and (is_aggregated or not additive):
         keys_by_source(
-            start, end, start, by_source, source_ptr, group, query_row, queries, additive, dlogits, dtable, share,
+            start, end, start, by_source, source_ptr, query_by_source, queries, additive, dlogits, dtable, share,
             columns, first_key,
         )  # fmt: skip
 
 
 @compiled
 def source_rows_backward(
-    lo, hi, bounds, routine, index, into, relation_ptr, by_source, source_ptr, target, group, group_row, query_row,
-    weights, grad, dlogits, queries, additive, share, channels, aggregated, keyless, dsums,
+    lo, hi, bounds, routine, index, into, relation_ptr, by_source, source_ptr, target_by_source, query_by_source,
+    group, group_row, weights, grad, dlogits, queries, additive, share, channels, aggregated, keyless, dsums,
     row_id, stream, below, scale, x, weight, dx, dweight, shared,
 ):  # fmt: skip
     """Add the gradients of inputs and kernels of the source rows ``lo:hi`` to ``dx``, unless empty, and ``dweight``.
@@ -309,12 +321,14 @@ def source_rows_backward(
         is_aggregated = aggregated.shape[0] > 0 and aggregated[r]
         is_keyless = keyless.shape[0] > 0 and keyless[r] and not is_narrow(batch, columns)
         begin, last = share * channels if is_aggregated else 0, share * channels if is_keyless else columns
+        flipped = _transposed_kernels(weight, r, begin, last if start < end and dx.shape[0] else begin)
         for a in range(start, end, step):
             b = min(a + step, end)
             _row_grads(
-                a, b, index[:0], by_source, source_ptr, target, group, group_row, query_row, weights, grad, dlogits,
-                additive_dlogits, queries[:0] if is_keyless else queries, additive, share, channels, is_aggregated,
-                dsums, row_id, stream, below, scale, dtable, columns, dinputs if dx.shape[0] else dinputs[:0],
+                a, b, index[:0], by_source, source_ptr, target_by_source, query_by_source, group, group_row, weights,
+                grad, dlogits, additive_dlogits, queries[:0] if is_keyless else queries, additive, share, channels,
+                is_aggregated, dsums, row_id, stream, below, scale, dtable, columns,
+                dinputs if dx.shape[0] else dinputs[:0],
             )  # fmt: skip
             if not is_aggregated and is_narrow(batch, columns):
                 dkernel = kernel_grad(dweight, shared, part, relation_ptr, r, lo)[0]
@@ -331,7 +345,7 @@ def source_rows_backward(
                     )  # fmt: skip
                     if dx.shape[0]:
                         multiply_by(
-                            routine, b - a, at_grad, batch * columns, transposed(weight[r, p], begin, last),
+                            routine, b - a, at_grad, batch * columns, flipped[p],
                             one if is_aggregated else zero, address_of(dinputs, p * inputs), batch * inputs,
                         )  # fmt: skip
             if dx.shape[0]:

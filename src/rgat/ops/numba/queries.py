@@ -24,6 +24,7 @@ class ScoredRows(NamedTuple):
     number: Tensor  # [V'] int32; which target rows
     rows: Rows  # these, without their order by node
     query_row: Array  # [V] int32; the place of each group's row among them, -1: it has one edge
+    query_by_source: Array  # [E] int32; that of each edge's group, in the order of source rows
     keyless: Array  # [R]; which relations have none of them, so that keys have no effect either
 
 
@@ -42,13 +43,19 @@ def scored_rows(s: Structure) -> ScoredRows:
         ends = np.searchsorted(number, relation_ptr).astype(np.int32)
         rows = Rows(node, relation, torch.from_numpy(ends), node[:0], node[:0])
         keyless = np.diff(ends) == 0
-        found = kept["scored rows"] = ScoredRows(torch.from_numpy(number), rows, place[by_node], keyless)
+        query_row = place[by_node]
+        query_by_source = query_row[indices(s.group)[indices(s.by_source)]]
+        found = ScoredRows(torch.from_numpy(number), rows, query_row, query_by_source, keyless)
+        kept["scored rows"] = found
     return found
 
 
 def largest(tensor: Tensor) -> float:
-    """Return the largest absolute value, or infinity where there is NaN."""
-    return float(attention_loops.largest(as_array(tensor).reshape(-1)))
+    """Return the largest absolute value, or NaN where there is one."""
+    array = as_array(tensor).reshape(-1)
+    kind = np.uint32 if array.itemsize == 4 else np.uint64
+    top = attention_loops.largest(array.view(kind), kind(np.iinfo(kind).max >> 1))
+    return float(np.array(top, kind).view(array.dtype))
 
 
 def may_overflow(query: float, key: float, edge_logits: Tensor | None, channels: int, call: Call) -> bool:

@@ -117,6 +117,18 @@ def add_rows(lo, hi, first, last, index, rows, out):
 
 
 @compiled
+def sum_rows(lo, hi, starts, rows, sums):
+    """Fill ``sums[n]``, in double precision, with the sum of the rows ``lo:hi``, where ``lo`` is ``starts[n]``."""
+    part = np.zeros((1, rows.shape[1]), rows.dtype)
+    number = np.searchsorted(starts, lo)
+    for start in range(lo, hi, LONG):
+        for u in range(start, min(start + LONG, hi)):
+            for c in range(rows.shape[1]):
+                part[0, c] += rows[u, c]
+        move_to_double(sums[number], part, 0)
+
+
+@compiled
 def clear_rows(lo, hi, back, rows):
     """Set the entries ``lo:hi`` of a table that no row reads to zero."""
     for t in range(lo, hi):
