@@ -28,22 +28,37 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def ray():
     return pytest.importorskip("ray", reason="Ray is not installed: pip install 'rgat[ray]'")
 
 
-@pytest.fixture
-def cluster(ray, monkeypatch):
+SIZES = {"num_cpus": 1, "object_store_memory": 80 << 20}
+
+
+@pytest.fixture(scope="module")
+def head(ray):
+    """A cluster of one node."""
     from ray.cluster_utils import Cluster
 
-    monkeypatch.setenv("RGAT_BACKEND", "torch")  # workers have nothing to compile
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    sizes = {"num_cpus": 1, "object_store_memory": 80 << 20}
-    cluster = Cluster(initialize_head=True, head_node_args={"include_dashboard": False, **sizes})
-    yield cluster, cluster.add_node(**sizes)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("RGAT_BACKEND", "torch")  # workers have nothing to compile
+        monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        noticed_soon = {"health_check_period_ms": 1000}  # a node is lost after five checks
+        options = {"include_dashboard": False, "_system_config": noticed_soon, **SIZES}
+        cluster = Cluster(initialize_head=True, head_node_args=options)
+        yield cluster
+        cluster.shutdown()
+
+
+@pytest.fixture
+def cluster(ray, head):
+    """The cluster and its second node, which a test may remove."""
+    node = head.add_node(**SIZES)
+    yield head, node
     ray.shutdown()
-    cluster.shutdown()
+    if node in head.list_all_nodes():
+        head.remove_node(node)
 
 
 def wait_until_both_work(ray):
