@@ -21,9 +21,14 @@ def run_ranks(count, function, *arguments):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    torch.multiprocessing.start_processes(
-        _run_rank, (count, port, function, arguments), nprocs=count, start_method="forkserver"
+    started = torch.multiprocessing.start_processes(
+        _run_rank, (count, port, function, arguments), nprocs=count, join=False, start_method="forkserver"
     )
+    try:
+        wait_until(lambda: started.join(timeout=1), seconds=600)
+    finally:
+        for process in started.processes:
+            process.kill()
 
 
 def _run_rank(rank, count, port, function, arguments):
