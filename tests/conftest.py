@@ -25,10 +25,11 @@ def _fixed_and_poisoned():
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items):
-    for item in items:  # those that share a fixture run in one process, which makes it once
-        for fixture in (each for all_ in item._fixtureinfo.name2fixturedefs.values() for each in all_):
-            if fixture.scope in ("module", "session") and fixture.baseid and not item.get_closest_marker("xdist_group"):
-                item.add_marker(pytest.mark.xdist_group(fixture.baseid))
+    for item in items:  # those that share a fixture, of a folder before one of a file, run where it is made once
+        fixtures = (each for all_ in item._fixtureinfo.name2fixturedefs.values() for each in all_)
+        shared = [each.baseid for each in fixtures if each.scope in ("module", "session") and each.baseid]
+        if shared and not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(min(shared, key=len)))
     if torch.cuda.is_available():
         return
     for item in items:
