@@ -1,9 +1,13 @@
+import contextlib
+import io
 import os
 import socket
-from contextlib import contextmanager
+import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
+from rich.console import Console
 
 os.environ.pop("RGAT_BACKEND", None)  # the tests choose backends themselves
 torch.set_num_threads(1)  # tests run in parallel processes; more threads than cores are slower
@@ -21,10 +25,11 @@ def _fixed_and_poisoned():
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items):
-    for item in items:  # those that share a fixture run in one process, which makes it once
-        for fixture in (each for all_ in item._fixtureinfo.name2fixturedefs.values() for each in all_):
-            if fixture.scope in ("module", "session") and fixture.baseid and not item.get_closest_marker("xdist_group"):
-                item.add_marker(pytest.mark.xdist_group(fixture.baseid))
+    for item in items:  # those that share a fixture, of a folder before one of a file, run where it is made once
+        fixtures = (each for all_ in item._fixtureinfo.name2fixturedefs.values() for each in all_)
+        shared = [each.baseid for each in fixtures if each.scope in ("module", "session") and each.baseid]
+        if shared and not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(min(shared, key=len)))
     if torch.cuda.is_available():
         return
     for item in items:
@@ -45,7 +50,7 @@ def full_disk():
     """Return a context in which no file can grow beyond some bytes, as on a full disk."""
     resource = pytest.importorskip("resource", reason="no limit of file sizes on this system")
 
-    @contextmanager
+    @contextlib.contextmanager
     def limited(size=64):
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
@@ -55,3 +60,20 @@ def full_disk():
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
     return limited
+
+
+@pytest.fixture
+def rgat_here(monkeypatch):
+    """The command line in this process, which has imported PyTorch already."""
+
+    def run(*arguments):
+        from rgat import cli
+
+        monkeypatch.setattr(sys, "argv", ["rgat", *map(str, arguments)])
+        monkeypatch.setattr("rgat.cli.printing.console", Console(width=80))
+        out, errors = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors), pytest.raises(SystemExit) as ended:
+            cli.main()
+        return SimpleNamespace(returncode=ended.value.code, stdout=out.getvalue(), stderr=errors.getvalue())
+
+    return run

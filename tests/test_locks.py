@@ -22,7 +22,7 @@ from rgat.training import checkpoint, load_checkpoint, save_checkpoint
 @contextmanager
 def running(*arguments):
     """Run the command line in another process, and kill it at the end of the block."""
-    environment = os.environ | {"RGAT_BACKEND": "torch", "OMP_NUM_THREADS": "1"}  # nothing to compile
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
     line = [sys.executable, "-m", "rgat", *map(str, arguments)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(line, env=environment, **pipes) as process:
@@ -34,47 +34,48 @@ def running(*arguments):
             process.communicate()
 
 
-def run(*arguments):
-    with running(*arguments) as process:
-        output, errors = process.communicate(timeout=300)
-    return process.returncode, output, errors
+@pytest.fixture(autouse=True)
+def _nothing_to_compile(monkeypatch):
+    monkeypatch.setenv("RGAT_BACKEND", "torch")
 
 
-def assert_second_is_refused_until_first_is_dead(lock, first, second):
-    """Start the second command while the first runs, then kill the first and start the second again."""
+def assert_second_is_refused_until_first_is_dead(lock, first, second, rgat_here):
+    """Run the second command while the first runs in another process, then kill the first and run the second again."""
     with running(*first) as process:
         wait_until(lambda: process.poll() is not None or (lock.exists() and lock.read_text()))
         assert process.poll() is None, process.communicate()
-        code, output, errors = run(*second)
-        assert (code, errors.count("\n"), output) == (2, 1, "")
-        assert re.search(rf"by one process at a time, but process {process.pid} on \S+ is writing it; wait", errors)
+        done = rgat_here(*second)
+        assert (done.returncode, done.stderr.count("\n"), done.stdout) == (2, 1, "")
+        assert re.search(
+            rf"by one process at a time, but process {process.pid} on \S+ is writing it; wait", done.stderr
+        )
         assert process.poll() is None
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
     assert lock.exists()
-    code, _, errors = run(*second)
-    assert code == 0, errors
+    done = rgat_here(*second)
+    assert done.returncode == 0, done.stderr
     assert not lock.exists()
 
 
-def test_two_processes_never_train_into_one_folder(tmp_path):
+def test_two_processes_never_train_into_one_folder(tmp_path, rgat_here):
     graph, labels = write_institute(tmp_path)
     line = ["train", "--rdf", graph, "--labels", labels, "--out", tmp_path / "model", "--no-comparison", "--epochs"]
     lock = tmp_path / "model" / ".lock"
-    assert_second_is_refused_until_first_is_dead(lock, [*line, 10**6, "--patience", 10**6], [*line, 2])
+    assert_second_is_refused_until_first_is_dead(lock, [*line, 10**6, "--patience", 10**6], [*line, 2], rgat_here)
     assert rgat.predictor.load(tmp_path / "model").report["seed"] == 0
 
 
-def test_two_processes_never_resume_one_folder(tmp_path):
+def test_two_processes_never_resume_one_folder(tmp_path, rgat_here):
     line = ["train", "institute", "--out", tmp_path / "run", "--hidden", 8, "--no-comparison", "--patience", 10**6]
-    assert run(*line, "--epochs", 1)[0] == 0
+    assert rgat_here(*line, "--epochs", 1).returncode == 0
     lock, epochs = tmp_path / "run" / ".lock", load_checkpoint(tmp_path / "run")[1]["epoch"] + 1
     longer = [*line, "--resume", "--epochs"]
-    assert_second_is_refused_until_first_is_dead(lock, [*longer, 10**6], [*longer, epochs])
+    assert_second_is_refused_until_first_is_dead(lock, [*longer, 10**6], [*longer, epochs], rgat_here)
     assert load_checkpoint(tmp_path / "run")[1]["epoch"] == epochs
 
 
-def test_two_processes_never_write_one_predictions_file(tmp_path):
+def test_two_processes_never_write_one_predictions_file(tmp_path, rgat_here):
     rgat.fit("molecules", hidden_channels=8, max_epochs=1, comparison=False).save(tmp_path / "model")
     molecules, out = tmp_path / "m.smi", tmp_path / "p.csv"
     molecules.write_text("CCO\n" * 100_000)
@@ -83,16 +84,16 @@ def test_two_processes_never_write_one_predictions_file(tmp_path):
 
     with running(*line) as process:
         wait_until(lambda: process.poll() is not None or (part.exists() and part.stat().st_size > 999))
-        code, _, errors = run(*line, "--resume")
-        assert (code, errors.count("\n")) == (2, 1)
-        assert f"process {process.pid} on" in errors
+        done = rgat_here(*line, "--resume")
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert f"process {process.pid} on" in done.stderr
     assert lock.exists()
     with part.open("r+b") as file:
         file.truncate(500)
     molecules.write_text("CCO\n" * 20)
-    code, output, errors = run(*line, "--resume")
-    assert code == 0, errors
-    assert "20 molecules written to" in output
+    done = rgat_here(*line, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert "20 molecules written to" in done.stdout
     assert not lock.exists()
 
 

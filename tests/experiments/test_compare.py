@@ -12,6 +12,13 @@ from rgat.training import Result
 from rgat.training.configuration import VARIANTS
 
 
+@pytest.fixture
+def _short_runs(monkeypatch):
+    monkeypatch.setitem(SETUPS, "institute", SETUPS["institute"] | {"max_epochs": 10})
+    monkeypatch.setenv("RGAT_BACKEND", "torch")  # workers have nothing to compile
+
+
+@pytest.mark.usefixtures("_short_runs")
 def test_runs_come_in_order_and_do_not_depend_on_the_number_of_workers(tmp_path):
     seen = []
     runs = {}
@@ -26,6 +33,7 @@ def test_runs_come_in_order_and_do_not_depend_on_the_number_of_workers(tmp_path)
     assert experiment.description["seeds"] == 2
 
 
+@pytest.mark.usefixtures("_short_runs")
 def test_a_record_holds_what_the_model_says_about_the_test_part(tmp_path):
     (node,) = compare(["institute"], ["additive WIRGAT"], seeds=1, workers=1, out=tmp_path)
     described = read_experiment(tmp_path / "institute").description

@@ -28,22 +28,37 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def ray():
     return pytest.importorskip("ray", reason="Ray is not installed: pip install 'rgat[ray]'")
 
 
-@pytest.fixture
-def cluster(ray, monkeypatch):
+SIZES = {"num_cpus": 1, "object_store_memory": 80 << 20}
+
+
+@pytest.fixture(scope="module")
+def head(ray):
+    """A cluster of one node."""
     from ray.cluster_utils import Cluster
 
-    monkeypatch.setenv("RGAT_BACKEND", "torch")  # workers have nothing to compile
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    sizes = {"num_cpus": 1, "object_store_memory": 80 << 20}
-    cluster = Cluster(initialize_head=True, head_node_args={"include_dashboard": False, **sizes})
-    yield cluster, cluster.add_node(**sizes)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("RGAT_BACKEND", "torch")  # workers have nothing to compile
+        monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        noticed_soon = {"health_check_period_ms": 1000}  # a node is lost after five checks
+        options = {"include_dashboard": False, "_system_config": noticed_soon, **SIZES}
+        cluster = Cluster(initialize_head=True, head_node_args=options)
+        yield cluster
+        cluster.shutdown()
+
+
+@pytest.fixture
+def cluster(ray, head):
+    """The cluster and its second node, which a test may remove."""
+    node = head.add_node(**SIZES)
+    yield head, node
     ray.shutdown()
-    cluster.shutdown()
+    if node in head.list_all_nodes():
+        head.remove_node(node)
 
 
 def wait_until_both_work(ray):
@@ -96,13 +111,13 @@ def kill_a_training_worker(cluster, killed):
 
 
 def test_two_workers_train_each_model_together_and_a_lost_one_costs_nothing_but_time(ray, cluster, tmp_path):
-    asked, killed = ASKED | {"trials": 2, "seeds": 2}, []
+    asked, killed = ASKED | {"trials": 1, "seeds": 2}, []
     threading.Thread(target=kill_a_training_worker, args=(cluster[0], killed)).start()
     protocol = open_protocol(asked, tmp_path / "ray")
     many = run_protocol(protocol, executor="ray", address=cluster[0].address, processes_per_run=2)
     one = run_protocol(open_protocol(asked, tmp_path / "local"))
     assert len(killed) == 1
-    assert len(many) == len(one) == 4
+    assert len(many) == len(one) == 3
     for a, b in zip(many, one, strict=True):
         assert a["status"] == b["status"] == "done"
         curves = [record["curve"] if record["kind"] == "run" else record["folds"][0]["curve"] for record in (a, b)]

@@ -112,9 +112,9 @@ def run(case, device, **more):
     }
 
 
-def main():
+def run_all(folder, cases):
+    """Run some cases in this process and those that were started with it; each writes its outcome to the folder."""
     torch.set_num_threads(1)
-    folder, *cases = sys.argv[1:]
     with joined_processes() as device:
         outcome = {case: run(case, device) for case in cases}
         epochs = {1: 2, 2: 4, 4: 6}[processes().number]
@@ -126,4 +126,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run_all(sys.argv[1], sys.argv[2:])

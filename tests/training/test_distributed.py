@@ -1,30 +1,32 @@
+import dataclasses
 import json
+import math
 import os
 import subprocess
 import sys
-import textwrap
+from pathlib import Path
 
 import pytest
 import torch
+from helpers_processes import run_ranks
 
 import rgat
-from rgat.training.distributed import Processes, joined_processes
+from rgat.data import load
+from rgat.predictor import estimates
+from rgat.training import Settings, fit, loop
+from rgat.training.configuration import build_model, configure
+from rgat.training.distributed import Processes, joined_processes, processes
 
 # 3 epochs of 7 steps; the last batch has one graph, so that the second process has none.
 SETTINGS = {"max_epochs": 3, "batch_size": 32, "kernel_l2": (1e-4, 0.0)}
 TRAIN = 193
 
-RUN = """
-    import dataclasses, json, pathlib, sys, torch
-    from rgat.data import load
-    from rgat.training.configuration import build_model
-    from rgat.training import Settings, fit, loop
-    from rgat.training.distributed import joined_processes, processes
 
+def train(out):
+    """Train one model in this process and those that were started with it; the first one writes what came out."""
     torch.set_num_threads(1)
-    out, settings, train = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
     data = load("molecules")
-    data = dataclasses.replace(data, train=torch.cat([data.train, data.test])[:train])
+    data = dataclasses.replace(data, train=torch.cat([data.train, data.test])[:TRAIN])
     steps, step = [], loop.Training.step
 
     def watched(self, ids):
@@ -36,37 +38,31 @@ RUN = """
     with joined_processes(torch.device("cpu")):
         model = build_model(data, 1, hidden_channels=8, dense_channels=8, heads=2, batch_norm=True).double()
         data = dataclasses.replace(data, graphs=dataclasses.replace(data.graphs, x=data.graphs.x.double()))
-        settings["kernel_l2"] = tuple(settings["kernel_l2"])
-        result = fit(model, data, Settings(**settings), 4)
+        result = fit(model, data, Settings(**SETTINGS), 4)
         if processes().rank == 0:
             state = {name: tensor.tolist() for name, tensor in model.state_dict().items()}
             curve = [dataclasses.astuple(epoch) for epoch in result.curve]
-            with open(out, "w") as file:
-                json.dump({"steps": steps, "curve": curve, "scores": result.scores, "state": state}, file)
-    threads = [path.read_text() for path in pathlib.Path("/proc/self/task").glob("*/comm")]
+            out.write_text(json.dumps({"steps": steps, "curve": curve, "scores": result.scores, "state": state}))
+    threads = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
     assert not any("gloo" in name for name in threads), "a thread that needs Python's lock at exit aborts the process"
-"""
 
 
-def torchrun(count, port, *arguments):
-    options = ["--nproc-per-node", str(count), "--master-addr", "127.0.0.1", "--master-port", str(port)]
+def torchrun(port, *arguments):
+    """Run a command in two processes."""
+    options = ["--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", str(port)]
     return subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", *options, *arguments],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+        [sys.executable, "-m", "torch.distributed.run", *options, *map(str, arguments)],
+        env=os.environ | {"RGAT_BACKEND": "torch", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},  # no compiling
         capture_output=True,
         text=True,
         timeout=240,
     )
 
 
-def test_two_processes_learn_what_one_does(tmp_path, free_port):
-    script, outs = tmp_path / "run.py", [tmp_path / "one.json", tmp_path / "two.json"]
-    script.write_text(textwrap.dedent(RUN))
-    arguments = [json.dumps(SETTINGS), str(TRAIN)]
-    alone = subprocess.run([sys.executable, script, outs[0], *arguments], capture_output=True, text=True, timeout=240)
-    assert alone.returncode == 0, alone.stderr
-    done = torchrun(2, free_port, script, outs[1], *arguments)
-    assert done.returncode == 0, done.stderr
+def test_two_processes_learn_what_one_does(tmp_path):
+    outs = [tmp_path / "one.json", tmp_path / "two.json"]
+    for count, out in enumerate(outs, 1):
+        run_ranks(count, train, out)
     one, two = (json.loads(out.read_text()) for out in outs)
     assert len(two["steps"]) == 21
     assert two["steps"] == pytest.approx(one["steps"], abs=1e-6)
@@ -79,8 +75,8 @@ def test_two_processes_learn_what_one_does(tmp_path, free_port):
 
 def test_the_command_line_trains_in_two_processes_and_one_speaks(tmp_path, free_port):
     options = ["--epochs", "2", "--hidden", "8", "--feature-dropout", "0.2", "--batch-norm"]
-    command = ["-m", "rgat", "train", "molecules", "--out", str(tmp_path / "run"), *options]
-    done = torchrun(2, free_port, *command)
+    command = ["-m", "rgat", "train", "molecules", "--out", tmp_path / "run", *options]
+    done = torchrun(free_port, *command)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("constant attention") == 1
     assert "FutureWarning" not in done.stderr
@@ -88,11 +84,27 @@ def test_the_command_line_trains_in_two_processes_and_one_speaks(tmp_path, free_
     assert names == ["checkpoint", "checkpoint.json", "fit.json", "fitted", "fitted.json"]
 
 
-def test_a_model_with_divided_embeddings_is_saved_whole(tmp_path, free_port):
-    options = ["--epochs", "2", "--fanouts", "5,5", "--embedding", "8", "--no-comparison", "--device", "cpu"]
-    for count in (1, 2):
-        out, more = tmp_path / str(count), ["--option", "shard_embeddings=true"]
-        done = torchrun(count, free_port, "-m", "rgat", "train", "institute", "--out", str(out), *options, *more)
+def measure_by_different_clocks(out):
+    """Estimate the cost of a training whose first process would measure all epochs, and whose second one two."""
+    with joined_processes(torch.device("cpu")):
+        estimates.LONG_ENOUGH = math.inf if processes().rank == 0 else 0.0
+        steps, step = [], loop.Training.step
+        loop.Training.step = lambda self, ids: steps.append(ids) or step(self, ids)
+        estimates.measure(load("molecules"), configure("graph", {"hidden_channels": 8}), 0, torch.device("cpu"))
+        out.with_suffix(f".{processes().rank}").write_text(str(len(steps)))
+
+
+def test_processes_measure_the_same_epochs_whatever_their_clocks_say(tmp_path):
+    run_ranks(2, measure_by_different_clocks, tmp_path / "steps")
+    first, second = (int(path.read_text()) for path in sorted(tmp_path.iterdir()))
+    assert first == second >= estimates.MOST_EPOCHS
+
+
+def test_a_model_with_divided_embeddings_is_saved_whole(tmp_path, free_port, rgat_here):
+    line = ["train", "institute", "--fanouts", "5,5", "--embedding", 8, "--option", "shard_embeddings=true"]
+    line += ["--epochs", 2, "--no-comparison", "--device", "cpu", "--out"]
+    alone, together = rgat_here(*line, tmp_path / "1"), torchrun(free_port, "-m", "rgat", *line, tmp_path / "2")
+    for count, done in ((1, alone), (2, together)):
         assert done.returncode == 0, done.stderr
         assert ("2 processes are connected by gloo: they run on CPUs." in done.stdout) == (count == 2)
     one, two = (rgat.load(tmp_path / str(count)) for count in (1, 2))
@@ -106,7 +118,7 @@ def test_a_model_with_divided_embeddings_is_saved_whole(tmp_path, free_port):
 
 
 def test_a_users_mistake_is_printed_by_one_process_and_named_by_the_launcher(tmp_path, free_port):
-    done = torchrun(2, free_port, "-m", "rgat", "train", "molecules", "--out", str(tmp_path / "run"), "--option", "a=1")
+    done = torchrun(free_port, "-m", "rgat", "train", "molecules", "--out", tmp_path / "run", "--option", "a=1")
     assert done.returncode != 0
     assert done.stderr.count("rgat: `option` must be") <= 1, "none if the launcher ends the first process before"
     assert "traceback : `option` must be" in done.stderr

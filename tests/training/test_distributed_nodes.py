@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from training.node_runs import CASES, NODES, made_up
+from helpers_processes import run_ranks
+from training.node_runs import CASES, NODES, made_up, run_all
 
 from rgat.training import Settings, build_model, fit
 from rgat.training.distributed import Processes, choose_backend, joined_processes
@@ -23,7 +24,7 @@ def torchrun(count, *arguments):
 
 
 def run_cases(folder, count, **environment):
-    """Run all cases in some processes; return the outcome of each rank."""
+    """Run all cases in some processes of `torchrun`; return the outcome of each rank."""
     start = [sys.executable] if count == 1 else torchrun(count)
     done = subprocess.run(
         [*start, SCRIPT, folder, *CASES],
@@ -33,6 +34,10 @@ def run_cases(folder, count, **environment):
         timeout=600,  # a GPU's kernels are compiled first
     )
     assert done.returncode == 0, done.stderr
+    return read_outcomes(folder, count)
+
+
+def read_outcomes(folder, count):
     return [json.loads((folder / f"{count}-{rank}.json").read_text()) for rank in range(count)]
 
 
@@ -40,8 +45,9 @@ def run_cases(folder, count, **environment):
 def outcomes(tmp_path_factory):
     """Return the outcome of each case by (number of processes, rank)."""
     folder = tmp_path_factory.mktemp("outcomes")
-    by_count = {count: run_cases(folder, count, CUDA_VISIBLE_DEVICES="") for count in (1, 2, 4)}
-    return {(count, rank): outcome for count, all_ in by_count.items() for rank, outcome in enumerate(all_)}
+    for count in (1, 2, 4):
+        run_ranks(count, run_all, folder, list(CASES))
+    return {(count, rank): each for count in (1, 2, 4) for rank, each in enumerate(read_outcomes(folder, count))}
 
 
 def check_equal(together, alone):

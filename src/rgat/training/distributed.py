@@ -56,6 +56,8 @@ class Processes(NamedTuple):
 
     def as_first(self, decision: bool, device: torch.device) -> bool:
         """Return the decision of the first process."""
+        if self.number == 1:
+            return decision
         decided = torch.tensor([int(decision)], device=device)
         dist.broadcast(decided, 0)
         return bool(decided)
