@@ -12,6 +12,7 @@ from helpers_processes import run_ranks
 
 import rgat
 from rgat.data import load
+from rgat.ops import backend
 from rgat.predictor import estimates
 from rgat.training import Settings, fit, loop
 from rgat.training.configuration import build_model, configure
@@ -86,7 +87,7 @@ def test_the_command_line_trains_in_two_processes_and_one_speaks(tmp_path, free_
 
 def measure_by_different_clocks(out):
     """Estimate the cost of a training whose first process would measure all epochs, and whose second one two."""
-    with joined_processes(torch.device("cpu")):
+    with backend("torch"), joined_processes(torch.device("cpu")):
         estimates.LONG_ENOUGH = math.inf if processes().rank == 0 else 0.0
         steps, step = [], loop.Training.step
         loop.Training.step = lambda self, ids: steps.append(ids) or step(self, ids)
