@@ -30,6 +30,7 @@ from rgat.predictor import fitting
 from rgat.predictor.choice import config_of
 from rgat.predictor.described import AUTO
 from rgat.predictor.stages import stage_names
+from rgat.predictor.trainer import Trainer
 from rgat.predictor.validation import make_folds
 from rgat.progress import shown
 from rgat.training.configuration import VARIANTS
@@ -102,7 +103,7 @@ def run_nodes(data, seed):
     """Return the choice of a fit with default options, and validation and test score of each model."""
     folds = make_folds(data, seed)
     with shown(False, stage_names(False, bool(folds), True, True)) as stages:
-        trainer = fitting._Trainer(data, folds, torch.device("cpu"), seed, stages, None)
+        trainer = Trainer(data, folds, torch.device("cpu"), seed, stages, None)
         trainer, config, found = fitting._choose(trainer, {}, True, AUTO)  # as `rgat.fit` does
         kind, scores = found["choice"]["input"], {}
         for model in VARIANTS:

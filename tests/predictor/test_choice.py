@@ -8,7 +8,7 @@ from helpers_literals import EX, PREDICATE, write_people
 
 import rgat
 from rgat.data import from_rdf, load
-from rgat.predictor import choice, fitting
+from rgat.predictor import choice, trainer
 from rgat.predictor.choice import candidates, choose
 from rgat.predictor.files import read_features
 from rgat.predictor.text import choice_table, contribution_table, verdicts
@@ -34,12 +34,12 @@ def chosen(open_data):
         score = scores.get((kind, config["model"]), 0.8)
         return [dataclasses.replace(point, valid_metric=score) for point in points], logits
 
-    original = fitting._Trainer.cross_validate
-    fitting._Trainer.cross_validate = cross_validate
+    original = trainer.Trainer.cross_validate
+    trainer.Trainer.cross_validate = cross_validate
     try:
         return rgat.fit(open_data, **QUICK)
     finally:
-        fitting._Trainer.cross_validate = original
+        trainer.Trainer.cross_validate = original
 
 
 def test_the_best_input_and_then_the_best_model_are_chosen(chosen):
@@ -186,8 +186,8 @@ def test_a_model_that_knows_its_training_nodes_less_than_held_out_ones_learns_lo
             dataclasses.replace(p, epoch=e, valid_metric=held_out) for p, e in zip(points, taken, strict=True)
         ], logits
 
-    original = fitting._Trainer.cross_validate
-    monkeypatch.setattr(fitting._Trainer, "cross_validate", cross_validate)
+    original = trainer.Trainer.cross_validate
+    monkeypatch.setattr(trainer.Trainer, "cross_validate", cross_validate)
     predictor = rgat.fit(open_data, model="RGCN", identity=False, comparison=False, **QUICK)
     assert 0 < predictor.report["scores"]["train"] < 1
     assert predictor.report["training"][0]["epochs"] == epochs

@@ -3,12 +3,14 @@
 import dataclasses
 
 import pytest
+import torch
 
 import rgat
 from rgat.data import load as load_data
 from rgat.predictor import files as own_data
-from rgat.predictor import fitting, load, members
+from rgat.predictor import load, members, trainer
 from rgat.predictor.text import comparison_rows, verdicts
+from rgat.predictor.validation import make_folds
 from rgat.progress import Stages
 from rgat.training.configuration import configure
 
@@ -20,13 +22,13 @@ WIRGAT = "additive WIRGAT"
 def valid(monkeypatch):
     """The validation scores that the models are said to have."""
     scores = {WIRGAT: 0.915, "RGCN": 0.936}
-    monkeypatch.setattr(fitting._Trainer, "valid_score", lambda self, config, results: scores[config["model"]])
+    monkeypatch.setattr(trainer.Trainer, "valid_score", lambda self, config, results: scores[config["model"]])
     return scores
 
 
 def test_an_rgcn_with_a_higher_validation_score_becomes_the_model_of_molecules(tmp_path, monkeypatch):
     scores = {"multiplicative WIRGAT": 0.915, "RGCN": 0.936}
-    monkeypatch.setattr(fitting._Trainer, "valid_score", lambda self, config, results: scores[config["model"]])
+    monkeypatch.setattr(trainer.Trainer, "valid_score", lambda self, config, results: scores[config["model"]])
     quick = {"max_epochs": 1, "hidden_channels": 8, "descriptors": "none", "ensemble": 1}
     predictor = own_data.train(load_data("molecules"), tmp_path, **quick)
     assert predictor.config["model"] == load(tmp_path).config["model"] == "RGCN"
@@ -69,10 +71,10 @@ def test_what_was_asked_for_is_kept_and_the_better_one_named(node_data, valid, o
 def test_validation_scores_are_those_of_cross_validation_or_of_the_validation_part(node_data):
     report = rgat.fit(node_data, model=WIRGAT, **QUICK).report["selection"]
     for model in (WIRGAT, "RGCN"):
-        stages = Stages(lambda step: None, [fitting.CROSS_VALIDATION])
-        folds = fitting.make_folds(node_data, 0)
-        trainer = fitting._Trainer(node_data, folds, fitting.torch.device("cpu"), 0, stages, None)
-        best, _ = trainer.cross_validate(configure("node", QUICK | {"model": model}), stages)
+        stages = Stages(lambda step: None, [trainer.CROSS_VALIDATION])
+        folds = make_folds(node_data, 0)
+        trained = trainer.Trainer(node_data, folds, torch.device("cpu"), 0, stages, None)
+        best, _ = trained.cross_validate(configure("node", QUICK | {"model": model}), stages)
         mean = sum(point.valid_metric for point in best) / 5
         assert report["scores"][model] == pytest.approx(mean)
     molecules = rgat.fit(load_data("molecules"), max_epochs=2, hidden_channels=8, ensemble=1)
@@ -84,13 +86,13 @@ def test_validation_scores_are_those_of_cross_validation_or_of_the_validation_pa
 
 def test_few_molecules_get_three_members_of_the_kept_model_unless_one_is_asked_for(monkeypatch):
     options = {"max_epochs": 1, "hidden_channels": 8, "descriptors": "none"}
-    data, fit_many, begun = load_data("molecules"), fitting.fit_many, []
+    data, fit_many, begun = load_data("molecules"), trainer.fit_many, []
 
     def recording(models, *arguments, **more):
         begun.extend(float(sum(each.detach().sum() for each in model.parameters())) for model in models)
         return fit_many(models, *arguments, **more)
 
-    monkeypatch.setattr(fitting, "fit_many", recording)
+    monkeypatch.setattr(trainer, "fit_many", recording)
     predictor = rgat.fit(data, **options)
     assert len(begun) == len(set(begun)) == 4  # three members and a rival; none is trained twice
     assert (len(predictor.members), len(predictor.report["training"]), predictor.report["ensemble"]) == (3, 3, 3)

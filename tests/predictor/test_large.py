@@ -9,7 +9,7 @@ import pytest
 import rgat
 from rgat import memory
 from rgat.data import load
-from rgat.predictor import estimates, evaluation, fitting
+from rgat.predictor import estimates, evaluation, fitting, trainer
 from rgat.training import Settings, many
 from rgat.training.configuration import configure
 
@@ -27,8 +27,8 @@ def test_where_memory_is_short_folds_are_trained_one_at_a_time_to_the_same_model
         models.extend(map(weakref.ref, given))
         return fit_many(given, *arguments, **options)
 
-    fit_many = fitting.fit_many
-    monkeypatch.setattr(fitting, "fit_many", watched)
+    fit_many = trainer.fit_many
+    monkeypatch.setattr(trainer, "fit_many", watched)
     monkeypatch.setattr(many, "free_memory", lambda device: 1)
     alone = rgat.fit(node_data, comparison=False, **QUICK)
     assert sizes == [1] * 6, "five folds and the model"
@@ -38,14 +38,14 @@ def test_where_memory_is_short_folds_are_trained_one_at_a_time_to_the_same_model
 
 @pytest.mark.parametrize(("free", "sizes"), [(3.5, [1, 1, 1, 1, 1]), (5, [2, 2, 1]), (1000, [5])])
 def test_so_many_folds_are_trained_together_as_fit_in_half_of_the_free_memory(node_data, monkeypatch, free, sizes):
-    found, fit_many = [], fitting.fit_many
+    found, fit_many = [], trainer.fit_many
 
     def counted(given, *arguments, **options):
         found.append(len(given))
         return fit_many(given, *arguments, **options)
 
-    monkeypatch.setattr(fitting, "fit_many", counted)
-    model = fitting.build_model(node_data, hidden_channels=8)
+    monkeypatch.setattr(trainer, "fit_many", counted)
+    model = trainer.build_model(node_data, hidden_channels=8)
     needed = many.bytes_needed(many.Job(model, node_data, Settings(), 0))
     monkeypatch.setattr(many, "free_memory", lambda device: free * needed)
     rgat.fit(node_data, comparison=False, **QUICK)
@@ -54,7 +54,7 @@ def test_so_many_folds_are_trained_together_as_fit_in_half_of_the_free_memory(no
 
 def test_a_comparison_for_which_memory_is_short_is_left_out_and_says_why(node_data, monkeypatch):
     monkeypatch.setattr(memory, "free_memory", lambda device: 1000)
-    monkeypatch.setattr(fitting, "free_memory", lambda device: 1000)
+    monkeypatch.setattr(trainer, "free_memory", lambda device: 1000)
     fitted = rgat.fit(node_data, **QUICK)
     majority, *others = fitted.report["comparison"]
     assert majority["scores"]
