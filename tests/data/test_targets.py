@@ -195,6 +195,22 @@ def test_mixed_columns_of_nodes_may_miss_values(tmp_path):
         nodes(tmp_path, [], task="regression")
 
 
+def test_what_cannot_be_learned_is_one_sentence(tmp_path):
+    with pytest.raises(ValueError, match=r"t\.csv, line 2: column y must name labels to learn, got none in any row"):
+        read([";", ";"], task="multi-label")
+    with pytest.raises(ValueError, match=r'y must be a number of at most 1e\+30 in size, got "1e300"; correct it, or'):
+        read(["1.5", "1e300"])
+    rows = [(n, "abc"[n % 3]) for n in range(1, 10)]
+    with pytest.raises(ValueError, match='task y must be 0, 1 or empty, got "b"; correct it, or say `task` "multi-c'):
+        nodes(tmp_path, rows, task="binary")
+
+
+def test_a_node_without_a_class_is_not_labelled(tmp_path):
+    data = nodes(tmp_path, [(1, "a"), (2, "b"), (3, ""), (4, "NA")])
+    assert data.classes == ("a", "b")
+    assert int((data.labels >= 0).sum()) == 2
+
+
 def test_a_store_keeps_classes_alone_and_takes_any_table(tmp_path):
     from rgat.data import convert
 

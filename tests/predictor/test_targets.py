@@ -18,6 +18,7 @@ from rgat.baselines.targets import random_forest
 from rgat.data import from_rdf, from_smiles
 from rgat.predictor.target_text import target_tables
 from rgat.predictor.text import comparison_rows, explanation_table, performance
+from rgat.predictor.uncertainty_text import warning_sentences
 
 QUICK = {"max_epochs": 2, "comparison": False, "model": "RGCN"}
 COLUMNS = ("income (k)", "group", "senior", "skills")
@@ -203,12 +204,6 @@ OF_KIND = {
 def test_nodes_by_the_command_line(node_files, tmp_path, run, kind):
     column, options, words = OF_KIND[kind]
     (graph, labels), model = node_files, tmp_path / "model"
-    if kind == "multi-class" or kind == "binary":  # one class per node: rows without one are left out
-        place = 1 + COLUMNS.index(column)
-        rows = [line.split("\t") for line in labels.read_text().splitlines()]
-        labels = tmp_path / "known.tsv"
-        labels.write_text("".join(f"{row[0]}\t{row[place]}\n" for row in rows if row[place]))
-        words = "accuracy"
     given = ("--rdf", graph, "--labels", labels, "--label-column", column, "--features", "identity", "--model", "RGCN")
     code, out, err = run("train", *given, *options, *TRAIN, "--out", model)
     assert code == 0, err
@@ -324,3 +319,40 @@ def _numbers(folder):
     path = folder / "n.csv"
     path.write_text("smiles,y\n" + "".join(f"{'C' * n},{n / 3:.2f}\n" for n in range(1, 30)))
     return path
+
+
+def test_a_small_table_has_unbounded_intervals_and_is_saved(tmp_path):
+    rows = [f"{'C' * (1 + n // 3)}{'NOF'[n % 3]},{n + 0.5}" for n in range(40)]
+    (tmp_path / "m.csv").write_text("\n".join(["smiles,y", *rows]) + "\n")
+    model = rgat.fit(from_smiles(tmp_path / "m.csv"), **QUICK)
+    assert model.report["intervals"]["y"] == {"covered": 1.0, "width": None, "labels": 4}
+    sentence = "of a coverage of 90% are unbounded: they need 9 held-out values, and there are fewer"
+    assert f"intervals of y {sentence}" in performance(model)
+    model.save(tmp_path / "model")
+    predictions = rgat.load(tmp_path / "model").predict(["CCO"])
+    assert predictions.intervals["y"].tolist() == [[-math.inf, math.inf]]
+    assert warning_sentences(predictions)[0] == f"intervals {sentence}"
+    assert warning_sentences(model.predict(["CCO"], coverage=0.5))[:1] != [f"intervals {sentence}"]
+
+
+def test_bounds_alone_are_not_enough(tmp_path):
+    rows = [f"{'C' * (1 + n)}O,>{n + 0.5}" for n in range(30)]
+    (tmp_path / "m.csv").write_text("\n".join(["smiles,y", *rows]) + "\n")
+    with pytest.raises(ValueError, match="y must have 2 different values or more that are no bounds in the training"):
+        rgat.fit(from_smiles(tmp_path / "m.csv", censored=True), **QUICK)
+
+
+def test_the_command_line_chooses_class_weights_and_cross_validates_targets(molecule_file, tmp_path, rgat_here):
+    quick = ["--epochs", 1, "--hidden", 8, "--no-comparison"]
+    done = rgat_here(
+        *("train", "--smiles", molecule_file, "--tasks", "senior", "--option", "class_weights=auto"),
+        *("--out", tmp_path / "weights", *quick),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Class weights were chosen by average precision on held-out examples" in done.stdout
+    line = ["train", "--smiles", molecule_file, "--tasks", "group", "--folds", 2, *quick, "--out"]
+    done = rgat_here(*line, tmp_path / "folds")
+    assert done.returncode == 0, done.stderr
+    assert "(mean and standard deviation over 2 folds:" in " ".join(done.stdout.split())
+    refused = rgat_here(*line, tmp_path / "time", "--split", "time", "--split-column", "income (k)", "--skip-invalid")
+    assert (refused.returncode, (tmp_path / "time" / "fitted.json").exists()) == (2, False)

@@ -14,6 +14,7 @@ from rgat.checks import check_word
 
 KINDS = ("binary", "multi-class", "multi-label", "regression")
 MISSING_WORDS = ("", "nan", "NaN", "NA")
+LARGEST = 1e30  # size of a number; squares of larger ones exceed single precision
 NUM_STRATA = 5  # of numbers, by which splits are stratified
 Task = str | Mapping[str, str] | None  # a kind for all columns, or one for each that is named
 _BITS = {"0": 0.0, "0.0": 0.0, "1": 1.0, "1.0": 1.0}
@@ -187,8 +188,10 @@ def _number(name: str, cell: str, origin: str, censored: bool) -> tuple[float, i
         value = float(text) if "_" not in text else None
     except ValueError:
         value = None
-    if value is not None and abs(value) < torch.inf:
+    if value is not None and abs(value) <= LARGEST:
         return value, 0 if not bound else 1 if bound[1] in (">", ">=", "≥") else -1
+    if value is not None and abs(value) < torch.inf:
+        raise ValueError(f'{must} of at most {LARGEST:g} in size, got "{cell}"; correct it, or choose a larger unit')
     if value is not None:
         raise ValueError(f'{must} that is finite, got "{cell}"; correct it, or leave the cell empty')
     if "," in text and _NUMBER.fullmatch(text):
@@ -221,6 +224,8 @@ def _read_labels(name: str, cells: Sequence[str], origins: Sequence[str], censor
     sign = "|" if any("|" in cell for cell in cells) else ";"
     rows = [None if cell in MISSING_WORDS else split_labels(cell, sign) for cell in cells]
     labels = tuple(sorted(set().union(*(row for row in rows if row is not None))))
+    if not labels:
+        raise ValueError(f"{origins[0]}: column {name} must name labels to learn, got none in any row; leave it out")
     values = [[torch.nan] * len(labels) if row is None else [float(label in row) for label in labels] for row in rows]
     table = torch.tensor(values, dtype=torch.float64).view(len(rows), len(labels))
     return _Column(Target(name, "multi-label", labels), table, _no_bounds(table))

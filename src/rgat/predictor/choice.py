@@ -128,10 +128,11 @@ def choose(datas: Mapping[str, Data], options: Mapping[str, Any], models: Sequen
             errors.append(error)
             return
         known = [score for score in scores if not math.isnan(score)]  # a fold may have one label only
-        row |= {"score": statistics.mean(known) if known else math.nan, "loss": None if math.isnan(loss) else loss}
+        row |= {"score": statistics.mean(known) if known else None, "loss": None if math.isnan(loss) else loss}
         if len(known) > 1:
             row["error"] = statistics.stdev(known) / math.sqrt(len(known))
-        tried.append(_Tried(row["score"], row.get("error", 0.0), loss, kind, config))
+        score = -math.inf if row["score"] is None else row["score"]
+        tried.append(_Tried(score, row.get("error", 0.0), loss, kind, config))
 
     for kind in datas:
         attempt(kind, first)

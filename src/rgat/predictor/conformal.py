@@ -136,6 +136,7 @@ def measure_coverage(found: Sequence[Region], truth: Array) -> dict[str, Any]:
 
     Of ``sets`` they are the share that holds the true class, the mean number of classes, the share of empty sets and
     the number of sets; of ``intervals``, by name, the share that holds the number, the mean width, and their number.
+    The width is None where too few examples were held out for bounded intervals.
     """
     held: list[NDArray[np.bool_]] = []
     sizes: list[Ids] = []
@@ -149,7 +150,8 @@ def measure_coverage(found: Sequence[Region], truth: Array) -> dict[str, Any]:
         elif len(rows):
             covered = float(((inside[:, 0] <= known) & (known <= inside[:, 1])).mean())
             width = float((inside[:, 1] - inside[:, 0]).mean())
-            numbers[region.name] = {"covered": covered, "width": width, "labels": len(rows)}
+            bounded = width if math.isfinite(width) else None
+            numbers[region.name] = {"covered": covered, "width": bounded, "labels": len(rows)}
     report: dict[str, Any] = {"intervals": numbers} if numbers else {}
     if sum(map(len, held)):
         all_held, size = np.concatenate(held), np.concatenate(sizes)

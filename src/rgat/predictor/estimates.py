@@ -25,6 +25,7 @@ from rgat.predictor.members import members_for
 from rgat.predictor.predictor import Predictor
 from rgat.predictor.transfer import start_of, with_architecture
 from rgat.predictor.validation import make_folds, with_validation
+from rgat.predictor.weighting import take_auto
 from rgat.training.capture import training_on
 from rgat.training.configuration import DEFAULTS, Config, build_model, split_config
 from rgat.training.distributed import processes
@@ -119,7 +120,7 @@ def forecast(
     ensemble = members_for(data, ensemble, comparison)
     if minutes is not None:
         return f"time: {minutes:g} minutes, most of them for a search on validation data"
-    options = with_architecture(options, start_of(data, start_from, freeze))
+    _, options = take_auto(data, with_architecture(options, start_of(data, start_from, freeze)))
     config = configure_for(data, options)
     data = with_validation(data, config, seed)
     inner = make_folds(data, seed)

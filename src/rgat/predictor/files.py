@@ -25,7 +25,7 @@ from rgat.data.store.manifest import NAME as MANIFEST
 from rgat.data.store.stored_graph import find_store
 from rgat.data.targets import KINDS
 from rgat.locks import locked
-from rgat.predictor.cross_validation import cross_validate
+from rgat.predictor.cross_validation import cross_validate, fold_data
 from rgat.predictor.explain_molecule import MoleculeExplanation
 from rgat.predictor.explain_node import ORDERS, NodeExplanation, RelationImportance
 from rgat.predictor.explorer import write_explorer
@@ -271,6 +271,8 @@ def train(
     A training that was interrupted in this folder continues. The last of ``stages`` is the one that saves. With
     ``folds``, the fit is also cross-validated, for the report.
     """
+    if folds:
+        fold_data(data, folds, asked.get("seed", 0))  # raises where the split has no folds
     keep = methodcaller("save", out)  # the first process writes
     predictor = fit(data, checkpoint=out, keep=keep, progress=stages or False, **asked)
     if folds:

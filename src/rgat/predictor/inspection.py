@@ -71,6 +71,14 @@ def _check_targets(data: NodeData | GraphData) -> None:
                 f"{data.name}: {target.name} must have different values to learn from in the training part, got only "
                 f"{float(known[0, 0]):g}; {advice}"
             )
+        if target.kind == "regression" and data.bounds is not None:
+            exact = learned[(data.bounds[data.train, place] == 0).all(1), 0]
+            different = len(set(exact[~exact.isnan()].tolist()))
+            if different < MIN_EXAMPLES:
+                raise ValueError(
+                    f"{data.name}: {target.name} must have {MIN_EXAMPLES} different values or more that are no bounds "
+                    f"in the training part, got {different}; {advice}"
+                )
         _check_classes(data.name, target, known.sum(0).tolist(), len(known))
 
 

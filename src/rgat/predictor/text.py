@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rgat.predictor.described import WORDS
 from rgat.predictor.explain_literals import LiteralReason
@@ -31,7 +32,7 @@ def performance(predictor: Predictor) -> list[str]:
     low, high = report["interval"]
     score = report["scores"]["test"]
     if "targets" in report:
-        return target_performance(predictor) + reliability(predictor)
+        return [*target_performance(predictor), *_about_the_fit(report), *reliability(predictor)]
     if report["metric"] == "accuracy":
         line = f"accuracy {score:.1%} ({report['right']} of {counted(report['tested'], 'test node')})"
         bounds = f"{low:.1%} to {high:.1%}"
@@ -47,6 +48,12 @@ def performance(predictor: Predictor) -> list[str]:
         unknown = [task for task, value in report["tasks"].items() if value is None]
         if unknown:
             lines.append(f"no score for {', '.join(unknown)}: the test part has one class only")
+    return [*lines, *_about_the_fit(report), *reliability(predictor)]
+
+
+def _about_the_fit(report: Mapping[str, Any]) -> list[str]:
+    """Return sentences about cross-validation, transfer and descriptors, as far as the fit had these."""
+    lines = []
     if (found := report.get("cross_validation")) and found["mean"] is not None:
         spread = "" if found["deviation"] is None else f" ± {found['deviation']:.3f}"
         scores = ", ".join("-" if score is None else f"{score:.3f}" for score in found["scores"])
@@ -64,7 +71,7 @@ def performance(predictor: Predictor) -> list[str]:
             f"descriptors beside the graph: exchanged among {part} molecules, they would change the {report['metric']} "
             f"from {found['score']:.3f} to {found['exchanged']:.3f}"
         )
-    return lines + reliability(predictor)
+    return lines
 
 
 def class_tables(predictor: Predictor) -> list[tuple[str, Row, list[Row]]]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
+
 from rgat.predictor.predictions import Predictions
 from rgat.predictor.predictor import NodePredictor, Predictor
 from rgat.predictor.words import counted, titled
@@ -20,6 +24,9 @@ def reliability(predictor: Predictor) -> list[str]:
         held = f"hold the true class of {found['covered']:.1%} of {labels}; {size}"
         lines.append(f"sets of a coverage of {report['coverage']:.0%} {held}")
     for name, found in report.get("intervals", {}).items():
+        if found["width"] is None:
+            lines.append(f"intervals of {name} {_unbounded(report['coverage'])}")
+            continue
         unit = f" {units[name]}" if units.get(name) else ""
         held = f"hold {found['covered']:.1%} of {counted(found['labels'], 'test value')}"
         width = f"{found['width']:.4g}{unit} wide"
@@ -32,10 +39,17 @@ def reliability(predictor: Predictor) -> list[str]:
     return lines
 
 
+def _unbounded(coverage: float) -> str:
+    needed = math.ceil(round(coverage / (1 - coverage), 6))
+    return f"of a coverage of {coverage:.0%} are unbounded: they need {needed} held-out values, and there are fewer"
+
+
 def region_text(predictions: Predictions, number: int, row: int) -> str:
     """Return the set or interval of one question and example, with commas or as "low to high"."""
     region = predictions.regions[number]
     inside = region.inside[row]
+    if not region.classes and not np.isfinite(inside).all():
+        return "unbounded"
     if not region.classes:
         return f"{inside[0]:.4g} to {inside[1]:.4g}"
     names = [titled(name, predictions.titles) for name, is_in in zip(region.classes, inside, strict=True) if is_in]
@@ -44,14 +58,20 @@ def region_text(predictions: Predictions, number: int, row: int) -> str:
 
 
 def warning_sentences(predictions: Predictions) -> list[str]:
-    """Return a sentence about the examples that are unlike the training data; none if there are none."""
+    """Return sentences about unbounded intervals, and examples that are unlike the training data, if there are any."""
+    lines = []
+    for region in predictions.regions:
+        if not region.classes and np.isinf(region.inside).any():
+            name = f" of {region.name}" if len(predictions.regions) > 1 else ""
+            lines.append(f"intervals{name} {_unbounded(predictions.coverage or 0)}")
     unlike = [(name, text) for name, text in zip(predictions.names, predictions.warnings, strict=True) if text]
     if not unlike:
-        return []
+        return lines
     name, text = unlike[0]
     noun = "node" if predictions.exclusive else "molecule"
     are = "is" if len(unlike) == 1 else "are"
     return [
+        *lines,
         f"{counted(len(unlike), noun)} of {len(predictions):,} {are} unlike the training data, such as "
-        f"{titled(name, predictions.titles)} ({text}): its prediction may be wrong more often than the report says"
+        f"{titled(name, predictions.titles)} ({text}): its prediction may be wrong more often than the report says",
     ]

@@ -65,7 +65,8 @@ def test_labels_take_the_first_and_last_column_by_default(tmp_path):
     ("rows", "message"),
     [
         ("n1\tred\ttrain\nn1\tblue\ttrain\n", r't\.tsv, line 3: n1 is "blue" here but "red" in .*line 2'),
-        ("n1\t\ttrain\n", r"t\.tsv, line 2: node and class must not be empty"),
+        ("n1\t\ttrain\nn2\tNA\ttrain\n", r"t\.tsv: column class must hold some classes to learn, got none"),
+        ("\tred\ttrain\n", r"t\.tsv, line 2: the node must not be empty"),
         ("n1\tred\ttraining\n", r't\.tsv, line 2: the part must be "train", "valid" or "test", got "training"'),
     ],
 )

@@ -16,7 +16,7 @@ from rgat.data.dataset import MISSING, PARTS
 from rgat.data.rdf.reader import Triples, split_literal
 from rgat.data.splits import OF_COLUMN, check_split, column_parts, shuffled_parts, stratified_parts
 from rgat.data.tables import Table, read_table, separator_hint
-from rgat.data.targets import Task, kinds_of
+from rgat.data.targets import MISSING_WORDS, Task, kinds_of
 
 FilePath = str | PathLike[str]
 LabelTable = FilePath | Any  # a file, or a data frame
@@ -182,14 +182,16 @@ def read_labels(
     labels: dict[str, Label] = {}
     rows = table_rows(table, node_column, split_column, split_by or source)
     for (node, part, origin), name in zip(rows, map(str.strip, table.column(column)), strict=True):
-        if not name:
-            raise ValueError(f"{origin}: node and class must not be empty")
+        if name in MISSING_WORDS:
+            continue
         known = labels.setdefault(node, Label(node, name, part, origin))
         if (known.name, known.part) != (name, part):
             raise ValueError(
                 f'{origin}: {node} is "{name}" here but "{known.name}" in {known.origin}; keep one of them'
                 + (', or say `task` "multi-label" (--task multi-label)' if known.part == part else "")
             )
+    if table.lines and not labels:
+        raise ValueError(f"{table.path}: column {column} must hold some classes to learn, got none")
     return list(labels.values())
 
 
@@ -224,7 +226,7 @@ def table_rows(
                 parts[row] = part
     for node, own, origin in zip(map(str.strip, nodes), parts, origins, strict=True):
         if not node:
-            raise ValueError(f"{origin}: node and class must not be empty")
+            raise ValueError(f"{origin}: the node must not be empty")
         yield node, own, origin
 
 

@@ -57,7 +57,7 @@ def _has_classes(cells: NodeCells, source: LabelSource) -> bool:
         return False
     ((name, column),) = cells.columns.items()
     kind = kinds_of(source.task, [name]).get(name)
-    return kind in ("binary", "multi-class") if kind else not _is_number_or_labels([cell.strip() for cell in column])
+    return kind == "multi-class" if kind else not _is_number_or_labels([cell.strip() for cell in column])
 
 
 def _is_number_or_labels(cells: Sequence[str]) -> bool:
