@@ -28,7 +28,7 @@ NUM_BITS, RADIUS = 1024, 2
 BIT_SCALE = 4.0
 LARGEST = 10.0  # standard deviations: a descriptor further off says nothing more
 # Masses, counts of atoms and rings, surface areas, short paths, logP and refractivity. Models that read all properties
-# are no better on held-out molecules (docs/molecules.md); those without logP and refractivity are worse.
+# are about as good, beside a fingerprint perhaps better (docs/molecules.md); without logP and refractivity, worse.
 QUICK = (
     *("CrippenClogP", "CrippenMR"),
     *("exactmw", "amw", "lipinskiHBA", "lipinskiHBD", "NumHBD", "NumHeteroatoms", "NumHeavyAtoms", "NumAtoms"),
