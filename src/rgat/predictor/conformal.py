@@ -37,6 +37,11 @@ def threshold(scores: Array, coverage: float) -> float:
     return math.inf if rank > len(scores) else float(np.partition(scores, rank - 1)[rank - 1])
 
 
+def fewest_scores(coverage: float) -> int:
+    """Return how many scores a finite `threshold` needs."""
+    return math.ceil(round(coverage / (1 - coverage), 6))
+
+
 def class_thresholds(scores: Array, classes: Ids, num_classes: int, coverage: float) -> Array:
     """Return the threshold of each class, from the scores of held-out examples ``[n]`` and their classes ``[n]``.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -40,9 +40,15 @@ def cross_validate(
         >>> found["folds"], len(found["scores"])
         (2, 2)
     """
-    check_count("folds", folds, least=2)
+    return score_folds(fold_data(data, folds, seed), seed=seed, on_fold=on_fold, **options)
+
+
+def score_folds(
+    datas: Sequence[Data], *, seed: int = 0, on_fold: Callable[[int], None] | None = None, **options: Any
+) -> dict[str, Any]:
+    """Do the same with folds that `fold_data` has made."""
     scores, metric = [], ""
-    for number, fold in enumerate(fold_data(data, folds, seed)):
+    for number, fold in enumerate(datas):
         if on_fold is not None:
             on_fold(number)
         report = fit(fold, seed=seed, **options).report
@@ -50,7 +56,7 @@ def cross_validate(
         metric = report["metric"]
     known = [score for score in scores if not math.isnan(score)]
     return {
-        "folds": folds,
+        "folds": len(datas),
         "metric": metric,
         "scores": [None if math.isnan(score) else score for score in scores],
         "mean": statistics.mean(known) if known else None,
@@ -59,7 +65,8 @@ def cross_validate(
 
 
 def fold_data(data: Data, folds: int, seed: int) -> list[Data]:
-    """Return the data with each fold in turn as the test part."""
+    """Return the data with each fold in turn as the test part; raise where the split has no folds."""
+    check_count("folds", folds, least=2)
     ids = torch.cat([getattr(data, part) for part in PARTS]).sort().values
     if isinstance(data, NodeData):
         ids = ids[data.labels[ids] != MISSING]

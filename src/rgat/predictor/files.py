@@ -25,7 +25,7 @@ from rgat.data.store.manifest import NAME as MANIFEST
 from rgat.data.store.stored_graph import find_store
 from rgat.data.targets import KINDS
 from rgat.locks import locked
-from rgat.predictor.cross_validation import cross_validate, fold_data
+from rgat.predictor.cross_validation import fold_data, score_folds
 from rgat.predictor.explain_molecule import MoleculeExplanation
 from rgat.predictor.explain_node import ORDERS, NodeExplanation, RelationImportance
 from rgat.predictor.explorer import write_explorer
@@ -271,13 +271,12 @@ def train(
     A training that was interrupted in this folder continues. The last of ``stages`` is the one that saves. With
     ``folds``, the fit is also cross-validated, for the report.
     """
-    if folds:
-        fold_data(data, folds, asked.get("seed", 0))  # raises where the split has no folds
+    parts = fold_data(data, folds, asked.get("seed", 0)) if folds else []  # before training: some splits have no folds
     keep = methodcaller("save", out)  # the first process writes
     predictor = fit(data, checkpoint=out, keep=keep, progress=stages or False, **asked)
-    if folds:
+    if parts:
         show = None if stages is None else lambda fold: stages(FOLDS_STAGE, fold / folds, f"fold {fold + 1} of {folds}")
-        predictor.report["cross_validation"] = cross_validate(data, folds, on_fold=show, **asked)
+        predictor.report["cross_validation"] = score_folds(parts, on_fold=show, **asked)
     if stages is not None:
         stages(stages.names[-1])
     keep(predictor)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
+from rgat.predictor.conformal import fewest_scores
 from rgat.predictor.predictions import Predictions
 from rgat.predictor.predictor import NodePredictor, Predictor
 from rgat.predictor.words import counted, titled
@@ -40,8 +39,8 @@ def reliability(predictor: Predictor) -> list[str]:
 
 
 def _unbounded(coverage: float) -> str:
-    needed = math.ceil(round(coverage / (1 - coverage), 6))
-    return f"of a coverage of {coverage:.0%} are unbounded: they need {needed} held-out values, and there are fewer"
+    needed = f"they need {fewest_scores(coverage)} held-out values, and there are fewer"
+    return f"of a coverage of {coverage:.0%} are unbounded: {needed}"
 
 
 def region_text(predictions: Predictions, number: int, row: int) -> str:

@@ -31,7 +31,7 @@ from rgat.training.resuming import Checkpoints
 from rgat.training.run import Epoch, Meter, Result, Run
 from rgat.training.sampled import SampledTask
 from rgat.training.sharded import ShardedNodeTask
-from rgat.training.targets import make_target_task
+from rgat.training.targets import GraphTargetTask, NodeTargetTask, SampledTargetTask, ShardedTargetTask
 from rgat.training.task import GraphTask, NodeTask, Score, check_parts, device_of
 from rgat.training.tensor_files import Table
 
@@ -115,17 +115,18 @@ def _check_layers(settings: Settings, model: nn.Module) -> None:
 def make_task(datas: Sequence[Data], settings: Settings, device: torch.device, seed: int = 0) -> Task:
     """Return the data of the members of a stack, or of one model, as the loop uses them."""
     selects, first = settings.patience is not None, datas[0]
-    if first.values is not None:
-        return make_target_task(datas, settings, device, selects, seed)
+    has_targets = first.values is not None  # other than one class per node, or 0/1 tasks
     if isinstance(first, GraphData):
-        return GraphTask(first, settings.batch_size, device, selects, settings.class_weights)
+        of_graphs = GraphTargetTask if has_targets else GraphTask
+        return of_graphs(first, settings.batch_size, device, selects, settings.class_weights)
     if settings.fanouts is not None:
         check_parts(first, selects)
-        return SampledTask(first, settings, device, seed)
+        return (SampledTargetTask if has_targets else SampledTask)(first, settings, device, seed)
     if processes().number > 1:
-        return ShardedNodeTask(first, device, selects, settings.class_weights)
+        of_shards = ShardedTargetTask if has_targets else ShardedNodeTask
+        return of_shards(first, device, selects, settings.class_weights)
     nodes = [data for data in datas if isinstance(data, NodeData)]
-    return NodeTask(nodes, device, selects, settings.class_weights)
+    return (NodeTargetTask if has_targets else NodeTask)(nodes, device, selects, settings.class_weights)
 
 
 class Training:

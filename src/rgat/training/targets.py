@@ -22,7 +22,7 @@ from rgat.training.loss import target_losses
 from rgat.training.metric import metric_name, score_targets
 from rgat.training.sampled import SampledTask
 from rgat.training.sharded import ShardedNodeTask
-from rgat.training.task import GraphTask, NodeTask, Score, _members, check_parts, wide
+from rgat.training.task import GraphTask, NodeTask, Score, _members, wide
 
 CLASSES = ("binary", "multi-class", "multi-label")  # kinds whose classes can be balanced
 LEAST_SCORE = -1.0  # of a validation, so that one fold whose few numbers are nearly equal does not decide
@@ -42,6 +42,11 @@ class Goals(NamedTuple):
     def rows(self, ids: Tensor) -> Goals:
         """Return those of some rows, in the shape of their ids."""
         return Goals(*(None if tensor is None else tensor[ids] for tensor in self))  # type: ignore[arg-type]
+
+    def losses(self, outputs: Tensor, targets: Sequence[Target], smoothing: float = 0.0) -> Tensor:
+        """Return the summed loss of each member, ``[S]``, from outputs ``[S, rows, outputs]``."""
+        losses = target_losses(wide(outputs), self.values, self.bounds, targets, smoothing)
+        return (losses * self.weights).sum((1, 2))
 
 
 def units(targets: Sequence[Target]) -> tuple[Tensor, Tensor]:
@@ -99,9 +104,7 @@ class _Losses:
 
     def sums(self, outputs: Tensor, ids: Tensor, smoothing: float = 0.0) -> Tensor:
         """Return the summed loss of each member, ``[S]``, from outputs ``[S, n, outputs]`` of some examples."""
-        goals = self.goals.rows(ids.cpu()).to(outputs.device)
-        losses = target_losses(wide(outputs), goals.values, goals.bounds, self.data.targets, smoothing)
-        return (losses * goals.weights).sum((1, 2))
+        return self.goals.rows(ids.cpu()).to(outputs.device).losses(outputs, self.data.targets, smoothing)
 
     def scores(self, outputs: Tensor, ids: Tensor) -> list[Score]:
         """Return the loss per example and the score of each member, from outputs ``[S, n, outputs]``."""
@@ -167,9 +170,6 @@ class SampledTargetTask(SampledTask):
         outputs = torch.stack(self.seed_logits(model, batch))
         scale = self.processes.number / total  # gradients are averaged over the processes
         return self.targets.sums(outputs, batch.nodes[: batch.num_seeds], self.label_smoothing) * scale
-
-    def _weight_of(self, nodes: Tensor) -> float:
-        return len(nodes)
 
     def _scores(self, logits: Tensor, nodes: Tensor) -> list[Score]:
         return self.targets.scores(logits, nodes)
@@ -239,9 +239,7 @@ class GraphTargetTask(GraphTask):
         """Return the losses of the batch in the padded buffer; every batch takes the same kernel launches."""
         logits, batch = self.padded_logits(model)
         goals = Goals(*(None if t is None else t.index_select(0, batch.ids) for t in self._table))  # type: ignore[arg-type]
-        outputs = wide(logits.squeeze(-1))
-        losses = target_losses(outputs, goals.values, goals.bounds, self.data.targets, self.label_smoothing)
-        return (losses * goals.weights).sum((1, 2)) / batch.number
+        return goals.losses(logits.squeeze(-1), self.data.targets, self.label_smoothing) / batch.number
 
     def scores(self, logits: Tensor, part: str) -> list[Score]:
         """Return the loss and score of each member."""
@@ -250,19 +248,3 @@ class GraphTargetTask(GraphTask):
     def watched(self, score: Score) -> tuple[float, float]:
         """Return what early stopping minimises; the second number breaks ties."""
         return score[0], -score[1]
-
-
-def make_target_task(
-    datas: Sequence[NodeData | GraphData], settings: Settings, device: torch.device, selects: bool, seed: int
-) -> NodeTargetTask | SampledTargetTask | ShardedTargetTask | GraphTargetTask:
-    """Return the task of data with targets."""
-    first = datas[0]
-    if isinstance(first, GraphData):
-        return GraphTargetTask(first, settings.batch_size, device, selects, settings.class_weights)
-    if settings.fanouts is not None:
-        check_parts(first, selects)
-        return SampledTargetTask(first, settings, device, seed)
-    if processes().number > 1:
-        return ShardedTargetTask(first, device, selects, settings.class_weights)
-    nodes = [data for data in datas if isinstance(data, NodeData)]
-    return NodeTargetTask(nodes, device, selects, settings.class_weights)
