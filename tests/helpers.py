@@ -1,4 +1,4 @@
-"""Provide random graphs, comparisons with the float64 reference, and pairwise covering tables."""
+"""Provide random graphs, comparisons with the float64 reference, covering tables, and changed model folders."""
 
 import copy
 import itertools
@@ -7,6 +7,7 @@ import torch
 
 from rgat import RelationalGraph, ops
 from rgat.data import GraphData, GraphStore, NodeData
+from rgat.training import load_checkpoint, save_checkpoint
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5, torch.bfloat16: 3e-2}
 
@@ -210,3 +211,10 @@ def large_graphs():
     store = GraphStore(torch.randn(graphs * nodes, 2), ends, torch.zeros(graphs * edges).long(), *ptr, num_relations=1)
     labels, ids = torch.arange(graphs).unsqueeze(1) % 2, torch.arange(graphs)
     return GraphData("large", store, labels, ("a",), ids[:5], ids[5:9], ids[9:], (), ())
+
+
+def rewrite(folder, tensors=None, **changes):
+    """Write a valid checkpoint again with another record or other tensors."""
+    stored, record = load_checkpoint(folder, "fitted")
+    record = {key: value for key, value in record.items() if key not in ("format", "tensors", "tensors_sha256")}
+    save_checkpoint(folder, stored | (tensors or {}), {**record, **changes}, "fitted")

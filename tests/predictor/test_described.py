@@ -10,6 +10,7 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 import torch
+from helpers import rewrite
 
 import rgat
 from rgat.data.molecules.descriptors import (
@@ -29,7 +30,7 @@ from rgat.predictor.described import TRIED, describe_data
 from rgat.predictor.export import make_program
 from rgat.predictor.predictor import parse_molecules
 from rgat.predictor.text import choice_table, explanation_table, performance
-from rgat.training import build_model, graph_logits, load_checkpoint, save_checkpoint
+from rgat.training import build_model, graph_logits
 from rgat.training.configuration import split_config
 from rgat.training.task import GraphTask
 
@@ -112,11 +113,8 @@ def test_a_folder_of_an_earlier_version_reads_all_properties(data, tmp_path):
     vocabulary = dataclasses.replace(predictor.vocabulary, descriptors=columns)
     predictor = dataclasses.replace(predictor, members=members, vocabulary=vocabulary, familiarity=None)
     predictor.save(tmp_path / "model")
-    tensors, record = load_checkpoint(tmp_path / "model", "fitted")
-    record = {key: value for key, value in record.items() if key not in ("format", "tensors", "tensors_sha256")}
-    properties = record["descriptors"]["properties"][: -len(VECTORS)]  # as they were written
-    record["descriptors"] |= {"properties": properties}
-    save_checkpoint(tmp_path / "model", tensors, record, "fitted")
+    as_written = {"kind": "rdkit", "properties": all_properties()[: -len(VECTORS)]}
+    rewrite(tmp_path / "model", descriptors=as_written)
     again = rgat.load(tmp_path / "model")
     assert again.vocabulary.descriptors.properties == all_properties()
     np.testing.assert_allclose(again.predict_proba(SMILES), predictor.predict_proba(SMILES), atol=1e-6)

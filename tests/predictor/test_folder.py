@@ -8,24 +8,18 @@ import sys
 
 import pytest
 import torch
+from helpers import rewrite
 
 import rgat
 from rgat import cli
 from rgat.predictor.explorer import write_explorer
-from rgat.training import load_checkpoint, save_checkpoint
+from rgat.training import load_checkpoint
 
 
 @pytest.fixture
 def saved(tmp_path, node_model):
     node_model.save(tmp_path / "model")
     return tmp_path / "model"
-
-
-def rewrite(folder, tensors=None, **changes):
-    """Write a valid checkpoint again with another record or other tensors."""
-    stored, record = load_checkpoint(folder, "fitted")
-    record = {key: value for key, value in record.items() if key not in ("format", "tensors", "tensors_sha256")}
-    save_checkpoint(folder, stored | (tensors or {}), {**record, **changes}, "fitted")
 
 
 def test_a_copied_model_predicts_the_same_in_a_fresh_process(tmp_path, saved, node_model, graph_model):
