@@ -1,4 +1,4 @@
-"""Test residual connections, layer normalisation, jumping knowledge and mixed scopes of node classifiers."""
+"""Test depth, residual connections, layer normalisation, jumping knowledge and mixed scopes of both models."""
 
 import copy
 
@@ -9,6 +9,7 @@ from torch.export import Dim
 from torch.nn.functional import layer_norm
 from torch.utils import _pytree as pytree
 
+from rgat import RelationalGraph
 from rgat.models import GraphClassifier, NodeClassifier, stack
 from rgat.nn import FeatureRows, RGATConv
 
@@ -146,6 +147,81 @@ def test_models_with_and_without_residuals_are_not_stacked(graph):
     models = [NodeClassifier(N, C, R, graph=graph, residual=residual) for residual in (True, False)]
     with pytest.raises(ValueError, match="models with and without `residual`"):
         stack(models)
+
+
+def batch_of_graphs():
+    return RelationalGraph.collate([random_graph(n, 4 * n, R, seed=n) for n in (3, 5, 1)]), torch.randn(9, F)
+
+
+def gathered(h):
+    parts = h.split([3, 5, 1])
+    return torch.stack([torch.cat([part.mean(0), part.max(0).values]) for part in parts]).tanh()
+
+
+@pytest.mark.parametrize("num_layers", [1, 3, 4])
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("jumping_knowledge", [False, True])
+def test_a_deep_graph_classifier_follows_its_equations(num_layers, residual, jumping_knowledge):
+    graph, x = batch_of_graphs()
+    options = {"residual": residual, "jumping_knowledge": jumping_knowledge, "layer_norm": True, "batch_norm": True}
+    model = GraphClassifier(F, 2, R, hidden_channels=HIDDEN, heads=2, num_layers=num_layers, **options).eval()
+    assert model.num_layers == len(model.convs) == num_layers
+    h, outputs = x, []
+    for number, conv in enumerate(model.convs, start=1):
+        norm = getattr(model, f"layer_norm{number}")
+        torch.nn.init.normal_(norm.weight)
+        torch.nn.init.normal_(norm.bias)
+        out = getattr(model, f"norm{number}")(conv(h, graph))
+        out = torch.relu(layer_norm(out, (HIDDEN,), norm.weight, norm.bias))
+        if residual:
+            out = out + (x @ model.residual1.weight.t() if number == 1 else h)
+        outputs.append(h := out)
+    z = gathered(torch.cat(outputs, 1) if jumping_knowledge else h)
+    torch.testing.assert_close(model(x, graph), model.dense2(model.dense1(z).relu()).view(3, 2, 2))
+
+
+ALL = {"num_layers": 3, "residual": True, "layer_norm": True, "jumping_knowledge": True, "gather_sum": True}
+
+
+def test_every_parameter_of_a_deep_graph_classifier_learns_and_its_stack_equals_its_members():
+    graph, x = batch_of_graphs()
+    models = [GraphClassifier(F, 2, R, hidden_channels=HIDDEN, batch_norm=True, **ALL).double() for _ in range(3)]
+    together, x, cotangent = stack(models), x.double(), torch.randn(3, 3, 2, 2, dtype=torch.float64)
+    logits = together(x, graph)
+    (logits * cotangent).sum().backward()
+    for model, ours, cot, unstacked in zip(models, logits, cotangent, together.unstack(), strict=True):
+        expected = model(x, graph)
+        torch.testing.assert_close(ours, expected)
+        (expected * cot).sum().backward()
+        assert all(parameter.grad.abs().max() > 0 for parameter in model.parameters())
+        assert unstacked.state_dict().keys() == model.state_dict().keys()
+    for name, parameter in together.model.named_parameters():
+        single = torch.stack([model.get_parameter(name).grad for model in models])
+        torch.testing.assert_close(parameter.grad, single, msg=name)
+
+
+@pytest.mark.parametrize("option", ["residual", "layer_norm", "jumping_knowledge"])
+def test_options_that_are_off_leave_a_graph_classifier_alone(option):
+    models = []
+    for options in ({}, {option: False, "num_layers": 2}, {option: True}):
+        torch.manual_seed(0)
+        models.append(GraphClassifier(F, 2, R, **options))
+    off, also_off, on = models
+    assert str(off) == str(also_off) != str(on)
+    assert all(torch.equal(a, b) for a, b in zip(off.parameters(), also_off.parameters(), strict=True))
+
+
+def test_a_deep_graph_classifier_compiles_and_refuses_what_it_cannot_do():
+    torch.use_deterministic_algorithms(False)
+    torch._dynamo.reset()
+    graph, x = batch_of_graphs()
+    model, prepared = GraphClassifier(F, 2, R, hidden_channels=HIDDEN, **ALL).eval(), graph.prepare()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x, prepared), model(x, graph))
+    with pytest.raises(ValueError, match="`residual` without dense features needs them; leave it out"):
+        GraphClassifier(9, 2, R, residual=True)(torch.arange(9), graph)
+    with pytest.raises(ValueError, match="`num_layers` must be an integer of at least 1, got 0"):
+        GraphClassifier(F, 2, R, num_layers=0)
 
 
 def test_mixed_scopes_are_half_within_and_half_across(graph, x):

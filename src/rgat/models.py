@@ -41,10 +41,6 @@ def _node_options(graph: RelationalGraph | None, identity: bool, embedding_chann
     return {"graph": graph, "num_nodes": graph.num_nodes} if identity else {"graph": graph}
 
 
-def _normalisation(channels: int, batch_norm: bool) -> nn.Module:
-    return nn.BatchNorm1d(channels) if batch_norm else nn.Identity()
-
-
 def embedding_bound(channels: int) -> float:
     """Return the bound of uniform numbers by which rows of embeddings have length one on average."""
     return float((3 / channels) ** 0.5)
@@ -58,7 +54,38 @@ def node_embedding(num_nodes: int, channels: int) -> nn.Embedding:
     return table
 
 
-class NodeClassifier(nn.Module):
+class _Layered(nn.Module):
+    """Relational layers ``conv1``, ``conv2``, ..., and what stands between them: normalisation, ReLU and residuals."""
+
+    residual: bool = False
+
+    @property
+    def num_layers(self) -> int:
+        """The number of relational layers."""
+        return sum(name.startswith("conv") for name in self._modules)
+
+    @property
+    def convs(self) -> list[RGATConv | RGCNConv]:
+        """The relational layers, the first one first."""
+        return [getattr(self, f"conv{number}") for number in range(1, self.num_layers + 1)]
+
+    def _add_hidden(self, conv: nn.Module, channels: int, batch_norm: bool, layer_norm: bool) -> None:
+        """Add a layer whose outputs, ``channels`` of each node, are normalised."""
+        number = self.num_layers + 1
+        setattr(self, f"conv{number}", conv)
+        setattr(self, f"norm{number}", nn.BatchNorm1d(channels) if batch_norm else nn.Identity())
+        if layer_norm:
+            setattr(self, f"layer_norm{number}", nn.LayerNorm(channels))
+
+    def _activate_hidden(self, number: int, out: Tensor, counted: Tensor | None) -> Tensor:
+        """Return the output of a hidden layer from its convolution's, without the residual connection."""
+        out = normalise(getattr(self, f"norm{number}"), out, counted)
+        if hasattr(self, f"layer_norm{number}"):
+            out = getattr(self, f"layer_norm{number}")(out)
+        return torch.relu(out)
+
+
+class NodeClassifier(_Layered):
     r"""Relational layers that classify nodes; by default two (figure 3a).
 
     $$
@@ -104,8 +131,6 @@ class NodeClassifier(nn.Module):
         4
     """
 
-    residual: bool = False
-
     def __init__(
         self,
         in_channels: int,
@@ -145,10 +170,7 @@ class NodeClassifier(nn.Module):
             conv = make_layer(
                 layer, in_channels, units, num_relations, heads, "concat", first if number == 1 else options
             )
-            setattr(self, f"conv{number}", conv)
-            setattr(self, f"norm{number}", _normalisation(hidden_channels, batch_norm))
-            if layer_norm:
-                setattr(self, f"layer_norm{number}", nn.LayerNorm(hidden_channels))
+            self._add_hidden(conv, hidden_channels, batch_norm, layer_norm)
             if jumping_knowledge:
                 setattr(self, f"jump{number}", nn.Linear(hidden_channels, num_classes, bias=False))
             if residual and number == 1 and has_features:
@@ -160,16 +182,6 @@ class NodeClassifier(nn.Module):
         setattr(
             self, f"conv{num_layers}", make_layer(layer, in_channels, num_classes, num_relations, heads, "mean", last)
         )
-
-    @property
-    def num_layers(self) -> int:
-        """The number of relational layers."""
-        return sum(name.startswith("conv") for name in self._modules)
-
-    @property
-    def convs(self) -> list[RGATConv | RGCNConv]:
-        """The relational layers, the first one first."""
-        return [getattr(self, f"conv{number}") for number in range(1, self.num_layers + 1)]
 
     def forward(self, x: Tensor | FeatureRows | None, graph: Graphs, constant_attention: bool = False) -> Tensor:
         """Return class logits, ``[N, num_classes]``.
@@ -232,10 +244,7 @@ class NodeClassifier(nn.Module):
         """
         is_last, num_targets = number == self.num_layers, out.shape[0]
         if not is_last:
-            out = normalise(getattr(self, f"norm{number}"), out, counted)
-            if hasattr(self, f"layer_norm{number}"):
-                out = getattr(self, f"layer_norm{number}")(out)
-            out = torch.relu(out)
+            out = self._activate_hidden(number, out, counted)
             if self.residual:
                 out = out + self._shortcut(number, x, num_targets)
         if not self._jumps:
@@ -274,17 +283,19 @@ class NodeClassifier(nn.Module):
         return not self.training or (all(isinstance(norm, nn.Identity) for norm in norms) and not drops)
 
 
-class GraphClassifier(nn.Module):
-    r"""Two relational layers, a gather and two dense layers that classify whole graphs for several tasks (figure 3b).
+class GraphClassifier(_Layered):
+    r"""Relational layers, a gather and two dense layers that classify whole graphs for several tasks (figure 3b).
 
     $$
-    H^{(l)} = \mathrm{ReLU}(\mathrm{RGAT}_{\text{concat}}(H^{(l-1)})), \quad l = 1, 2, \qquad
-    z = \tanh(\mathrm{GraphGather}(H^{(2)})), \qquad
+    H^{(l)} = \mathrm{ReLU}(\mathrm{RGAT}_{\text{concat}}(H^{(l-1)})), \quad l = 1, \dots, L, \qquad
+    z = \tanh(\mathrm{GraphGather}(H^{(L)})), \qquad
     \text{logits} = \mathrm{Dense}(\mathrm{ReLU}(\mathrm{Dense}(z))).
     $$
 
-    Both relational layers have ``heads`` heads of ``hidden_channels / heads`` units. Batch normalisation, if on, stands
-    before the ReLU of each relational layer.
+    The paper has $L = 2$. All relational layers have ``heads`` heads of ``hidden_channels / heads`` units.
+    Normalisation, if on, stands before each of their ReLUs. With residual connections the output of a layer is
+    $H^{(l)} = \mathrm{ReLU}(\dots) + H^{(l-1)}$; with jumping knowledge $H^{(1)} \oplus \dots \oplus H^{(L)}$ is
+    gathered instead of $H^{(L)}$.
 
     Args:
         in_channels: number of node features.
@@ -294,12 +305,16 @@ class GraphClassifier(nn.Module):
         layer: "rgat" or "rgcn".
         hidden_channels: units of each relational layer, over all heads.
         dense_channels: units of the first dense layer.
-        heads: number of heads of both relational layers.
-        batch_norm: normalise the output of both relational layers.
+        heads: number of heads of all relational layers.
+        batch_norm: normalise the output of all relational layers.
         descriptor_channels: number of descriptors of each graph, ``graph.graph_attr``, that stand beside $z$.
         gather_sum: let the sum of the node representations stand beside $z$ too, which mean and maximum do not tell:
             what a property counts or adds up.
-        **options: further options of both relational layers, such as ``scope``, ``score`` or ``edge_dim``.
+        num_layers: number of relational layers.
+        residual: add the input of each relational layer to its output, that of the first through a learned matrix.
+        layer_norm: normalise the outputs of each node, by layer normalisation, in all relational layers.
+        jumping_knowledge: gather the outputs of all relational layers, not only of the last.
+        **options: further options of all relational layers, such as ``scope``, ``score`` or ``edge_dim``.
 
     Examples:
         >>> import rgat
@@ -311,6 +326,7 @@ class GraphClassifier(nn.Module):
 
     descriptor_channels: int = 0
     gather_sum: bool = False
+    jumping_knowledge: bool = False
 
     def __init__(
         self,
@@ -325,11 +341,16 @@ class GraphClassifier(nn.Module):
         batch_norm: bool = False,
         descriptor_channels: int = 0,
         gather_sum: bool = False,
+        num_layers: int = 2,
+        residual: bool = False,
+        layer_norm: bool = False,
+        jumping_knowledge: bool = False,
         **options: Any,
     ) -> None:
         super().__init__()
         check_count("descriptor_channels", descriptor_channels, least=0)
-        for name, value in (("num_tasks", num_tasks), ("num_classes", num_classes), ("dense_channels", dense_channels)):
+        counts = {"num_tasks": num_tasks, "num_classes": num_classes, "dense_channels": dense_channels}
+        for name, value in (counts | {"num_layers": num_layers}).items():
             check_count(name, value)
         for name in ("graph", "num_nodes"):
             if name in options:
@@ -339,27 +360,28 @@ class GraphClassifier(nn.Module):
         units = units_per_head(hidden_channels, heads)
         self.num_tasks = num_tasks
         self.num_classes = num_classes
-        self.conv1 = make_layer(layer, in_channels, units, num_relations, heads, "concat", options)
-        self.norm1 = _normalisation(hidden_channels, batch_norm)
-        self.conv2 = make_layer(layer, hidden_channels, units, num_relations, heads, "concat", options)
-        self.norm2 = _normalisation(hidden_channels, batch_norm)
+        for number in range(1, num_layers + 1):
+            channels = in_channels if number == 1 else hidden_channels
+            conv = make_layer(layer, channels, units, num_relations, heads, "concat", options)
+            self._add_hidden(conv, hidden_channels, batch_norm, layer_norm)
+        if residual:
+            self.residual = True
+            self.residual1 = nn.Linear(in_channels, hidden_channels, bias=False)
         self.gather = GraphGather()
         self.descriptor_channels = descriptor_channels
         self.gather_sum = gather_sum
-        self.dense1 = nn.Linear((2 + gather_sum) * hidden_channels + descriptor_channels, dense_channels)
+        self.jumping_knowledge = jumping_knowledge
+        gathered = (2 + gather_sum) * hidden_channels * (num_layers if jumping_knowledge else 1)
+        self.dense1 = nn.Linear(gathered + descriptor_channels, dense_channels)
         self.dense2 = nn.Linear(dense_channels, num_tasks * num_classes)
-
-    @property
-    def convs(self) -> list[RGATConv | RGCNConv]:
-        """The relational layers."""
-        return [self.conv1, self.conv2]
 
     def forward(self, x: Tensor | None, graph: RelationalGraph, constant_attention: bool = False) -> Tensor:
         """Return class logits ``[G, num_tasks, num_classes]``."""
-        h = self.conv1(x, graph, constant_attention=constant_attention)
-        h = torch.relu(normalise(self.norm1, h, graph.counted))
-        h = self.conv2(h, graph, constant_attention=constant_attention)
-        h = torch.relu(normalise(self.norm2, h, graph.counted))
+        outputs: list[Tensor] = []
+        for number, conv in enumerate(self.convs, start=1):
+            x = self.activate(number, conv(x, graph, constant_attention=constant_attention), graph.counted, x)
+            outputs.append(x)
+        h = torch.cat(outputs, dim=-1) if self.jumping_knowledge else outputs[-1]
         gathered = self.gather(h, graph)
         z = torch.tanh(gathered)
         if self.gather_sum:
@@ -368,6 +390,16 @@ class GraphClassifier(nn.Module):
             z = join_descriptors(z, graph, self.descriptor_channels)
         logits: Tensor = self.dense2(torch.relu(self.dense1(z)))
         return logits.reshape(*logits.shape[:-1], self.num_tasks, self.num_classes)
+
+    def activate(self, number: int, out: Tensor, counted: Tensor | None = None, x: Tensor | None = None) -> Tensor:
+        """Return the output of a relational layer from its convolution's, and its input ``x`` where that is added."""
+        out = self._activate_hidden(number, out, counted)
+        if not self.residual:
+            return out
+        if number == 1:
+            x = self.residual1(dense_rows("residual", x, len(out), "them; leave it out"))
+        assert x is not None
+        return out + x
 
 
 Model = NodeClassifier | GraphClassifier

@@ -21,7 +21,7 @@ from rgat.experiments.records import pack_array, read_experiment, record_name, u
 from rgat.experiments.request import ENSEMBLE, EXTENDED_MODELS, PRUNING, SELECTED, WITHOUT_LITERALS, make_request
 from rgat.experiments.running import next_units, run_protocol
 from rgat.experiments.units import make_unit, train_units
-from rgat.training.configuration import OneOf, build_model, split_config, task_of
+from rgat.training.configuration import OneOf, build_model, split_config
 from rgat.training.halving import merge, propose_step
 from rgat.training.space import EXTENDED, to_config
 
@@ -296,10 +296,10 @@ def test_every_draw_from_the_space_is_a_model(name, monkeypatch):
         vocabulary = {"types": ["a"], "degrees": ["p"], "numbers": {}}
         x = torch.randn(data.graph.num_nodes, 7)
         data = dataclasses.replace(data, x=x, provenance=data.provenance | {"vocabulary": vocabulary})
-    space, task = extended.whole_space(data), task_of(data)
+    space = extended.whole_space(data)
     drawn = propose_step(space, 0, 0, [], 60)
     for options in drawn:
-        config = without_inputs(to_config(options, task) | {"max_epochs": 1, "patience": 1})
+        config = without_inputs(to_config(options) | {"max_epochs": 1, "patience": 1})
         build_model(select_inputs(data, options), **split_config(config)[0])
     for option, prior in space.items():
         if isinstance(prior, OneOf):

@@ -21,15 +21,19 @@ def build(data, **given):
     return build_model(data, 0, **options)
 
 
-def test_options_of_node_classifiers_are_flags():
+def test_options_beyond_the_paper_are_flags():
     assert set(FLAGS) < set(known_options("node"))
-    assert not set(FLAGS) & set(known_options("graph"))
+    assert set(FLAGS) - set(known_options("graph")) == {"identity", "wide"}
     for name in FLAGS:
         check_options({name: True}, "node")
         with pytest.raises(ValueError, match=f"`{name}` must be true or false, got 1"):
             check_options({name: 1}, "node")
+    for name in ("identity", "wide"):
         with pytest.raises(ValueError, match="`option` must be"):
             check_options({name: True}, "graph")
+    for name in ("attention_l2_1", "attention_l2_4", "heads"):
+        with pytest.raises(ValueError, match=f"`{name}` must not be given for RGCN, which has no attention"):
+            check_options({"model": "RGCN", name: 1}, "graph")
     with pytest.raises(ValueError, match="`option` must be"):
         check_options({"num_nodes": 3}, "node")
 

@@ -126,9 +126,7 @@ class ModelOptions:
         int | None,
         Option("--embedding", min=1, metavar="N", help="Learn N channels per node, instead of one-hot input."),
     ] = None
-    num_layers: Annotated[int | None, Option("--layers", min=1, metavar="N", help="Relational layers of a graph.")] = (
-        None
-    )
+    num_layers: Annotated[int | None, Option("--layers", min=1, metavar="N", help="Relational layers.")] = None
     validate_every: Annotated[int | None, Option(min=1, metavar="N", help="Epochs between validations.")] = None
     hidden_channels: Annotated[
         int | None, Option("--hidden", min=1, metavar="N", help="Units of a relational layer, over all heads.")

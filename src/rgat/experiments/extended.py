@@ -145,7 +145,7 @@ def _search_units(protocol: Protocol, trials: Sequence[Record], pruning: Sequenc
     count = min(STEP, request.trials - len(earlier))
     proposed = propose_step(space, request.search_seed, step, earlier, count) if count else []
     for number, options in enumerate(proposed, len(earlier)):
-        config = to_config(options, request.task) | _limits(request)
+        config = to_config(options) | _limits(request)
         if "num_pruned" in options:
             config["pruned_relations"] = relations[: options["num_pruned"]]
         units.append(_trial_unit(protocol, number, options, config, 0, step))

@@ -35,7 +35,7 @@ def layer_attention(
             hidden, layers = first_input(model, x, graph), []
             for number, conv in enumerate(model.convs, start=1):
                 attention, out = _attend(conv, conv_input(model, number, hidden), graph, constant)
-                hidden = layer_output(model, number, hidden, out)
+                hidden = model.activate(number, out, x=hidden)
                 layers.append(attention.cpu())
             attentions.append(layers)
     return attentions
@@ -49,13 +49,6 @@ def first_input(model: Model, x: Tensor | None, graph: RelationalGraph) -> Tenso
 def conv_input(model: Model, number: int, x: Tensor | None) -> Tensor | None:
     """Return what the convolution of a layer reads of the layer's input."""
     return model.conv_input(number, x) if isinstance(model, NodeClassifier) else x  # type: ignore[return-value]
-
-
-def layer_output(model: Model, number: int, x: Tensor | None, out: Tensor) -> Tensor:
-    """Return what follows from the input of a layer and its convolution's output: the next input, or logits."""
-    if isinstance(model, NodeClassifier):
-        return model.activate(number, out, x=x)
-    return torch.relu(model.get_submodule(f"norm{number}")(out))
 
 
 def _attend(

@@ -101,7 +101,7 @@ class TimedSearch:
     ) -> None:
         load_optuna()
         self.metric = metric or ("accuracy" if task == "node" else "ROC-AUC")
-        self.task, self.config, self.seed, self.final_share = task, config, seed, final_share
+        self.config, self.seed, self.final_share = config, seed, final_share
         self.space = searched_space(task, given)
         folds = range(num_folds)
         self.rungs = [rung for rung in (list(folds[:FIRST_FOLDS]), list(folds[FIRST_FOLDS:])) if rung]
@@ -125,7 +125,7 @@ class TimedSearch:
         return self._select((time.monotonic() - started) / 60)
 
     def _configure(self, options: Mapping[str, Any]) -> Config:
-        config = self.config | to_config(options, self.task)
+        config = self.config | to_config(options)
         return without_attention(config) if config["model"] == "RGCN" else config
 
     def _try(self, trial: Record, rung: int, cross_validate: CrossValidate, until: float | None) -> bool:

@@ -13,13 +13,10 @@ from rgat.training.checkpoint import digest
 from rgat.training.configuration import Config, split_config
 from rgat.training.loop import Data
 
-FREE = (
-    "dense_channels",
-    "gather_sum",
-    "feature_dropout",
-    "edge_dropout",
-)  # options that the taken layers do not depend on
-TAKEN = ("conv1", "norm1", "conv2", "norm2")  # the dense layers are new: tasks and descriptors may be others
+# Options that the taken layers do not depend on.
+FREE = ("dense_channels", "gather_sum", "jumping_knowledge", "feature_dropout", "edge_dropout")
+# Names of what is taken begin so; the dense layers are new: tasks and descriptors may be others.
+TAKEN = ("conv", "norm", "layer_norm", "residual")
 
 
 class Start(NamedTuple):
@@ -33,8 +30,9 @@ class Start(NamedTuple):
         if config["model"] != self.predictor.config["model"]:
             return
         for model, member in zip(models, itertools.cycle(self.predictor.members), strict=False):
-            for name in TAKEN:
-                module = getattr(model, name)
+            for name, module in model.named_children():
+                if not name.startswith(TAKEN):
+                    continue
                 module.load_state_dict(getattr(member, name).state_dict())
                 if self.frozen:
                     module.requires_grad_(False)

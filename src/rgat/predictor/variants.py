@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rgat.graph import RelationalGraph
 from rgat.nn import RGATConv, RGCNConv
-from rgat.predictor.attention_flow import conv_input, first_input, layer_output
+from rgat.predictor.attention_flow import conv_input, first_input
 from rgat.predictor.ensemble import Ensemble
 
 MOST_EDGES = 50_000  # of all copies in one forward pass: more would save no time
@@ -126,7 +126,7 @@ def logits_at_equal_share(ensemble: Ensemble, x: Tensor | None, graph: Relationa
             hidden = first_input(model, x, graph)
             for number, conv in enumerate(model.convs, start=1):
                 out = _attend_equally(conv, conv_input(model, number, hidden), graph, edges)
-                hidden = layer_output(model, number, hidden, out)
+                hidden = model.activate(number, out, x=hidden)
             assert hidden is not None
             logits.append(hidden.cpu())
     return torch.stack(logits)

@@ -67,7 +67,7 @@ DEFAULTS: dict[str, Config] = {
     },
 }
 PER_LAYER = ("kernel_l2", "attention_l2")
-MAX_LAYERS = {"node": 4, "graph": 2}  # with L2 coefficients
+MAX_LAYERS = 4  # with L2 coefficients
 CLASS_WEIGHTS = ("balanced", "none")
 SEEDS_PER_STEP = 1024  # of sampled training, unless a batch size is given
 _FROM_DATA = (
@@ -323,7 +323,7 @@ def check_options(given: Mapping[str, Any], task: str | None = None) -> None:
             raise ValueError(f"`{name}` must be a number of at least 0{bound}, got {value!r}")
     if "model" in given:
         check_word("model", given["model"], tuple(VARIANTS))
-    of_attention = [name for name in ("heads", "scope", "attention_l2_1", "attention_l2_2") if name in given]
+    of_attention = [name for name in given if name in ("heads", "scope") or name.startswith("attention_l2")]
     if given.get("model") == "RGCN" and of_attention:
         raise ValueError(f"`{of_attention[0]}` must not be given for RGCN, which has no attention; leave it out")
 
@@ -335,7 +335,7 @@ def known_options(task: str) -> tuple[str, ...]:
     settings = [field.name for field in fields(Settings) if field.name not in PER_LAYER]
     if task == "graph":
         settings = [name for name in settings if name not in ("fanouts", "shard_embeddings", "wide_l1")]
-    per_layer = [f"{name}_{layer}" for name in PER_LAYER for layer in range(1, MAX_LAYERS[task] + 1)]
+    per_layer = [f"{name}_{layer}" for name in PER_LAYER for layer in range(1, MAX_LAYERS + 1)]
     chosen = (name for name in options if name not in (*_FROM_DATA, *_FROM_VARIANT))
     return tuple(dict.fromkeys(["model", "scope", *chosen, *settings, *per_layer]))
 
@@ -349,7 +349,7 @@ def split_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], Settings]:
     for name in PER_LAYER:
         layers = range(1, options.get("num_layers", 2) + 1)
         settings[name] = tuple(options.pop(f"{name}_{layer}", 0.0) for layer in layers)
-        for layer in range(len(layers) + 1, MAX_LAYERS["node"] + 1):
+        for layer in range(len(layers) + 1, MAX_LAYERS + 1):
             options.pop(f"{name}_{layer}", None)
     if settings.get("fanouts") is not None:
         settings["fanouts"] = read_fanouts(settings["fanouts"])

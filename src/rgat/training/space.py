@@ -56,8 +56,12 @@ EXTENDED: dict[str, Space] = {
         "heads": OneOf((1, 2, 4, 8)),
         "hidden_channels": MultiplesOf(8, 32, 256),
         "dense_channels": MultiplesOf(8, 32, 256),
+        "num_layers": OneOf((2, 3, 4)),
+        "residual": _YES_NO,
+        "jumping_knowledge": _YES_NO,
         "gather_sum": _YES_NO,
         "batch_norm": _YES_NO,
+        "layer_norm": _YES_NO,
         "feature_dropout": Uniform(0.0, 0.6),
         "edge_dropout": Uniform(0.0, 0.6),
         "kernel_l2_1": LogUniform(1e-6, 1e-2),
@@ -103,7 +107,7 @@ def choose(space: Space, pick: Callable[[str, Prior], Any]) -> dict[str, Any]:
     return chosen
 
 
-def to_config(options: Mapping[str, Any], task: str) -> Config:
+def to_config(options: Mapping[str, Any]) -> Config:
     """Return the configuration of a model and its training.
 
     Layers after the second have the L2 coefficient of the second. Mixed scopes need two heads, and of two
@@ -114,7 +118,7 @@ def to_config(options: Mapping[str, Any], task: str) -> Config:
         config["heads"] = max(2, config["heads"])
     if config.get("batch_norm") and "layer_norm" in config:
         config["layer_norm"] = False
-    layers = range(1, min(config.get("num_layers", 2), MAX_LAYERS[task]) + 1)
+    layers = range(1, min(config.get("num_layers", 2), MAX_LAYERS) + 1)
     if "attention_l2" in config:
         coefficient = config.pop("attention_l2")
         config |= {f"attention_l2_{layer}": coefficient for layer in layers}
