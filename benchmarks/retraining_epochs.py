@@ -27,15 +27,10 @@ def at_common_epochs(trial):
     return statistics.mean(curve[min(epochs, len(curve)) - 1] for curve in curves)
 
 
-def write_config(folder, model, trial, number):
-    """Write the configuration of the final runs of a trial that was selected at the common number of epochs."""
-    epochs = retrain_epochs(trial)
-    sentence = (
-        f"trial {trial['trial']} of {number}, by mean validation accuracy over {len(trial['folds'])} folds "
-        f"without test data, all at {epochs} epochs, the folds' median ({at_common_epochs(trial):.4f})"
-    )
-    head = {"data": trial["data"], "model": model, "setting": "common-epochs", "seeds": 200, "selected_on": sentence}
-    config = trial["config"] | {"max_epochs": epochs, "patience": None}
+def write_config(folder, model, trial, setting, selected_on):
+    """Write the configuration of the final runs of a trial, in a setting of its own."""
+    head = {"data": trial["data"], "model": model, "setting": setting, "seeds": 200, "selected_on": selected_on}
+    config = trial["config"] | {"max_epochs": retrain_epochs(trial), "patience": None}
     lines = [f"{key} = {json.dumps(value)}" for key, value in head.items()] + ["", "[config]"]
     lines += [f"{key} = {json.dumps(value)}" for key, value in config.items() if value is not None]
     folder.mkdir(parents=True, exist_ok=True)
@@ -62,7 +57,12 @@ def main():
             done = [trial for trial in trials if trial["status"] == "done"]
             common = min(done, key=lambda trial: (-at_common_epochs(trial), trial["tie_breaker"], trial["trial"]))
             if options.configs is not None and number == max(options.trials):
-                write_config(options.configs, model, common, number)
+                sentence = (
+                    f"trial {common['trial']} of {number}, by mean validation accuracy over {len(common['folds'])} "
+                    f"folds without test data, all at {retrain_epochs(common)} epochs, the folds' median "
+                    f"({at_common_epochs(common):.4f})"
+                )
+                write_config(options.configs, model, common, "common-epochs", sentence)
             for rule, best in (("own epochs", select(trials)), ("common epochs", common)):
                 epochs = retrain_epochs(best)
                 config = best["config"] | {"max_epochs": epochs, "patience": None}
