@@ -16,6 +16,7 @@ import rgat
 from rgat import cli
 from rgat.baselines.targets import random_forest
 from rgat.data import from_rdf, from_smiles
+from rgat.predictor.streaming import predict_file
 from rgat.predictor.target_text import target_tables
 from rgat.predictor.text import comparison_rows, explanation_table, performance
 from rgat.predictor.uncertainty_text import warning_sentences
@@ -333,6 +334,9 @@ def test_a_small_table_has_unbounded_intervals_and_is_saved(tmp_path):
     assert predictions.intervals["y"].tolist() == [[-math.inf, math.inf]]
     assert warning_sentences(predictions)[0] == f"intervals {sentence}"
     assert warning_sentences(model.predict(["CCO"], coverage=0.5))[:1] != [f"intervals {sentence}"]
+    for coverage, expected in ((None, (f"intervals {sentence}",)), (0.5, ())):
+        done = predict_file(model, tmp_path / "m.csv", tmp_path / "p.csv", workers=1, coverage=coverage)
+        assert done.unbounded == expected
 
 
 def test_bounds_alone_are_not_enough(tmp_path):

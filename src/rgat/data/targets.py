@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -266,10 +267,10 @@ def strata(targets: Sequence[Target], values: Tensor) -> list[int]:
     columns = values[:, place]
     is_known = ~columns.isnan().any(1)
     if target.kind == "regression":
-        known = columns[is_known, 0]
-        shares = torch.linspace(0, 1, NUM_STRATA + 1, dtype=torch.float64)[1:-1]
-        cuts = torch.quantile(known, shares) if len(known) else shares
-        found = torch.bucketize(columns[:, 0].nan_to_num().contiguous(), cuts)
+        known = columns[is_known, 0].numpy()
+        shares = np.linspace(0, 1, NUM_STRATA + 1)[1:-1]
+        cuts = np.quantile(known, shares) if len(known) else shares  # torch.quantile takes 16 million numbers at most
+        found = torch.bucketize(columns[:, 0].nan_to_num().contiguous(), torch.from_numpy(cuts))
     elif target.kind == "binary":
         found = columns[:, 0].nan_to_num()
     elif target.kind == "multi-class":

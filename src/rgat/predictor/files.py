@@ -335,7 +335,7 @@ def predict(
             options: dict[str, Any] = {"smiles_column": smiles_column, "workers": workers, "resume": resume}
             options["coverage"] = coverage
             summary = predict_file(predictor, smiles, out, **options, progress=progress)
-            return None, [summary.sentence(out)]
+            return None, [summary.sentence(out), *summary.unbounded]
         refuse(of_molecules, "a file of molecules")
         if Path(smiles).suffix in (".csv", ".tsv", ".smi", ".txt", ".sdf", ".gz"):
             raise ValueError(f"{smiles} must be an existing file or a SMILES")

@@ -28,6 +28,7 @@ from rgat.locks import locked
 from rgat.predictor.ensemble import MoleculeVocabulary
 from rgat.predictor.predictions import table_text
 from rgat.predictor.predictor import BATCH_SIZE, MoleculeBatch, MoleculePredictor, parse_molecules
+from rgat.predictor.uncertainty_text import unbounded_sentences
 from rgat.predictor.words import counted
 from rgat.progress import Progress, Stages, shown
 from rgat.workers import WorkerPool
@@ -42,6 +43,7 @@ class Streamed(NamedTuple):
     invalid: int  # invalid SMILES among the rows predicted in this run
     resumed: int  # rows of an earlier run
     unlike: int = 0  # molecules unlike the training data among the rows predicted in this run
+    unbounded: tuple[str, ...] = ()  # sentences about intervals that are unbounded
 
     def sentence(self, out: str | PathLike[str]) -> str:
         """Return what was written, in words."""
@@ -114,6 +116,7 @@ def _predict_file(
     if done and (not skipped or csv_cell(skipped[0]) != last_smiles):
         raise ValueError(f"{part} must be of the same molecule file, but row {done} differs; remove it")
     predicted = invalid = unlike = 0
+    unbounded: list[str] = []
     try:
         part.parent.mkdir(parents=True, exist_ok=True)
         digest_file.write_text(digest)
@@ -126,6 +129,7 @@ def _predict_file(
                 file.flush()
                 predicted, invalid = predicted + len(smiles), invalid + len(smiles) - len(batch.valid)
                 unlike += sum(map(bool, predictions.warnings))
+                unbounded = unbounded or unbounded_sentences(predictions)
                 so_far = done + predicted
                 stages(PREDICTION, so_far / total, f"{so_far:,} of {total:,} molecules", so_far, "molecules")
         move_into_place(part, out)
@@ -137,7 +141,7 @@ def _predict_file(
         ) from error
     except OSError as error:
         raise ValueError(f"{out}: cannot be written: {error.strerror}; make room, then resume") from error
-    return Streamed(done + predicted, invalid, done, unlike)
+    return Streamed(done + predicted, invalid, done, unlike, tuple(unbounded))
 
 
 def _digest(predictor: MoleculePredictor) -> str:

@@ -56,13 +56,19 @@ def region_text(predictions: Predictions, number: int, row: int) -> str:
     return ", ".join(names[:MOST_CLASSES]) + more or "none"
 
 
-def warning_sentences(predictions: Predictions) -> list[str]:
-    """Return sentences about unbounded intervals, and examples that are unlike the training data, if there are any."""
+def unbounded_sentences(predictions: Predictions) -> list[str]:
+    """Return a sentence for each target whose intervals are unbounded."""
     lines = []
     for region in predictions.regions:
         if not region.classes and np.isinf(region.inside).any():
             name = f" of {region.name}" if len(predictions.regions) > 1 else ""
             lines.append(f"intervals{name} {_unbounded(predictions.coverage or 0)}")
+    return lines
+
+
+def warning_sentences(predictions: Predictions) -> list[str]:
+    """Return sentences about unbounded intervals, and examples that are unlike the training data, if there are any."""
+    lines = unbounded_sentences(predictions)
     unlike = [(name, text) for name, text in zip(predictions.names, predictions.warnings, strict=True) if text]
     if not unlike:
         return lines
