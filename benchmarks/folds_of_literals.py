@@ -9,6 +9,7 @@ All scores are accuracies on held-out folds: draws of five folds that no search 
 import argparse
 import dataclasses
 import statistics
+from collections import Counter
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from rgat.experiments.variants import build_variant
 from rgat.training import fit_many
 from rgat.training.configuration import split_config
 
+FEWEST = 5  # nodes that have a label
 FIRST_DRAW = 100  # of folds; a search has those from 0 on
 BASE = {
     "layer": "rgcn", "hidden_channels": 8, "features": "types,literals", "learning_rate": 0.01,
@@ -59,6 +61,21 @@ def neighbour_sums(data, x):
     return np.unique((joined.sign() * joined.abs().log1p()).numpy(), axis=1)
 
 
+def relabelled(data, labels):
+    """Return labels of the nodes that tell their own label and those of their neighbours by relation, one-hot.
+
+    It is one round of Weisfeiler and Lehman's; labels that few nodes have are left out.
+    """
+    around = [[] for _ in range(data.graph.num_nodes)]
+    (sources, targets), relations = data.graph.edge_index.tolist(), data.graph.edge_type.tolist()
+    for source, target, relation in zip(sources, targets, relations, strict=True):
+        around[target].append((relation, labels[source]))
+    found = [(label, tuple(sorted(others))) for label, others in zip(labels, around, strict=True)]
+    number = {label: column for column, (label, count) in enumerate(Counter(found).most_common()) if count >= FEWEST}
+    columns = torch.tensor([number.get(label, len(number)) for label in found])
+    return torch.nn.functional.one_hot(columns, len(number) + 1)[:, :-1].float()
+
+
 def simple(folded, draws):
     from sklearn.ensemble import RandomForestClassifier
     from sklearn.linear_model import LogisticRegression
@@ -70,10 +87,13 @@ def simple(folded, draws):
     both = torch.cat([x["types"], x["literals"]], dim=1)
     own, degrees = (x[name][data.train].numpy() for name in ("literals", "degrees"))
     cut = neighbour_columns(dataclasses.replace(data, x=both))[data.train].numpy()
+    types = neighbour_sums(data, x["types"])
+    pairs = neighbour_sums(data, relabelled(data, x["types"].argmax(1).tolist()))
     inputs = {
         "own literals": own,
         "degrees": degrees,
-        "types of neighbours": neighbour_sums(data, x["types"]),
+        "types of neighbours": types,
+        "the same, and types of their neighbours": np.concatenate([types, pairs], axis=1),
         "types and literals of neighbours": neighbour_sums(data, both),
         "the same, cut at thresholds": cut,
         "the same, and own literals": np.concatenate([cut, own], axis=1),
