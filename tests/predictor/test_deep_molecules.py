@@ -61,3 +61,11 @@ def test_fine_tuning_takes_over_all_relational_layers(deep, data):
     assert all(torch.equal(ours[name], theirs[name]) for name in taken if "running" not in name)
     with pytest.raises(ValueError, match="`num_layers` must be that of the model to start from, 3, got 2"):
         rgat.fit(other, start_from=deep, num_layers=2, **QUICK)
+
+
+def test_a_model_of_a_version_without_residuals_can_be_a_start(data):
+    plain = rgat.fit(data, hidden_channels=8, heads=1, residual=False, **QUICK)
+    del plain.config["residual"]  # as such versions saved it
+    tuned = rgat.fit(data, start_from=plain, **QUICK)
+    assert tuned.config["residual"] is False
+    assert not hasattr(tuned.members[0], "residual1")

@@ -77,8 +77,9 @@ def test_scope_is_a_word_of_configurations_only_where_it_is_mixed(tmp_path):
     assert read_config(path) == {"model": "additive ARGAT", "heads": 2}
 
 
-def test_a_file_of_the_paper_s_graph_classifier_gathers_no_sum(tmp_path):
+def test_a_file_of_the_paper_s_graph_classifier_has_neither_sum_nor_residual(tmp_path):
     path = tmp_path / "config.toml"
     path.write_text('model = "RGCN"\n[config]\ndense_channels = 8\n')
-    assert configure("graph", read_config(path))["gather_sum"] is False
-    assert configure("graph", {"dense_channels": 8})["gather_sum"] is True
+    for name in ("gather_sum", "residual"):
+        assert configure("graph", read_config(path))[name] is False
+        assert configure("graph", {"dense_channels": 8})[name] is True

@@ -10,7 +10,7 @@ from rgat.data import GraphData
 from rgat.models import Model
 from rgat.predictor.predictor import MoleculePredictor, Predictor
 from rgat.training.checkpoint import digest
-from rgat.training.configuration import Config, split_config
+from rgat.training.configuration import PLAIN_GRAPHS, Config, split_config
 from rgat.training.loop import Data
 
 # Options that the taken layers do not depend on.
@@ -82,7 +82,7 @@ def with_architecture(options: Mapping[str, Any], start: Start | None) -> dict[s
     """Return the options with those that fix the relational layers of the model to start from."""
     if start is None:
         return dict(options)
-    config = start.predictor.config
+    config = PLAIN_GRAPHS | start.predictor.config
     known, _ = split_config(config)
     fixed = {name: value for name, value in config.items() if name == "model" or (name in known and name not in FREE)}
     for name, value in fixed.items():

@@ -61,11 +61,14 @@ DEFAULTS: dict[str, Config] = {
         "dense_channels": 64,
         "heads": 4,
         "gather_sum": True,
+        "residual": True,
         "learning_rate": 0.003,
         "max_epochs": 60,
         "patience": 8,
     },
 }
+# What the paper's graph classifier has instead of the defaults, and models of versions that had no such options.
+PLAIN_GRAPHS: Config = {"gather_sum": False, "residual": False}
 PER_LAYER = ("kernel_l2", "attention_l2")
 MAX_LAYERS = 4  # with L2 coefficients
 CLASS_WEIGHTS = ("balanced", "none")
@@ -377,8 +380,8 @@ def read_config(path: str | PathLike[str]) -> Config:
     config = {name: value for name, value in content["config"].items() if name not in ("layer", "scope", "score")}
     if content["config"].get("scope") == "mixed":
         config["scope"] = "mixed"
-    if "dense_channels" in config:  # a graph classifier of the paper's, which has no sum
-        config.setdefault("gather_sum", False)
+    if "dense_channels" in config:  # a graph classifier of the paper's
+        config = PLAIN_GRAPHS | config
     return ({"model": content["model"]} if "model" in content else {}) | config
 
 
