@@ -367,10 +367,11 @@ class GraphClassifier(_Layered):
         if residual:
             self.residual = True
             self.residual1 = nn.Linear(in_channels, hidden_channels, bias=False)
+        if jumping_knowledge:  # no attribute without it: checkpoints of earlier versions have none
+            self.jumping_knowledge = True
         self.gather = GraphGather()
         self.descriptor_channels = descriptor_channels
         self.gather_sum = gather_sum
-        self.jumping_knowledge = jumping_knowledge
         gathered = (2 + gather_sum) * hidden_channels * (num_layers if jumping_knowledge else 1)
         self.dense1 = nn.Linear(gathered + descriptor_channels, dense_channels)
         self.dense2 = nn.Linear(dense_channels, num_tasks * num_classes)

@@ -69,3 +69,9 @@ def test_a_model_of_a_version_without_residuals_can_be_a_start(data):
     tuned = rgat.fit(data, start_from=plain, **QUICK)
     assert tuned.config["residual"] is False
     assert not hasattr(tuned.members[0], "residual1")
+    for name, kept, given in (
+        *(("num_layers", 2, 3), ("num_layers", 2, 1), ("layer_norm", False, True), ("batch_norm", False, True)),
+        *(("bias", True, False), ("num_bases", None, 5)),
+    ):
+        with pytest.raises(ValueError, match=f"`{name}` must be that of the model to start from, {kept}, got {given}"):
+            rgat.fit(data, start_from=plain, **{name: given}, **QUICK)

@@ -107,3 +107,14 @@ def test_fit_reports_the_search():
     assert predictor.report["searched"].startswith("search: ")
     assert "search" in steps
     assert "searched" not in rgat.fit(data, comparison=False, max_epochs=2).report
+
+
+def test_layers_beyond_the_second_have_the_penalty_of_the_second_unless_one_was_given(monkeypatch):
+    for given in ({"num_layers": 3}, {"num_layers": 4, "kernel_l2_3": 0.25}):
+        clock = Clock(monkeypatch, lambda config: 0.5)
+        run(clock, given=given, task="graph")
+        assert len(clock.calls) > 20
+        for config, _ in clock.calls[2:]:
+            expected = given.get("kernel_l2_3", config["kernel_l2_2"])
+            assert (config["num_layers"], config["kernel_l2_3"]) == (given["num_layers"], expected)
+            assert any(name.startswith("attention_l2") for name in config) == (config["model"] != "RGCN")

@@ -21,7 +21,7 @@ from rgat.predictor.ensemble import Ensemble, true_answers
 from rgat.predictor.familiarity import collected
 from rgat.predictor.predictor import NodePredictor, Predictor, make_predictor
 from rgat.training import accuracy, graph_logits, mean_pr_auc, mean_roc_auc, node_logits, roc_auc_per_task
-from rgat.training.configuration import Config
+from rgat.training.configuration import MAX_LAYERS, Config
 from rgat.training.metric import (
     binary_scores,
     confusion_matrix,
@@ -39,8 +39,8 @@ REPLICATES = 200  # of the bootstrap
 QUANTILE = 1.959964  # of the normal distribution, for 95 %
 LOGISTIC = "logistic regression"
 OF_ATTENTION = (  # options that an RGCN does not have
-    *("heads", "num_attention_bases", "attention_l2_1", "attention_l2_2", "attention_channels"),
-    *("edge_dim", "negative_slope", "scope"),
+    *("heads", "num_attention_bases", "attention_channels", "edge_dim", "negative_slope", "scope"),
+    *(f"attention_l2_{layer}" for layer in range(1, MAX_LAYERS + 1)),
 )
 
 

@@ -101,7 +101,7 @@ class TimedSearch:
     ) -> None:
         load_optuna()
         self.metric = metric or ("accuracy" if task == "node" else "ROC-AUC")
-        self.config, self.seed, self.final_share = config, seed, final_share
+        self.config, self.given, self.seed, self.final_share = config, given, seed, final_share
         self.space = searched_space(task, given)
         folds = range(num_folds)
         self.rungs = [rung for rung in (list(folds[:FIRST_FOLDS]), list(folds[FIRST_FOLDS:])) if rung]
@@ -125,7 +125,8 @@ class TimedSearch:
         return self._select((time.monotonic() - started) / 60)
 
     def _configure(self, options: Mapping[str, Any]) -> Config:
-        config = self.config | to_config(options)
+        layers = {"num_layers": self.config["num_layers"]} if "num_layers" in self.config else {}
+        config = self.config | to_config(layers | dict(options)) | dict(self.given)
         return without_attention(config) if config["model"] == "RGCN" else config
 
     def _try(self, trial: Record, rung: int, cross_validate: CrossValidate, until: float | None) -> bool:
@@ -173,7 +174,7 @@ class TimedSearch:
 def searched_space(task: str, given: Mapping[str, Any]) -> Space:
     """Return the options to search: those of the extended space that are not given, and the models by name."""
     space = {name: prior for name, prior in EXTENDED[task].items() if name not in ("layer", "scope", "score")}
-    names = {name.removesuffix("_1").removesuffix("_2") if name.startswith("attention") else name for name in given}
+    names = {name[: len("attention_l2")] if name.startswith("attention_l2") else name for name in given}
     if "fanouts" in given:
         names.add("num_layers")  # there is a fan-out for each layer
     has_attention = bool(names & {*ATTENTION, "num_attention_bases"})

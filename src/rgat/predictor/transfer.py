@@ -17,6 +17,8 @@ from rgat.training.loop import Data
 FREE = ("dense_channels", "gather_sum", "jumping_knowledge", "feature_dropout", "edge_dropout")
 # Names of what is taken begin so; the dense layers are new: tasks and descriptors may be others.
 TAKEN = ("conv", "norm", "layer_norm", "residual")
+# What the relational layers have if a configuration does not say it.
+UNSAID = PLAIN_GRAPHS | {"num_layers": 2, "layer_norm": False, "batch_norm": False, "bias": True, "num_bases": None}
 
 
 class Start(NamedTuple):
@@ -82,7 +84,7 @@ def with_architecture(options: Mapping[str, Any], start: Start | None) -> dict[s
     """Return the options with those that fix the relational layers of the model to start from."""
     if start is None:
         return dict(options)
-    config = PLAIN_GRAPHS | start.predictor.config
+    config = UNSAID | start.predictor.config
     known, _ = split_config(config)
     fixed = {name: value for name, value in config.items() if name == "model" or (name in known and name not in FREE)}
     for name, value in fixed.items():
