@@ -398,7 +398,7 @@ class GraphClassifier(_Layered):
         if not self.residual:
             return out
         if number == 1:
-            x = self.residual1(dense_rows("residual", x, len(out), "them; leave it out"))
+            x = self.residual1(dense_rows("residual", x, out.shape[0], "them; leave it out"))
         assert x is not None
         return out + x
 

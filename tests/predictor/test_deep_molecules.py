@@ -5,6 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from torch.export import Dim
+from torch.utils import _pytree as pytree
 
 import rgat
 from rgat.predictor.attention_flow import layer_attention
@@ -45,10 +47,15 @@ def test_explanations_follow_all_layers_as_the_model_computes_them(deep, data):
     assert sum(deep.explain(SMILES[0]).atom_attention) == pytest.approx(1)
 
 
-def test_the_export_of_a_deep_model_gives_its_predictions(deep, tmp_path):
-    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
-    deep.export(tmp_path / "deep.onnx")
-    assert runtime.InferenceSession(tmp_path / "deep.onnx").get_outputs()
+def test_the_export_of_a_deep_model_takes_graphs_of_any_size(deep, data, tmp_path):
+    model = deep.members[0]
+    (x, graph), (y, larger) = (data.graphs.batch(torch.arange(count)) for count in (3, 40))
+    leaves = pytree.tree_leaves(graph)
+    shapes = [[Dim.AUTO] * leaf.dim() for leaf in (x, *leaves)]
+    program = torch.export.export(model.eval(), (x, graph), dynamic_shapes=(shapes[0], shapes[1:]))
+    torch.testing.assert_close(program.module()(y, larger), model(y, larger))
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    assert deep.export(tmp_path / "deep.onnx") < 1e-5
 
 
 def test_fine_tuning_takes_over_all_relational_layers(deep, data):

@@ -40,6 +40,14 @@ def find(browser, selector):
     return browser.find_elements("css selector", selector)
 
 
+def wait_until(browser, holds):
+    """Wait for the node that was walked to: the page draws it when the address has changed, after the click."""
+    from selenium.common.exceptions import StaleElementReferenceException
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    WebDriverWait(browser, 10, 0.02, [StaleElementReferenceException]).until(lambda _: holds())
+
+
 def opened(browser, path):
     browser.get("about:blank")
     browser.get(path.as_uri())
@@ -63,13 +71,13 @@ def test_the_page_opens_from_a_file_and_a_click_moves_to_a_neighbour(tmp_path, b
     other = next(g for g in find(browser, "g.node:not(.centre)") if "topic/" in g.get_attribute("aria-label"))
     name = other.get_attribute("aria-label")
     other.click()
-    assert find(browser, ".full")[0].text == name
+    wait_until(browser, lambda: find(browser, ".full")[0].text == name)
     find(browser, "#back")[0].click()
-    assert PERSON in find(browser, ".full")[0].text
+    wait_until(browser, lambda: PERSON in find(browser, ".full")[0].text)
     search = find(browser, "#search")[0]
     search.send_keys("topic/glass")
     search.send_keys("\ue007")  # Enter
-    assert find(browser, "h1")[0].text == "glass"
+    wait_until(browser, lambda: find(browser, "h1")[0].text == "glass")
     assert browser.get_log("browser") == []
 
 
@@ -121,7 +129,7 @@ def test_a_node_with_5000_neighbours_stays_usable(tmp_path, browser, hub_model):
     assert find(browser, "#shown")[0].text == "25 to 48 of 5,000 edges, most attention first"
     assert len(find(browser, "svg *")) < 200  # what is drawn does not grow with the neighbourhood
     find(browser, "g.node:not(.centre)")[3].click()
-    assert "leaf" in find(browser, "h1")[0].text
+    wait_until(browser, lambda: "leaf" in find(browser, "h1")[0].text)
     assert "odd </script>" in find(browser, "aside")[0].text
     assert browser.get_log("browser") == []
 
@@ -170,7 +178,7 @@ def test_the_page_shows_the_effects_at_its_start_and_how_good_the_model_is(tmp_p
     cells = [[cell.text for cell in line.find_elements("css selector", "td")] for line in confusion]
     assert [[int(cell) for cell in line[2:]] for line in cells] == node_model.report["confusion"]
     find(browser, "g.node:not(.centre)")[0].click()
-    assert find(browser, "button.effect") == []
+    wait_until(browser, lambda: find(browser, "button.effect") == [])
     assert "Known for person/3 only; for this node: rgat explain MODEL" in find(browser, "aside")[0].text
     assert browser.get_log("browser") == []
 
