@@ -77,14 +77,19 @@ def made_up_columns(molecule: Any, generator: random.Random) -> list[str]:
     return [f"{number:.4f}", *labels, *formulas]
 
 
+def shuffled_molecules(data: GraphData) -> list[tuple[int, Any]]:
+    """Return number and structure of the molecules that RDKit reads, in one random order for all splits and scripts."""
+    rdkit()  # without its warnings
+    order = list(range(len(data.graphs)))
+    random.Random(0).shuffle(order)
+    molecules = [(graph, Chem.MolFromSmiles(data.graph_names[graph])) for graph in order]
+    return [(graph, each) for graph, each in molecules if each is not None and each.GetNumAtoms() > 3]
+
+
 def write_tables(path: Path, count: int, seed: int) -> list[str]:
     """Write one file with the columns of all tables and a random split; return molecules to measure predictions on."""
-    rdkit()  # without its warnings
     data, generator = rgat.data.load("tox21-distinct"), random.Random(seed)
-    order = list(range(len(data.graphs)))
-    random.Random(0).shuffle(order)  # the same molecules for each split
-    molecules = [(graph, Chem.MolFromSmiles(data.graph_names[graph])) for graph in order]
-    molecules = [(graph, each) for graph, each in molecules if each is not None and each.GetNumAtoms() > 3]
+    molecules = shuffled_molecules(data)
     parts = ["train"] * round(0.8 * count) + ["valid"] * round(0.1 * count)
     parts += ["test"] * (count - len(parts))
     generator.shuffle(parts)

@@ -17,7 +17,7 @@ import statistics
 from pathlib import Path
 
 import torch
-from retraining_epochs import at_common_epochs, write_config
+from retraining_epochs import at_common_epochs, final_config, write_config
 
 import rgat.data
 from rgat.data.files import write_atomically
@@ -37,10 +37,6 @@ def best_trials(trials):
     """Return the best trials at the common number of epochs."""
     done = [trial for trial in trials if trial["status"] == "done"]
     return sorted(done, key=lambda trial: (-at_common_epochs(trial), trial["tie_breaker"], trial["trial"]))[:TOP]
-
-
-def final_config(trial):
-    return trial["config"] | {"max_epochs": retrain_epochs(trial), "patience": None}
 
 
 def rehearse(trial, folded):

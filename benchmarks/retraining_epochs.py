@@ -27,10 +27,15 @@ def at_common_epochs(trial):
     return statistics.mean(curve[min(epochs, len(curve)) - 1] for curve in curves)
 
 
+def final_config(trial):
+    """Return the configuration of a trial's final runs."""
+    return trial["config"] | {"max_epochs": retrain_epochs(trial), "patience": None}
+
+
 def write_config(folder, model, trial, setting, selected_on):
     """Write the configuration of the final runs of a trial, in a setting of its own."""
     head = {"data": trial["data"], "model": model, "setting": setting, "seeds": 200, "selected_on": selected_on}
-    config = trial["config"] | {"max_epochs": retrain_epochs(trial), "patience": None}
+    config = final_config(trial)
     lines = [f"{key} = {json.dumps(value)}" for key, value in head.items()] + ["", "[config]"]
     lines += [f"{key} = {json.dumps(value)}" for key, value in config.items() if value is not None]
     folder.mkdir(parents=True, exist_ok=True)
@@ -65,7 +70,7 @@ def main():
                 write_config(options.configs, model, common, "common-epochs", sentence)
             for rule, best in (("own epochs", select(trials)), ("common epochs", common)):
                 epochs = retrain_epochs(best)
-                config = best["config"] | {"max_epochs": epochs, "patience": None}
+                config = final_config(best)
                 scores = [run["scores"]["test"] for run in runs if run["config"] == config]
                 test = f"{100 * statistics.mean(scores):.2f}" if scores else ""
                 own, shared = 100 * best["objective"], 100 * at_common_epochs(best)
