@@ -200,6 +200,27 @@ def test_cached_tables_of_a_graph_change_no_bit():
             assert all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
 
 
+@pytest.mark.parametrize(
+    ("F", "options"),
+    [
+        (16, {}),
+        (64, {"scope": "across", "heads": 4}),
+        (128, {"scope": ["within", "across"], "out_channels": 64}),
+        (70, {"score": "multiplicative", "attention_channels": 1, "feature_dropout": 0.3, "edge_dropout": 0.3}),
+        (64, {"score": "multiplicative", "attention_channels": 16, "out_channels": 16, "edge_dropout": 0.3}),
+        (64, {"score": "multiplicative", "attention_channels": 16, "out_channels": 16, "feature_dropout": 0.3}),
+    ],
+)
+def test_queries_of_paired_rows_agree_with_the_reference(F, options, monkeypatch):
+    from rgat.ops.triton import paired_rows
+
+    monkeypatch.setattr(paired_rows, "LARGE", 0)
+    graph = random_graph(60, 500, 3).with_inverses().with_self_loops()
+    assert sorted(paired_rows.find_pairs(graph.structure).relation.tolist()) == [0, 1, 2, 3, 4, 5, 6]
+    conv = RGATConv(F, **({"out_channels": 8, "num_relations": 7, "heads": 2} | options))
+    assert_matches_reference(conv, torch.randn(60, F), graph, torch.float32, backend="triton", device="cuda")
+
+
 @pytest.mark.parametrize("x_is_given", [False, True])
 @pytest.mark.parametrize(
     ("options", "dtype", "recordings"),
@@ -212,8 +233,9 @@ def test_cached_tables_of_a_graph_change_no_bit():
         (
             {"scope": "across", "score": "multiplicative", "attention_channels": 5},
             torch.float32,
-            0,
-        ),  # kernels are transposed by PyTorch
+            2,
+        ),  # values are read in place of keys
+        ({"score": "multiplicative", "attention_channels": 3}, torch.float32, 0),  # kernels are transposed by PyTorch
         ({"feature_dropout": 0.3, "edge_dropout": 0.3}, torch.float32, 2),
         ({"head_merge": "mean", "edge_dim": 3}, torch.float32, 2),
     ],
