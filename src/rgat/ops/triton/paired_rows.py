@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from rgat.ops.cache import at_once, cached
-from rgat.ops.triton.launch import LARGE
 from rgat.structure import Rows, Structure
+
+_MIN_ROWS = 1 << 17  # finding pairs waits for the device, which smaller batches of every step must not
 
 
 class Pairs(NamedTuple):
@@ -26,9 +27,9 @@ class Pairs(NamedTuple):
 def paired_rows(s: Structure) -> Pairs | None:
     """Return the pairs of all relations of a large graph; None where some relation has none.
 
-    They are found in the first call, so that all steps round alike. A small graph may be a batch that is used once.
+    They are found in the first call, so that all steps round alike.
     """
-    if s.targets.node.shape != s.sources.node.shape or len(s.targets.node) <= LARGE:
+    if len(s.targets.node) < max(_MIN_ROWS, len(s.sources.node)):
         return None
     with at_once():
         pairs = cached(s.targets.node, ("paired with", id(s.sources.node)), lambda: find_pairs(s))
@@ -38,6 +39,8 @@ def paired_rows(s: Structure) -> Pairs | None:
 def find_pairs(s: Structure) -> tuple[()] | Pairs:
     """Return the pairs of all relations, or nothing where some relation has none."""
     sources, targets = s.sources, s.targets
+    if len(sources.node) != len(targets.node):
+        return ()
     of_sources, of_targets = _by_signature(sources), _by_signature(targets)
     other = torch.empty_like(of_sources)
     other[of_sources] = of_targets
