@@ -7,7 +7,7 @@ folds at the number of epochs of the retraining ("common"), or at the best epoch
 nodes.
 
     python benchmarks/explanations.py --data mutag --prepare build/explanations
-    python benchmarks/explanations.py --data mutag --prepared build/explanations --seeds 20 --device cuda \
+    python benchmarks/explanations.py --data mutag --prepared build/explanations --seeds 20 --device cuda --workers 4 \
         --out benchmarks/results/explanations
 
 The first command needs the data files. What it writes has no label of a test node; the second needs torch, numpy,
@@ -17,11 +17,13 @@ interrupted, and prints the tables of finished files at once.
 
 import argparse
 import dataclasses
+import functools
 import json
 import math
 import statistics
 import time
 from collections.abc import Callable
+from concurrent.futures import as_completed
 from pathlib import Path
 
 import torch
@@ -31,12 +33,14 @@ import rgat.data
 from rgat import RelationalGraph
 from rgat.data import MISSING, NodeData
 from rgat.data.dataset import INVERSE
+from rgat.data.files import write_atomically
 from rgat.experiments.folds import FoldedData
 from rgat.experiments.records import read_experiment
 from rgat.nn.families import make_layer
 from rgat.training import build_model, fit_many
 from rgat.training.configuration import read_config, split_config
 from rgat.training.search import retrain_epochs, select
+from rgat.workers import WorkerPool
 
 ROOT = Path(__file__).parent.parent
 MODELS = ("rgcn", "additive-wirgat", "additive-argat", "multiplicative-wirgat", "multiplicative-argat")
@@ -44,6 +48,7 @@ FOLDS = 5
 FIRST_DRAW = 10  # of folds; the searches used the draws 0 to 2
 FIRST_SEED = 50_000  # of models; the searches used those below
 RDF_TYPE = "<http://www.w3.org/1999/02/22-rdf-syntax-ns#type>"
+FACTORS = {"half the epochs": 0.5, "twice the epochs": 2, "four times the epochs": 4}  # rows of the setting itself
 OWN_HORIZON = 2  # a fold's own best epoch is looked for in so many times the common number of epochs
 
 
@@ -100,6 +105,7 @@ def find_settings(name, model):
     return settings
 
 
+@functools.lru_cache(maxsize=1)
 def read_prepared(name, folder):
     """Return the data with their folds, the masks of edges and the settings of each model."""
     tensors = torch.load(folder / f"{name}.pt", weights_only=True)
@@ -223,7 +229,7 @@ def score(variation, curves):
     own = by_seed(at_own_epochs(curves, OWN_HORIZON * epochs))
     rows = {variation.name: {"epochs": epochs, "common": by_seed(at_epoch(curves, epochs)), "own": own}}
     if variation.longest > OWN_HORIZON:
-        for words, factor in (("half the epochs", 0.5), ("twice the epochs", 2), ("four times the epochs", 4)):
+        for words, factor in FACTORS.items():
             number = math.ceil(factor * epochs)
             rows[words] = {"epochs": number, "common": by_seed(at_epoch(curves, number)), "own": None}
     return rows
@@ -253,26 +259,66 @@ def print_table(model, rows):
         print(f"| {' | '.join(cells)} |", flush=True)
 
 
-def vary(model, folded, masks, settings, options):
-    """Train the variations of a model that have no figures yet; return the figures of all."""
-    about = {"data": options.data, "model": model, "seeds": options.seeds, "folds": FOLDS}
-    path = None if options.out is None else options.out / f"{options.data}-{model}.json"
+def variations_of(data, folder, model):
+    """Return the variations of a model by their names."""
+    folded, _, settings = read_prepared(data, folder)
+    num_train = len(folded.data.train) * (FOLDS - 1) // FOLDS
+    return {each.name: each for each in find_variations(settings[model], num_train, len(folded.data.classes))}
+
+
+def run(model, name, options):
+    """Train a variation; return its rows and what to say about it."""
+    folded, masks, _ = read_prepared(options.data, options.prepared)
+    began = time.perf_counter()
+    variation = variations_of(options.data, options.prepared, model)[name]
+    curves, how = train(variation, folded, masks, options.seeds, options.device)
+    if options.device != "cpu":
+        torch.cuda.empty_cache()  # other processes need the memory
+    return score(variation, curves), f"{time.perf_counter() - began:.0f} s, {how}"
+
+
+def run_all(jobs, options):
+    """Yield each pair of a model and a variation with what `run` returns, as they finish; skip those that fail."""
+    if options.workers == 1:
+        yield from ((job, run(*job, options)) for job in jobs)
+        return
+    with WorkerPool(options.workers, torch.set_num_threads, 1) as pool:
+        futures = {pool.submit(run, *job, options): job for job in jobs}
+        for future in as_completed(futures):
+            error = future.exception()
+            if error is None:
+                yield futures[future], future.result()
+            else:  # too little memory, for example
+                print(f"{': '.join(futures[future])}: {type(error).__name__}: {error}", flush=True)
+
+
+def read_rows(path, about):
+    """Return the rows that an earlier call wrote."""
     written = about if path is None or not path.exists() else json.loads(path.read_text())
     rows = written.pop("rows", {})
     if written != about:
-        raise SystemExit(f"{path} must be of {options.seeds} seeds, got {written['seeds']}; choose another folder")
-    num_train = len(folded.data.train) * (FOLDS - 1) // FOLDS
-    for variation in find_variations(settings, num_train, len(folded.data.classes)):
-        is_base = variation.name == "as selected"
-        if variation.name in rows or (options.only and not is_base and variation.name not in options.only):
-            continue
-        began = time.perf_counter()
-        curves, how = train(variation, folded, masks, options.seeds, options.device)
-        rows |= score(variation, curves)
-        print(f"{model}: {variation.name}: {time.perf_counter() - began:.0f} s, {how}", flush=True)
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(about | {"rows": rows}, indent=1) + "\n")
+        raise SystemExit(f"{path} must be of {about['seeds']} seeds, got {written['seeds']}; choose another folder")
+    return rows
+
+
+def vary(options):
+    """Train the variations that have no figures yet; return the figures of all, by model."""
+    about, rows, paths, orders, jobs = {}, {}, {}, {}, []
+    for model in options.models:
+        about[model] = {"data": options.data, "model": model, "seeds": options.seeds, "folds": FOLDS}
+        paths[model] = None if options.out is None else options.out / f"{options.data}-{model}.json"
+        rows[model] = read_rows(paths[model], dict(about[model]))
+        names = list(variations_of(options.data, options.prepared, model))
+        orders[model] = [names[0], *FACTORS, *names[1:]]
+        wanted = [name for name in names if not options.only or name == names[0] or name in options.only]
+        jobs += [(model, name) for name in wanted if name not in rows[model]]
+    for (model, name), (new, words) in run_all(jobs, options):
+        found = rows[model] | new
+        rows[model] = {name: found[name] for name in orders[model] if name in found}
+        print(f"{model}: {name}: {words}", flush=True)
+        if paths[model] is not None:
+            content = json.dumps(about[model] | {"rows": rows[model]}, indent=1) + "\n"
+            write_atomically(paths[model], content.encode())
     return rows
 
 
@@ -283,6 +329,7 @@ def main():
     parser.add_argument("--only", nargs="+", help="the names of some variations; the selected setting always runs")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--workers", type=int, default=1, help="processes, each with one thread if there are several")
     parser.add_argument("--prepare", type=Path, metavar="FOLDER", help="write data and settings, and stop")
     parser.add_argument("--prepared", type=Path, metavar="FOLDER", help="read data and settings")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="write a file per model, and leave out what it has")
@@ -292,9 +339,9 @@ def main():
         return
     if options.prepared is None:
         parser.error("--prepared FOLDER must be given; write it with --prepare FOLDER")
-    folded, masks, settings = read_prepared(options.data, options.prepared)
-    for model in options.models:
-        print_table(model, vary(model, folded, masks, settings[model], options))
+    for model, rows in vary(options).items():
+        if "as selected" in rows:
+            print_table(model, rows)
 
 
 if __name__ == "__main__":
