@@ -1,9 +1,11 @@
 """The extended space: search by halving, declare, run; the same records after any interruption and on any machine."""
 
 import dataclasses
+import itertools
 import json
 import shutil
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ import torch
 
 from rgat.data import load
 from rgat.experiments import declaration, extended, prepared
+from rgat.experiments import units as units_file
 from rgat.experiments.declaration import choose_members, digest, digest_trials, without_literals
 from rgat.experiments.executors import open_executor
 from rgat.experiments.extended import describe_search, minutes_spent, ranked_relations
@@ -21,6 +24,7 @@ from rgat.experiments.records import pack_array, read_experiment, record_name, u
 from rgat.experiments.request import ENSEMBLE, EXTENDED_MODELS, PRUNING, SELECTED, WITHOUT_LITERALS, make_request
 from rgat.experiments.running import next_units, run_protocol
 from rgat.experiments.units import make_unit, train_units
+from rgat.training import accuracy
 from rgat.training.configuration import OneOf, build_model, split_config
 from rgat.training.halving import merge, propose_step
 from rgat.training.space import EXTENDED, to_config
@@ -231,6 +235,89 @@ def test_the_last_rung_rehearses_the_final_training(finished):
         assert fold["valid_loss"] == pytest.approx(torch.nn.functional.nll_loss(outputs, labels).item(), rel=1e-2)
     (merged,) = merge([first, record])
     assert declaration._final(merged, protocol.folded.data)["config"] == config
+
+
+OPTIONS = {
+    "rgcn": {"layer": "rgcn"},
+    "rgat": {"layer": "rgat", "scope": "within", "score": "additive", "heads": 2},
+    "averaged": {"layer": "rgat", "scope": "mixed", "score": "dynamic", "heads": 2, "weight_averaging": True},
+    "smoothed": {"layer": "rgcn", "label_smoothing": 0.1, "weight_averaging": True},
+}
+
+
+def compared_at_a_common_epoch(protocol, name, max_epochs=40, patience=4):
+    """A trial of the first three folds, whose best epochs differ."""
+    config = {"hidden_channels": 8, "learning_rate": 0.05, "feature_dropout": 0.3, "edge_dropout": 0.3}
+    config |= OPTIONS[name] | {"max_epochs": max_epochs, "patience": patience}
+    unit = extended._trial_unit(protocol, 3, {}, config, 0, 0) | {"folds": [0, 1, 2]}
+    assert (unit["common_epoch"], unit["rehearsal"]) == (True, False)
+    return unit
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_outputs_metric_and_loss_of_a_fold_are_those_of_the_common_epoch(finished, name):
+    folded = finished[0].folded
+    (record,) = train_units([compared_at_a_common_epoch(finished[0], name)], folded)
+    common = declaration.retraining(record["folds"])["max_epochs"]
+    assert len({common, *(fold["best_epoch"] for fold in record["folds"])}) > 2, "early stopping keeps other epochs"
+    measured = 0
+    for fold in record["folds"]:
+        outputs = torch.from_numpy(unpack_array(fold["outputs"]))
+        labels = folded.data.labels[folded.fold_ids(fold["fold"])[1]]
+        assert accuracy(outputs, labels) == fold["valid_metric"]
+        assert fold["valid_loss"] == pytest.approx(torch.nn.functional.nll_loss(outputs, labels).item(), rel=1e-2)
+        curve = fold["curve"]
+        if len(curve["valid_loss"]) >= common:  # others stopped before
+            measured += 1
+            assert fold["valid_metric"] == pytest.approx(curve["valid_metric"][common - 1], rel=1e-4)
+            assert fold["valid_loss"] == pytest.approx(curve["valid_loss"][common - 1], rel=1e-3)
+    assert measured > 0
+    assert record["objective"] == np.mean([fold["valid_metric"] for fold in record["folds"]])
+    final = record["config"] | declaration.retraining(record["folds"])
+    rehearsal = compared_at_a_common_epoch(finished[0], name) | {"config": final, "rehearsal": True}
+    (again,) = train_units([rehearsal], folded)
+    assert [fold["outputs"] for fold in again["folds"]] == [fold["outputs"] for fold in record["folds"]]
+
+
+def test_folds_whose_best_epoch_is_the_common_one_are_trained_once(finished, monkeypatch):
+    trained, fit_many = [], units_file.fit_many
+    monkeypatch.setattr(units_file, "fit_many", lambda *given: trained.append(given[2]) or fit_many(*given))
+    (record,) = train_units([compared_at_a_common_epoch(finished[0], "rgcn", 3, 3)], finished[0].folded)
+    assert [fold["best_epoch"] for fold in record["folds"]] == [3] * 3
+    assert [(each.max_epochs, each.patience) for each in trained] == [(3, 3)]
+    trained.clear()
+    (record,) = train_units([compared_at_a_common_epoch(finished[0], "rgcn")], finished[0].folded)
+    common = declaration.retraining(record["folds"])["max_epochs"]
+    assert [(each.max_epochs, each.patience) for each in trained] == [(40, 4), (common, None)]
+
+
+def test_a_trial_that_is_stopped_in_its_second_training_has_no_record(finished, monkeypatch):
+    unit = compared_at_a_common_epoch(finished[0], "rgcn")
+    (record,) = train_units([unit], finished[0].folded)
+    first = sum(len(fold["curve"]["valid_loss"]) for fold in record["folds"])
+    second = 3 * declaration.retraining(record["folds"])["max_epochs"]
+    for until, count in ((first + 1, 0), (first + second, 0), (first + second + 1, 1)):
+        clock = itertools.count(1)
+        monkeypatch.setattr(units_file, "time", SimpleNamespace(monotonic=clock.__next__, perf_counter=float))
+        assert len(list(train_units([unit], finished[0].folded, until=until))) == count
+
+
+@pytest.mark.parametrize("lost", ["loss", "outputs"])
+def test_a_trial_that_diverges_in_its_second_training_has_no_objective(finished, monkeypatch, lost):
+    train = units_file._train
+
+    def diverging(config, *given):
+        models, results = train(config, *given)
+        if config["patience"] is None and lost == "loss":
+            results[1] = dataclasses.replace(results[1], best_epoch=config["max_epochs"] - 1)
+        elif config["patience"] is None:
+            torch.nn.init.constant_(next(models[1].parameters()), float("nan"))
+        return models, results
+
+    monkeypatch.setattr(units_file, "_train", diverging)
+    (record,) = train_units([compared_at_a_common_epoch(finished[0], "rgcn")], finished[0].folded)
+    assert (record["status"], record["objective"], record["folds"]) == ("diverged", None, [])
+    assert record["error"] == f"no finite {lost} in fold 1"
 
 
 @pytest.mark.parametrize("executor", ["local", "processes"])

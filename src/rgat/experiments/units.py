@@ -150,21 +150,17 @@ def fold_seed(trial: int, fold: int) -> int:
 def _run_trial(unit: Unit, data: FoldedData, device: str, on_epoch: OnEpoch) -> dict[str, Any]:
     """Train on each fold; the objective is the mean validation metric at the folds' best epochs, or at a common one.
 
-    A rehearsal trains as a final run does, without validation, and is measured after its last epoch.
+    A rehearsal trains as a final run does, without validation, and is measured after its last epoch. At a common epoch
+    or after a rehearsal, metric and loss are those of the outputs that the record keeps.
     """
     folds: list[dict[str, Any]] = []
     data = _with_inputs(data, unit["config"])
-    seeds = [fold_seed(unit["trial"], number) for number in unit["folds"]]
     datas = [data.fold(number) for number in unit["folds"]]
-    models, results = _train(unit["config"], datas, seeds, device, on_epoch)
-    diverged = [n for n, r in zip(unit["folds"], results, strict=True) if _is_diverged(unit["config"], r)]
+    models, results, diverged = _train_folds(unit, datas, device, on_epoch)
     if diverged:
         return {"status": "diverged", "error": f"no finite loss in fold {diverged[0]}"}
-    common = None
-    if unit.get("common_epoch") and not unit["rehearsal"]:
-        common = common_epoch([[epoch.valid_loss for epoch in result.curve] for result in results])
     for number, model, fold_data, result in zip(unit["folds"], models, datas, results, strict=True):
-        point = result.curve[min(common or result.best_epoch, len(result.curve)) - 1]
+        point = result.curve[result.best_epoch - 1]
         fold = {
             "best_epoch": result.best_epoch,
             "valid_metric": point.valid_metric,
@@ -173,13 +169,38 @@ def _run_trial(unit: Unit, data: FoldedData, device: str, on_epoch: OnEpoch) -> 
         }
         if "rung" in unit:  # an ensemble may be chosen by these
             outputs = _part_logits(model, fold_data, constant_attention=False)["valid"].log_softmax(-1)
+            if not outputs.isfinite().all():  # the last step of a training, whose loss is not computed
+                return {"status": "diverged", "error": f"no finite outputs in fold {number}"}
             fold |= {"fold": number, "outputs": pack_array(outputs.clamp(min=LEAST_LOG).numpy())}
-            if unit.get("rehearsal"):
-                loss = nll_loss(outputs, fold_data.labels[fold_data.valid]).item()
-                fold |= {"valid_metric": result.scores["valid"], "valid_loss": loss}
+            if unit.get("common_epoch"):
+                labels = fold_data.labels[fold_data.valid]
+                fold |= {"valid_metric": accuracy(outputs, labels), "valid_loss": nll_loss(outputs, labels).item()}
         folds.append(fold)
     objective, tie_breaker = (float(np.mean([fold[name] for fold in folds])) for name in ("valid_metric", "valid_loss"))
     return {"status": "done", "objective": objective, "tie_breaker": tie_breaker, "folds": folds}
+
+
+def _train_folds(
+    unit: Unit, datas: Sequence[NodeData | GraphData], device: str, on_epoch: OnEpoch
+) -> tuple[list[nn.Module], list[Result], list[int]]:
+    """Return the models of a trial's folds, the results of early stopping, and the numbers of the folds that diverged.
+
+    The models are those of the folds' best epochs or, if the trial is compared at a common epoch, of that one.
+    """
+    config: dict[str, Any] = unit["config"]
+    seeds = [fold_seed(unit["trial"], number) for number in unit["folds"]]
+    models, results = _train(config, datas, seeds, device, on_epoch)
+    diverged = [n for n, result in zip(unit["folds"], results, strict=True) if _is_diverged(config, result)]
+    if diverged or not unit.get("common_epoch") or unit["rehearsal"]:
+        return models, results, diverged
+    common = common_epoch([_curve(result)["valid_loss"] for result in results])  # as a reader of the record finds it
+    if all(result.best_epoch == common for result in results):
+        return models, results, []
+    # Early stopping has kept the models of other epochs. All folds are trained again, because kernels of a GPU are
+    # compiled for the number of models in a stack.
+    config = config | {"max_epochs": common, "patience": None}
+    models, again = _train(config, datas, seeds, device, on_epoch)
+    return models, results, [n for n, result in zip(unit["folds"], again, strict=True) if _is_diverged(config, result)]
 
 
 def _with_inputs(folded: FoldedData, config: Mapping[str, Any]) -> FoldedData:
