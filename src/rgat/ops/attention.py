@@ -212,14 +212,14 @@ def _operands(
     return Operands(*widen((x if x.dim() == 3 else x.unsqueeze(1), weight, query_weight, edge_logits), backend))
 
 
-_MAX_QUERY = 64  # channels of a head that a row of queries may have in place of attention channels
+_MAX_QUERY = 64  # channels of a head, up to which queries as wide as values may replace queries and keys
 
 
 def _has_keys(backend: Backend, x: Tensor, kernels: Tensor, attention_kernels: Tensor | None, call: Call) -> bool:
     """Tell whether keys are made; where values can be read in their place for less, queries are as wide as values.
 
-    Under feature dropout they cannot: logits are those of the values before it. In half precision a query that was
-    multiplied twice would be rounded too much.
+    Under feature dropout they cannot: logits are those of the values before it. In half precision gradients would be
+    less exact than those of keys.
     """
     if attention_kernels is None or not backend.VALUES_AS_KEYS or call.attention.negative_slope is not None:
         return True

@@ -64,9 +64,9 @@ class Saved(NamedTuple):
     """What the forward pass of a convolution keeps for the backward pass, which runs on the same backend."""
 
     attention: Tensor  # [E, H]; on a compiled backend the sign bit of additive attention is the sign of the score
-    queries: Tensor  # [V, H, A]
-    values: Tensor  # [U, P, H * D / P]; Numba's are after dropout
-    keys: Tensor  # [U, P, H * A / P]
+    queries: Tensor  # [V, H, A], or [V, H, D] where values are read in place of keys
+    values: Tensor  # [U, P, H * D / P]; after dropout on a compiled backend
+    keys: Tensor  # [U, P, H * A / P], or empty
     sums: Tensor  # [V, H, F] where inputs are aggregated first, else empty
 
 

@@ -184,7 +184,7 @@ def fold_kernels(
     if with_keys:
         weight, query = backend.fold(*widen((kernels, _swap_halves(attention, kernels.shape[3]))))
     else:
-        queries = cast(ValueBackend, backend)
+        queries, (kernels, attention) = cast(ValueBackend, backend), widen((kernels, attention))
         weight, query = queries.fold_queries(kernels, queries.join_scores(attention))
     return _join_batch(weight.to(dtype), batch), _join_batch(query.to(dtype), batch)
 
@@ -205,7 +205,7 @@ def fold_kernels_backward(
     dquery = dquery.reshape(-1, 1, *dquery.shape[2:])
     parts = _split_batch(attention, batch)
     if not with_keys:
-        queries = cast(ValueBackend, backend)
+        queries, (dweight, dquery, split, parts) = cast(ValueBackend, backend), widen((dweight, dquery, split, parts))
         dkernels, djoined = queries.fold_queries_backward(dweight, dquery, split, queries.join_scores(parts))
         dattention = queries.join_scores_backward(djoined, parts)
         return dkernels.reshape(kernels.shape), dattention.reshape(attention.shape)

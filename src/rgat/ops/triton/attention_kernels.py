@@ -188,10 +188,11 @@ def attend_backward(
     edge_logits: Tensor | None,
     call: Call,
     dropped: bool = False,
+    values_are_keys: bool = False,
 ) -> tuple[Tensor | None, ...]:
     """Return the gradients of values, queries, keys and edge logits; None where there is no such input.
 
-    Where the keys are the values, the gradient of the values is that of both.
+    With ``values_are_keys`` the gradient of the values is that of both, and there is none of the keys.
 
     ``dropped``: the values are after feature dropout; their gradients are those before it.
     """
@@ -236,7 +237,7 @@ def attend_backward(
     if negative_slope is None:
         segment_sum(dqueries, keys, _by_group(s), index=s.source_row, weight=dlogits, out_row=s.targets.by_node)
         row, sorted_row = _by_source(s.group, lambda: s.targets.by_node.index_select(0, s.group), s)
-        if keys is values:
+        if values_are_keys:
             if sorted_row != sorted_target:
                 target, row, sorted_target = s.target, s.targets.by_node.index_select(0, s.group), False
             sum_by_source(more=(queries, dlogits, row))

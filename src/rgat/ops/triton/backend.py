@@ -78,17 +78,20 @@ def convolve(operands: Operands, bias: Tensor | None, call: Call) -> tuple[Tenso
         no_keys = x.new_empty(values.shape[0], values.shape[1], 0)
         return out, Saved(attention, x.new_empty(0, heads, 0), values, no_keys, nothing)
     width, pairs = query_weight.shape[3], _pairs(operands, s)
-    queries = x.new_empty(len(s.targets.node), query_weight.shape[1], width)
+    paired = None
     if _has_keys(operands):
-        paired = None if pairs is None else PairedQueries(queries, query_weight, pairs)
+        if pairs is not None:
+            paired = PairedQueries(x.new_empty(len(s.targets.node), 1, width), query_weight, pairs)
         widths = (weight.shape[3] - width, width)
         values, keys = projection_kernels.project(x, weight, rows.node, rows.relation_ptr, widths, paired, **masks)
         saved_keys = keys
     else:
-        keys, paired = projection_kernels.project(x, weight, rows.node, rows.relation_ptr)[0], None
-        values, saved_keys = keys, keys.new_empty(*keys.shape[:2], 0)
+        keys = values = projection_kernels.project(x, weight, rows.node, rows.relation_ptr)[0]
+        saved_keys = keys.new_empty(*keys.shape[:2], 0)
     if paired is None:
         queries = projection_kernels.project(x, query_weight, s.targets.node, s.targets.relation_ptr)[0]
+    else:
+        queries = paired.rows
     queries, per_head = _per_head(queries, heads), _per_head(values, heads)
     out, attention = attend(per_head, queries, _per_head(keys, heads), edge_logits, call, bias, dropped=True)
     return out, Saved(attention, queries, values, saved_keys, nothing)
@@ -118,7 +121,7 @@ def convolve_backward(
     queries = None if query_weight is None else saved.queries
     keys = None if query_weight is None else _per_head(saved.keys, heads) if has_keys else values
     inputs = (saved.attention, values, queries, keys, edge_logits)
-    dvalues, dqueries, dkeys, dlogits = attend_backward(grad, grad_attention, *inputs, call, dropped=True)
+    dvalues, dqueries, dkeys, dlogits = attend_backward(grad, grad_attention, *inputs, call, True, not has_keys)
     grads = [part.view(like.shape) for part, like in ((dvalues, saved.values), (dkeys, saved.keys)) if part is not None]
     dweight, dquery_weight, paired = None, None, None
     if query_weight is not None and dqueries is not None:

@@ -1,4 +1,4 @@
-"""Fold attention kernels into relation kernels in Triton; see ``ops/folding.py``."""
+"""Fold attention kernels into relation kernels in Triton; see ``ops/projection.py``."""
 
 # ruff: noqa: N803
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
@@ -99,31 +99,36 @@ def _head_products_kernel(
 
 
 def _head_products(out: Tensor, a: Tensor, b: Tensor) -> None:
-    """Fill ``out`` with ``a @ b`` of each relation and head; rows of ``out`` ``[R, H, M, N]`` are consecutive."""
-    (relations, heads, rows, inner), columns = a.shape, b.shape[3]
+    """Fill ``out`` with ``a @ b`` of each head; heads of a tensor ``[R * H, ., .]`` are equally far apart."""
+    (number, rows, inner), columns = a.shape, b.shape[2]
     if out.numel() > 0:
         launch(
-            _head_products_kernel, (relations * heads, 1, 1), (out, a, b), (a.stride(1), b.stride(1), out.stride(1)),
-            M=rows, N=columns, K=inner, ROW_A=a.stride(2), COLUMN_A=a.stride(3), ROW_B=b.stride(2),
-            COLUMN_B=b.stride(3), MP=power_of_two(rows), NP=power_of_two(columns),
+            _head_products_kernel, (number, 1, 1), (out, a, b), (a.stride(0), b.stride(0), out.stride(0)),
+            M=rows, N=columns, K=inner, ROW_A=a.stride(1), COLUMN_A=a.stride(2), ROW_B=b.stride(1),
+            COLUMN_B=b.stride(2), MP=power_of_two(rows), NP=power_of_two(columns),
         )  # fmt: skip
+
+
+def _by_head(kernels: Tensor) -> Tensor:
+    """Return the kernels ``[R, H, M, N]`` as ``[R * H, M, N]``; axes of size one may have any stride before."""
+    return kernels.contiguous().view(kernels.shape[0] * kernels.shape[1], *kernels.shape[2:])
 
 
 def join_scores(attention: Tensor) -> Tensor:
     """Return ``K Q.T`` of each head, ``[R, H, D, D]``, from attention kernels ``[R, H, 2 D, A]``, ``Q`` first."""
-    attention, channels = attention.contiguous(), attention.shape[2] // 2
-    out = attention.new_empty(*attention.shape[:2], channels, channels)
-    _head_products(out, attention[:, :, channels:], attention[:, :, :channels].transpose(2, 3))
-    return out
+    heads, channels = _by_head(attention), attention.shape[2] // 2
+    out = heads.new_empty(len(heads), channels, channels)
+    _head_products(out, heads[:, channels:], heads[:, :channels].transpose(1, 2))
+    return out.view(*attention.shape[:2], channels, channels)
 
 
 def join_scores_backward(grad: Tensor, attention: Tensor) -> Tensor:
     """Return the gradient of the attention kernels."""
-    attention, channels = attention.contiguous(), attention.shape[2] // 2
-    out = torch.empty_like(attention)
-    _head_products(out[:, :, :channels], grad.transpose(2, 3), attention[:, :, channels:])
-    _head_products(out[:, :, channels:], grad, attention[:, :, :channels])
-    return out
+    heads, channels, grad = _by_head(attention), attention.shape[2] // 2, _by_head(grad)
+    out = torch.empty_like(heads)
+    _head_products(out[:, :channels], grad.transpose(1, 2), heads[:, channels:])
+    _head_products(out[:, channels:], grad, heads[:, :channels])
+    return out.view(attention.shape)
 
 
 def fold(kernels: Tensor, attention: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,6 +6,7 @@ inverse relations, the targets of a relation are the sources of its inverse, in 
 
 from __future__ import annotations
 
+import weakref
 from typing import NamedTuple
 
 import torch
@@ -32,8 +33,10 @@ def paired_rows(s: Structure) -> Pairs | None:
     if len(s.targets.node) < max(_MIN_ROWS, len(s.sources.node)):
         return None
     with at_once():
-        pairs = cached(s.targets.node, ("paired with", id(s.sources.node)), lambda: find_pairs(s))
-    return pairs or None
+        found = cached(s.targets.node, ("pairs",), lambda: (weakref.ref(s.sources.node), find_pairs(s)))
+    if found is None or found[0]() is not s.sources.node:  # while a step is captured, or with other sources
+        return None
+    return found[1] or None
 
 
 def find_pairs(s: Structure) -> tuple[()] | Pairs:

@@ -6,10 +6,9 @@ CUDA graph cannot be captured here, because the inputs of an operation have othe
 
 Which kernels run, and on which grids, depends only on the graph, the shapes, the dtypes and the options. So
 ``replay_or_run`` counts the calls of an operation with equal ones. The fifth call makes all tables of the graph that
-kernels read (`cache`), and the sixth is recorded: ``launch`` reports each
-kernel to ``note_launch``, a dispatch mode watches PyTorch's own operations, and each address is stored relative to the
-input, output or temporary that it lies in. Later calls allocate outputs and one block of temporaries and start the
-recorded kernels on the new addresses.
+kernels read (`cache`), and the sixth is recorded: ``launch`` reports each kernel to ``note_launch``, a dispatch mode
+watches PyTorch's own operations, and each address is stored relative to the input, output or temporary that it lies in.
+Later calls allocate outputs and one block of temporaries and start the recorded kernels on the new addresses.
 
 An operation is recorded only if nothing but allocations, views and launches happen in it, its inputs do not overlap,
 and its inputs and outputs are contiguous; otherwise every call runs as usual. So do calls whose inputs are not aligned
@@ -42,7 +41,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rgat.ops.cache import at_once
 
-_CALLS_BEFORE_RECORDING = 6  # a batch that is used once passes fewer layers of the same shape
+_CALLS_BEFORE_RECORDING = 6  # a batch that is used once seldom passes as many layers of the same shape
 _MAX_ENTRIES = 256  # over all graphs
 _MAX_TEMPORARY_BYTES = 1 << 28
 _ALIGNMENT = 512

@@ -75,8 +75,8 @@ def halves(x, top):
     """Return two float16 numbers whose sum is ``x`` times a power of two, and the inverse of that power.
 
     Together they have the 22 bits of two tf32 numbers, but multiply at twice the speed and can be transposed. ``top``
-    is the largest ``|x|``. Numbers more than 2^17 times smaller keep fewer bits, so gradients of kernels use one
-    ``top`` per feature, and products of rows one per row.
+    is the largest ``|x|``. Numbers more than 2^17 times smaller keep fewer bits, so each product has one ``top`` for
+    each row of its left factor and one for each column of its right factor.
     """
     bits = tl.minimum(tl.maximum(267 - (top.to(tl.int32, bitcast=True) >> 23), 1), 253)
     x = x * (bits << 23).to(tl.float32, bitcast=True)

@@ -42,7 +42,7 @@ def _outer(a, b, total, HALVES: tl.constexpr, PRECISION: tl.constexpr):
         total += tl.sum(a[:, :, None] * b[:, None, :], 0)
     elif HALVES and a.shape[1] >= 64:  # smaller ones use tensor-core instructions that transpose tf32
         high, low, undo = halves(a, tl.max(tl.abs(a), 0)[None, :])
-        right, right_low, right_undo = halves(b, tl.max(tl.abs(b)))
+        right, right_low, right_undo = halves(b, tl.max(tl.abs(b), 0)[None, :])
         part = dot_halves(tl.trans(high), tl.trans(low), right, right_low, tl.zeros_like(total), PRECISION)
         total += (part * tl.trans(undo)) * right_undo  # in this order: their product may be out of range
     else:
@@ -144,7 +144,7 @@ def weight_grad(
     return out
 
 
-_REGISTERS = 168  # of a thread, where halves take more: three programs then fit on a multiprocessor
+_REGISTERS = 168  # of a thread, where halves take more: three programs of four warps then fit on a multiprocessor
 
 
 def _block_sizes(dtype: torch.dtype, num_rows: int, channels: int, width: int) -> tuple[int, int, int, int, int, int]:
