@@ -292,34 +292,43 @@ def run_all(jobs, options):
                 print(f"{': '.join(futures[future])}: {type(error).__name__}: {error}", flush=True)
 
 
-def read_rows(path, about):
-    """Return the rows that an earlier call wrote."""
-    written = about if path is None or not path.exists() else json.loads(path.read_text())
-    rows = written.pop("rows", {})
-    if written != about:
-        raise SystemExit(f"{path} must be of {about['seeds']} seeds, got {written['seeds']}; choose another folder")
-    return rows
+class Rows:
+    """The rows of a model in their fixed order, kept in a file if there is one."""
+
+    def __init__(self, model, options):
+        self.about = {"data": options.data, "model": model, "seeds": options.seeds, "folds": FOLDS}
+        self.path = None if options.out is None else options.out / f"{options.data}-{model}.json"
+        self.names = list(variations_of(options.data, options.prepared, model))
+        is_new = self.path is None or not self.path.exists()
+        written = dict(self.about) if is_new else json.loads(self.path.read_text())
+        self.found = written.pop("rows", {})
+        if written != self.about:
+            raise SystemExit(
+                f"{self.path} must be of {options.seeds} seeds, got {written['seeds']}; choose another folder"
+            )
+
+    def missing(self, only):
+        """Return the variations without figures, of all or of the setting itself and ``only`` some."""
+        wanted = [name for name in self.names if not only or name == self.names[0] or name in only]
+        return [name for name in wanted if name not in self.found]
+
+    def add(self, rows):
+        """Add the rows of a variation, and write the file."""
+        found = self.found | rows
+        order = [self.names[0], *FACTORS, *self.names[1:]]
+        self.found = {name: found[name] for name in order if name in found}
+        if self.path is not None:
+            write_atomically(self.path, (json.dumps(self.about | {"rows": self.found}, indent=1) + "\n").encode())
 
 
 def vary(options):
     """Train the variations that have no figures yet; return the figures of all, by model."""
-    about, rows, paths, orders, jobs = {}, {}, {}, {}, []
-    for model in options.models:
-        about[model] = {"data": options.data, "model": model, "seeds": options.seeds, "folds": FOLDS}
-        paths[model] = None if options.out is None else options.out / f"{options.data}-{model}.json"
-        rows[model] = read_rows(paths[model], dict(about[model]))
-        names = list(variations_of(options.data, options.prepared, model))
-        orders[model] = [names[0], *FACTORS, *names[1:]]
-        wanted = [name for name in names if not options.only or name == names[0] or name in options.only]
-        jobs += [(model, name) for name in wanted if name not in rows[model]]
-    for (model, name), (new, words) in run_all(jobs, options):
-        found = rows[model] | new
-        rows[model] = {name: found[name] for name in orders[model] if name in found}
+    tables = {model: Rows(model, options) for model in options.models}
+    jobs = [(model, name) for model, table in tables.items() for name in table.missing(options.only)]
+    for (model, name), (rows, words) in run_all(jobs, options):
+        tables[model].add(rows)
         print(f"{model}: {name}: {words}", flush=True)
-        if paths[model] is not None:
-            content = json.dumps(about[model] | {"rows": rows[model]}, indent=1) + "\n"
-            write_atomically(paths[model], content.encode())
-    return rows
+    return {model: table.found for model, table in tables.items()}
 
 
 def main():
