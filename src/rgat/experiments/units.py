@@ -190,17 +190,16 @@ def _train_folds(
     config: dict[str, Any] = unit["config"]
     seeds = [fold_seed(unit["trial"], number) for number in unit["folds"]]
     models, results = _train(config, datas, seeds, device, on_epoch)
-    diverged = [n for n, result in zip(unit["folds"], results, strict=True) if _is_diverged(config, result)]
-    if diverged or not unit.get("common_epoch") or unit["rehearsal"]:
-        return models, results, diverged
-    common = common_epoch([_curve(result)["valid_loss"] for result in results])  # as a reader of the record finds it
-    if all(result.best_epoch == common for result in results):
-        return models, results, []
-    # Early stopping has kept the models of other epochs. All folds are trained again, because kernels of a GPU are
-    # compiled for the number of models in a stack.
-    config = config | {"max_epochs": common, "patience": None}
-    models, again = _train(config, datas, seeds, device, on_epoch)
-    return models, results, [n for n, result in zip(unit["folds"], again, strict=True) if _is_diverged(config, result)]
+    last = results
+    if unit.get("common_epoch") and not unit["rehearsal"] and not any(_is_diverged(config, each) for each in results):
+        common = common_epoch([_curve(each)["valid_loss"] for each in results])  # as a reader of the record finds it
+        if any(each.best_epoch != common for each in results):
+            # Early stopping has kept the models of other epochs. All folds are trained again, because kernels of a GPU
+            # are compiled for the number of models in a stack.
+            config = config | {"max_epochs": common, "patience": None}
+            models, last = _train(config, datas, seeds, device, on_epoch)
+    diverged = [number for number, each in zip(unit["folds"], last, strict=True) if _is_diverged(config, each)]
+    return models, results, diverged
 
 
 def _with_inputs(folded: FoldedData, config: Mapping[str, Any]) -> FoldedData:
