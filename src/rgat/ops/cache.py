@@ -7,8 +7,10 @@ memory moves (as it does when it is shared with another process).
 
 from __future__ import annotations
 
+import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -46,17 +48,30 @@ def derived(tensor: Tensor) -> dict[Any, Any]:
     return values
 
 
+_thread = threading.local()  # .at_once: whether `cached` computes what it is asked for
+
+
+@contextmanager
+def at_once() -> Iterator[None]:
+    """Let `cached` compute in this thread whatever it is asked for, because its tensors are known to be used again."""
+    before, _thread.at_once = getattr(_thread, "at_once", False), True
+    try:
+        yield
+    finally:
+        _thread.at_once = before
+
+
 def cached(tensor: Tensor, name: Any, compute: Callable[[], Any]) -> Any:
     """Return ``compute()``, which follows from a tensor on a GPU, once it was asked for often enough; None: not yet.
 
-    The value is computed in the twelfth call with the same tensor and name, so a batch that is used once neither pays
-    nor waits for it. During a CUDA-graph capture no kernel runs, so nothing is computed.
+    The value is computed in the twelfth call with the same tensor and name, or ``at_once``, so a batch that is used
+    once neither pays nor waits for it. During a CUDA-graph capture no kernel runs, so nothing is computed.
     """
     values = derived(tensor)
     calls, value = values.get(name, (0, None))
     if value is not None or torch.cuda.is_current_stream_capturing():
         return value
-    if calls + 1 == _CALLS_BEFORE_CACHING:
+    if calls + 1 >= _CALLS_BEFORE_CACHING or getattr(_thread, "at_once", False):
         with torch.inference_mode(False):
             value = compute()
         torch.cuda.current_stream(tensor.device).synchronize()  # other streams may use it next

@@ -1,8 +1,8 @@
 """Attend in Triton: logits by edge, softmax by group, weighted sum by target; launchers on CUDA tensors, no autograd.
 
-With ``a`` the attention and ``m`` the scaled dropout masks, backward is per edge and head::
+With ``a`` the attention and ``m`` the scaled dropout masks, backward is per edge and head (``value`` after dropout)::
 
-    da      = m_edge * (dout[target] . (m_feature * value[source row])) + dattention             by edge
+    da      = m_edge * (dout[target] . value[source row]) + dattention                           by edge
     dlogit  = a * (da - sum of a * da over the softmax group) (times LeakyReLU')                 by softmax group
     dvalue  = m_feature * sum over the row's edges: a * m_edge * dout[target]                    by source row
     additive: dquery = sum over the group: dlogit, dkey = sum over the row: dlogit               by group, by source row
@@ -15,6 +15,7 @@ With ``a`` the attention and ``m`` the scaled dropout masks, backward is per edg
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import triton
@@ -23,7 +24,7 @@ from torch import Tensor
 
 from rgat.ops.backend import Call
 from rgat.ops.cache import cached
-from rgat.ops.triton.dropout_kernels import MASK_INTEGERS, Dropout, drop_edges, drop_features
+from rgat.ops.triton.dropout_kernels import Dropout, drop_rows, edge_mask
 from rgat.ops.triton.launch import LARGE, launch, num_blocks, sum_dtype
 from rgat.ops.triton.segment_kernels import Segments, head_columns, segment_sum, tile_heads
 from rgat.ops.triton.softmax_kernels import constant_attention, softmax
@@ -42,15 +43,15 @@ def _by_target(s: Structure) -> Segments:
     return Segments(s.target_ptr, s.target)
 
 
-def _row_ids(call: Call) -> Tensor:
+def row_ids(call: Call) -> Tensor:
     """Return ``relation * N + node`` of the source rows, which the masks of feature dropout depend on."""
     s = call.structure
     if not call.attention.feature_dropout:
         return s.source_ptr  # kernels take some tensor, and do not read it
-    row_ids: Tensor | None = s.row_id
-    if row_ids is None:
-        row_ids = cached(s.sources.node, ("keys", s.num_nodes), s.source_ids)
-    return s.source_ids() if row_ids is None else row_ids
+    ids: Tensor | None = s.row_id
+    if ids is None:
+        ids = cached(s.sources.node, ("keys", s.num_nodes), s.source_ids)
+    return s.source_ids() if ids is None else ids
 
 
 @triton.jit(do_not_specialize=["size"])
@@ -86,30 +87,31 @@ def _logits_kernel(
     tl.store(out + at, result, exists)
 
 
-@triton.jit(do_not_specialize=["size", *MASK_INTEGERS])
+@triton.jit(do_not_specialize=["size"])
 def _attention_grad_kernel(
-    out, grad, values, attention, grad_attention, target, source_row, row_id, edge_id, feature_state, edge_state, size,
-    feature_threshold, feature_scale, edge_threshold, edge_scale,
-    H: tl.constexpr, D: tl.constexpr, MEMBERS: tl.constexpr, BE: tl.constexpr, HP: tl.constexpr, DP: tl.constexpr,
-    ACC: tl.constexpr,
+    out, grad, values, attention, grad_attention, mask, target, source_row, group, group_ptr, size, H: tl.constexpr,
+    D: tl.constexpr, BE: tl.constexpr, HP: tl.constexpr, DP: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradient of the attention."""
+    """Write the gradient of the attention; with ``group``, zero for edges that are alone in their softmax group."""
     edge = tl.program_id(0).to(tl.int64) * BE + tl.arange(0, BE)
     live = edge < size
     row = tl.load(source_row + edge, live, 0)
     i = tl.load(target + edge, live, 0)
+    reads = live
+    if group is not None:
+        whole = tl.load(group + edge, live, 0)
+        reads = live & (tl.load(group_ptr + whole + 1, live, 0) - tl.load(group_ptr + whole, live, 0) > 1)
     result = tl.zeros([HP, BE], ACC)
     for first in tl.static_range(0, D, DP):
         head, column, inside = head_columns(tl.program_id(1), first, HP, DP, H, D)
-        inside = inside & live[None, :, None]
+        inside = inside & reads[None, :, None]
         value = tl.load(values + (row.to(tl.int64) * (H * D))[None, :, None] + column, inside, 0.0).to(ACC)
         received = tl.load(grad + (i.to(tl.int64) * (H * D))[None, :, None] + column, inside, 0.0).to(ACC)
-        value = drop_features(value, feature_state, row_id, row, live, head, column, feature_threshold, feature_scale,
-                              H, D, MEMBERS, ACC)  # fmt: skip
         result += tl.sum(received * value, 2)
-    result = drop_edges(result, edge_state, edge_id, edge, live, head, edge_threshold, edge_scale, H, MEMBERS, ACC)
     at = (edge * H)[None, :] + head[:, None]
     exists = live[None, :] & (head < H)[:, None]
+    if mask is not None:
+        result *= tl.load(mask + at, exists, 0.0)
     if grad_attention is not None:
         upstream = tl.load(grad_attention + at, exists, 0.0)
         result += tl.where(tl.load(attention + at, exists, 0.0) < 0, -upstream, upstream)
@@ -143,8 +145,11 @@ def attend(
     edge_logits: Tensor | None,
     call: Call,
     bias: Tensor | None = None,
+    dropped: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Return the output ``[N, H, D]`` and, before dropout, the attention of the sorted edges ``[E, H]``.
+
+    ``dropped``: the values are after feature dropout.
 
     With the additive score the attention has the sign of the logit, which backward needs for LeakyReLU's derivative
     and no cast loses. Take the absolute value before returning it to a user.
@@ -157,11 +162,10 @@ def attend(
         out = out.zero_() if bias is None else out.copy_(bias.view(num_heads, channels))
         return out, values.new_zeros(num_edges, num_heads, dtype=dtype)
     attention = _attention(queries, keys, edge_logits, call, dtype)
-    segment_sum(
-        out, values, _by_target(s), index=s.source_row, weight=attention, absolute=True, bias=bias,
-        row_id=_row_ids(call), edge_id=s.edge_id, on_values=Dropout.of(call.state, settings.feature_dropout),
-        on_edges=Dropout.of(call.state, settings.edge_dropout),
-    )  # fmt: skip
+    if not dropped:
+        values = drop_rows(values, row_ids(call), Dropout.of(call.state, settings.feature_dropout))
+    mask = edge_mask(attention, s.edge_id, Dropout.of(call.state, settings.edge_dropout))
+    segment_sum(out, values, _by_target(s), index=s.source_row, weight=attention, mask=mask, absolute=True, bias=bias)
     return out, attention
 
 
@@ -183,52 +187,69 @@ def attend_backward(
     keys: Tensor | None,
     edge_logits: Tensor | None,
     call: Call,
+    dropped: bool = False,
+    values_are_keys: bool = False,
 ) -> tuple[Tensor | None, ...]:
-    """Return the gradients of values, queries, keys and edge logits; None where there is no such input."""
+    """Return the gradients of values, queries, keys and edge logits; None where there is no such input.
+
+    With ``values_are_keys`` the gradient of the values is that of both, and there is none of the keys.
+
+    ``dropped``: the values are after feature dropout; their gradients are those before it.
+    """
     s, (across, negative_slope, feature_dropout, edge_dropout, _) = call.structure, call.attention
     on_features, on_edges = Dropout.of(call.state, feature_dropout), Dropout.of(call.state, edge_dropout)
-    row_id = _row_ids(call)
+    row_id = row_ids(call)
     by_source = Segments(s.source_ptr, s.source_row, s.by_source)
     dvalues = torch.empty_like(values)
     if s.target.shape[0] == 0 or dvalues.numel() == 0 or grad.numel() == 0:
         zeros = [None if queries is None or t is None else torch.zeros_like(t) for t in (queries, keys, edge_logits)]
         return dvalues.zero_(), zeros[0], zeros[1], zeros[2]
+    if not dropped:
+        values = drop_rows(values, row_id, on_features)
+    mask = edge_mask(attention, s.edge_id, on_edges)
     target, sorted_target = _by_source(s.target, lambda: s.target, s)
 
-    def sum_by_source(edge_values: Tensor | None, edge_out: Tensor | None) -> None:
+    def sum_by_source(**further: Any) -> None:
         segment_sum(
-            dvalues, grad, by_source, index=target, by_position=sorted_target, weight=attention, absolute=True,
-            edge_values=edge_values, edge_out=edge_out, row_id=row_id, edge_id=s.edge_id, on_rows=on_features,
-            on_edges=on_edges,
+            dvalues, grad, by_source, index=target, by_position=sorted_target, weight=attention, mask=mask,
+            absolute=True, row_id=row_id, on_rows=on_features, **further,
         )  # fmt: skip
 
     if queries is None or keys is None:
-        sum_by_source(None, None)
+        sum_by_source()
         return dvalues, None, None, None
 
     (num_edges, num_heads), channels = attention.shape, values.shape[2]
     heads, padded, rows = tile_heads(num_heads, channels)
     rows = min(rows, 64)
     dlogits = torch.empty_like(attention)
+    groups = (None, None) if any(across) else (s.group, s.group_ptr)
     launch(
         _attention_grad_kernel, (num_blocks(num_edges, rows), num_blocks(num_heads, heads), 1),
-        (dlogits, grad, values, None if grad_attention is None else attention, grad_attention, s.target,
-         s.source_row, row_id, s.edge_id, on_features.state, on_edges.state),
-        (num_edges, *on_features[1:3], *on_edges[1:3]), H=num_heads, D=channels,
-        MEMBERS=max(on_features.members, on_edges.members), BE=rows, HP=heads, DP=padded,
+        (dlogits, grad, values, None if grad_attention is None else attention, grad_attention, mask, s.target,
+         s.source_row, *groups), (num_edges,), H=num_heads, D=channels, BE=rows, HP=heads, DP=padded,
         ACC=sum_dtype(dlogits.dtype)[1],
     )  # fmt: skip
     softmax(dlogits, attention, _by_group(s), _by_target(s), across, negative_slope)
 
-    dqueries, dkeys = torch.empty_like(queries), torch.empty_like(keys)
-    fused = negative_slope is not None and num_edges <= _MAX_FUSED_EDGES  # fewer launches, but fewer programs
-    sum_by_source(*((dlogits, dkeys) if fused else (None, None)))
+    edge_grads = None if edge_logits is None else dlogits.to(edge_logits.dtype)
+    dqueries = torch.empty_like(queries)
     if negative_slope is None:
-        row, sorted_row = _by_source(s.group, lambda: s.targets.by_node.index_select(0, s.group), s)
         segment_sum(dqueries, keys, _by_group(s), index=s.source_row, weight=dlogits, out_row=s.targets.by_node)
+        row, sorted_row = _by_source(s.group, lambda: s.targets.by_node.index_select(0, s.group), s)
+        if values_are_keys:
+            if sorted_row != sorted_target:
+                target, row, sorted_target = s.target, s.targets.by_node.index_select(0, s.group), False
+            sum_by_source(more=(queries, dlogits, row))
+            return dvalues, dqueries, None, edge_grads
+        sum_by_source()
+        dkeys = torch.empty_like(keys)
         segment_sum(dkeys, queries, by_source, index=row, by_position=sorted_row, weight=dlogits)
-    else:
-        segment_sum(dqueries, dlogits.unsqueeze(-1), _by_group(s), index=None, out_row=s.targets.by_node)
-        if not fused:
-            segment_sum(dkeys, dlogits.unsqueeze(-1), by_source, index=None)
-    return dvalues, dqueries, dkeys, None if edge_logits is None else dlogits.to(edge_logits.dtype)
+        return dvalues, dqueries, dkeys, edge_grads
+    dkeys = torch.empty_like(keys)
+    fused = num_edges <= _MAX_FUSED_EDGES  # fewer launches, but fewer programs
+    sum_by_source(**({"edge_values": dlogits, "edge_out": dkeys} if fused else {}))
+    segment_sum(dqueries, dlogits.unsqueeze(-1), _by_group(s), index=None, out_row=s.targets.by_node)
+    if not fused:
+        segment_sum(dkeys, dlogits.unsqueeze(-1), by_source, index=None)
+    return dvalues, dqueries, dkeys, edge_grads

@@ -25,9 +25,11 @@ _compiled: dict[tuple[Any, ...], Any] = {}
 
 def launch(
     kernel: Any, grid: tuple[int, int, int], tensors: tuple[Tensor | None, ...], integers: tuple[int, ...] = (),
-    warps: int = 4, stages: int = 3, **constants: Any,
+    warps: int = 4, stages: int = 3, registers: int | None = None, **constants: Any,
 ) -> None:  # fmt: skip
     """Run a kernel on tensors, then integers, then ``constants`` in the order of its signature.
+
+    ``registers`` limits those of a thread, so that more programs fit on a multiprocessor.
 
     Triton looks up compiled code by everything that it may specialise on, which takes longer than a kernel on a small
     graph. Here the key is dtypes, alignment, constants and whether an integer needs 64 bits, so a kernel must name its
@@ -36,7 +38,7 @@ def launch(
     device = tensors[0].get_device()  # type: ignore[union-attr]
     if device != torch.cuda.current_device():
         with torch.cuda.device(device):
-            launch(kernel, grid, tensors, integers, warps, stages, **constants)
+            launch(kernel, grid, tensors, integers, warps, stages, registers, **constants)
         return
     addresses = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
     dtypes = [None if tensor is None else tensor.dtype for tensor in tensors]
@@ -45,10 +47,13 @@ def launch(
         aligned = tuple(address is not None and address % 16 == 0 for address in addresses)
     wide = max(integers, default=0) >= 2**31 and tuple(integer >= 2**31 for integer in integers)
     values = tuple(constants.values())
-    key = (id(kernel), device, warps, stages, *values, *dtypes, aligned, wide)
+    key = (id(kernel), device, warps, stages, registers, *values, *dtypes, aligned, wide)
     compiled = _compiled.get(key)
     if compiled is None:
-        compiled = _compiled[key] = kernel[grid](*tensors, *integers, **constants, num_warps=warps, num_stages=stages)
+        options = {"num_warps": warps, "num_stages": stages}
+        if registers is not None:
+            options["maxnreg"] = registers
+        compiled = _compiled[key] = kernel[grid](*tensors, *integers, **constants, **options)
     else:
         stream = torch._C._cuda_getCurrentRawStream(device)
         compiled[grid](*addresses, *integers, *values, stream=stream)

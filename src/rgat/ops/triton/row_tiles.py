@@ -51,6 +51,16 @@ def rows_to_read(node, row, end):
 
 
 @triton.jit
+def load_narrow(keys, queries, row, shift, live, a, A: tl.constexpr, Q: tl.constexpr):
+    """Return rows of ``keys`` ``[rows, A]``, then, ``shift`` rows further on, of ``queries`` ``[rows, Q]``."""
+    tile = tl.load(keys + (row.to(tl.int64) * A)[:, None] + a[None, :], live[:, None] & (a < A)[None, :], 0.0)
+    if queries is not None:
+        at = ((row + shift).to(tl.int64) * Q)[:, None] + (a - A)[None, :]
+        tile += tl.load(queries + at, live[:, None] & ((a >= A) & (a < A + Q))[None, :], 0.0)
+    return tile
+
+
+@triton.jit
 def dot(a, b, total, PRECISION: tl.constexpr):
     """Return ``total + a @ b``; float64 (``PRECISION`` None) does not use tensor cores."""
     if PRECISION is None:
@@ -65,8 +75,8 @@ def halves(x, top):
     """Return two float16 numbers whose sum is ``x`` times a power of two, and the inverse of that power.
 
     Together they have the 22 bits of two tf32 numbers, but multiply at twice the speed and can be transposed. ``top``
-    is the largest ``|x|``. Numbers more than 2^17 times smaller keep fewer bits, so gradients of kernels use one
-    ``top`` per feature, and products of rows one per row.
+    is the largest ``|x|``. Numbers more than 2^17 times smaller keep fewer bits, so each product has one ``top`` for
+    each row of its left factor and one for each column of its right factor.
     """
     bits = tl.minimum(tl.maximum(267 - (top.to(tl.int32, bitcast=True) >> 23), 1), 253)
     x = x * (bits << 23).to(tl.float32, bitcast=True)
@@ -75,26 +85,29 @@ def halves(x, top):
 
 
 @triton.jit
-def dot_halves(a, a_low, b, b_low, total):
-    """Return ``total + a @ b`` for numbers split by ``halves``."""
-    total = tl.dot(a_low, b, total)
-    total = tl.dot(a, b_low, total)
+def dot_halves(a, a_low, b, b_low, total, PRECISION: tl.constexpr):
+    """Return ``total + a @ b`` for numbers split by ``halves``; "tf32" takes the first halves, as precise as tf32."""
+    if PRECISION == "tf32x3":
+        total = tl.dot(a_low, b, total)
+        total = tl.dot(a, b_low, total)
     return tl.dot(a, b, total)
 
 
 @triton.jit
-def split(x, BY_ROW: tl.constexpr, SPLIT: tl.constexpr):
-    """Return ``halves(x)`` with one scale, or one per row; without ``SPLIT`` return ``x`` three times."""
+def split(x, AXIS: tl.constexpr, SPLIT: tl.constexpr):
+    """Return ``halves(x)`` with a scale for each slice along an axis; without ``SPLIT`` return ``x`` three times."""
     high, low, undo = x, x, x
     if SPLIT:
-        high, low, undo = halves(x, tl.max(tl.abs(x), 1)[:, None] if BY_ROW else tl.max(tl.abs(x)))
+        high, low, undo = halves(x, tl.expand_dims(tl.max(tl.abs(x), AXIS), AXIS))
     return high, low, undo
 
 
 @triton.jit
 def split_product(a, a_low, a_undo, b, b_low, b_undo, zeros, PRECISION: tl.constexpr, SPLIT: tl.constexpr):
-    """Return ``a @ b`` for matrices from ``split``."""
-    return dot_halves(a, a_low, b, b_low, zeros) * a_undo * b_undo if SPLIT else dot(a, b, zeros, PRECISION)
+    """Return ``a @ b`` for matrices from ``split``, of ``a`` along its rows and of ``b`` along its columns."""
+    if SPLIT:
+        return dot_halves(a, a_low, b, b_low, zeros, PRECISION) * a_undo * b_undo
+    return dot(a, b, zeros, PRECISION)
 
 
 def precision(dtype: torch.dtype) -> str | None:
@@ -102,6 +115,11 @@ def precision(dtype: torch.dtype) -> str | None:
     if dtype == torch.float64:
         return None
     return "tf32x3" if dtype == torch.float32 and not allows_tf32() else "tf32"
+
+
+def in_halves(dtype: torch.dtype) -> bool:
+    """Tell whether products of numbers of this dtype are products of their halves."""
+    return dtype == torch.float32
 
 
 def tiles_by_node(node: Tensor | None, relation_ptr: Tensor, num_tiles: int, rows: int) -> Tensor | None:
@@ -125,8 +143,12 @@ def rows_per_tile(num_rows: int, most: int) -> int:
     return min(max(1 << (num_rows // 400).bit_length() >> 1, 64), most)
 
 
+NARROW = 16  # columns of the tile for the narrow parts of a kernel
+
+
 def fit_one_launch(weight: Tensor, widths: Sequence[int]) -> bool:
-    """Tell whether one launch serves both parts of a kernel's columns: the second is narrow, both fit into a tile."""
+    """Tell whether one launch serves all parts of a kernel's columns, of which only the first may be wide."""
     _, batch, inputs, _ = weight.shape
-    fits = batch == 1 and max(inputs, widths[0]) <= 64 and widths[-1] <= 16
-    return len(widths) == 2 and fits and weight.dtype != torch.float64
+    most = 128 if weight.dtype == torch.float32 else 64
+    fits = batch == 1 and max(inputs, widths[0]) <= most and sum(widths[1:]) <= NARROW
+    return len(widths) > 1 and fits and weight.dtype != torch.float64

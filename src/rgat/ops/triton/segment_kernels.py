@@ -1,4 +1,4 @@
-"""Sum over segments of edges in Triton, without atomics; edges and features are dropped on the way.
+"""Sum over segments of edges in Triton, without atomics.
 
 A segment is a range of consecutive positions in some order of the edges, such as all edges of a target. One program
 sums several short segments side by side. Segments longer than a chunk are summed in parts: the positions are cut into
@@ -24,7 +24,7 @@ import triton.language as tl
 from torch import Tensor
 
 from rgat.ops.cache import cached
-from rgat.ops.triton.dropout_kernels import MASK_INTEGERS, NO_DROPOUT, Dropout, drop_edges, drop_features
+from rgat.ops.triton.dropout_kernels import MASK_INTEGERS, NO_DROPOUT, Dropout, drop_features
 from rgat.ops.triton.launch import LARGE, launch, num_blocks, power_of_two, sum_dtype
 
 
@@ -85,10 +85,9 @@ def head_columns(block, first, HP: tl.constexpr, DP: tl.constexpr, H: tl.constex
 
 @triton.jit
 def _add_edges(
-    total, edge_total, position, live, head, column, inside, values, weight, edge_values, index, edge_at, row_id,
-    edge_id, feature_state, feature_threshold, feature_scale, edge_state, edge_threshold, edge_scale, H: tl.constexpr,
-    D: tl.constexpr, MEMBERS: tl.constexpr, BY_POSITION: tl.constexpr, PER_CHANNEL: tl.constexpr,
-    ABSOLUTE: tl.constexpr, ACC: tl.constexpr,
+    total, edge_total, position, live, head, column, inside, values, weight, mask, more_values, more_weight,
+    more_index, edge_values, index, edge_at, H: tl.constexpr, D: tl.constexpr, BY_POSITION: tl.constexpr,
+    PER_CHANNEL: tl.constexpr, ABSOLUTE: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     """Add one edge to each sum ``[heads, positions, channels]`` and ``[heads, positions]``."""
     edge = position
@@ -99,8 +98,6 @@ def _add_edges(
         row = tl.load(index + (position if BY_POSITION else edge), live, 0)
     at = (row.to(tl.int64) * (H * D))[None, :, None] + column
     message = tl.load(values + at, live[None, :, None] & inside, 0.0).to(ACC)
-    message = drop_features(message, feature_state, row_id, row, live, head, column, feature_threshold, feature_scale,
-                            H, D, MEMBERS, ACC)  # fmt: skip
     at = (edge.to(tl.int64) * H)[None, :] + head[:, None]
     exists = live[None, :] & (head < H)[:, None]
     if PER_CHANNEL:
@@ -111,8 +108,14 @@ def _add_edges(
         factor = tl.load(weight + at, exists, 0.0)
         if ABSOLUTE:
             factor = tl.abs(factor)
-        factor = drop_edges(factor, edge_state, edge_id, edge, live, head, edge_threshold, edge_scale, H, MEMBERS, ACC)
+        if mask is not None:
+            factor *= tl.load(mask + at, exists, 0.0)
         message *= factor[:, :, None]
+    if more_values is not None:
+        row = tl.load(more_index + (position if BY_POSITION else edge), live, 0)
+        more = (row.to(tl.int64) * (H * D))[None, :, None] + column
+        more_factor = tl.load(more_weight + at, exists, 0.0)
+        message += tl.load(more_values + more, live[None, :, None] & inside, 0.0).to(ACC) * more_factor[:, :, None]
     if edge_values is not None:
         edge_total += tl.load(edge_values + at, exists, 0.0)
     return total + message, edge_total
@@ -153,11 +156,11 @@ def _write_sums(
 
 @triton.jit(do_not_specialize=["size", "num_segments", "num_parts", *MASK_INTEGERS])
 def _segment_sum_kernel(
-    out, edge_out, part, values, weight, edge_values, bias, index, ptr, segment_of, edge_at, out_row, row_id,
-    edge_id, feature_state, row_state, edge_state, slots, size, num_segments, num_parts, feature_threshold,
-    feature_scale, edge_threshold, edge_scale, JOIN: tl.constexpr, BY_POSITION: tl.constexpr, PER_CHANNEL: tl.constexpr,
-    ABSOLUTE: tl.constexpr, H: tl.constexpr, D: tl.constexpr, MEMBERS: tl.constexpr, T: tl.constexpr, K: tl.constexpr,
-    CHUNK: tl.constexpr, BE: tl.constexpr, HP: tl.constexpr, DP: tl.constexpr, ACC: tl.constexpr,
+    out, edge_out, part, values, weight, mask, more_values, more_weight, more_index, edge_values, bias, index, ptr,
+    segment_of, edge_at, out_row, row_id, row_state, slots, size, num_segments, num_parts, feature_threshold,
+    feature_scale, JOIN: tl.constexpr, BY_POSITION: tl.constexpr, PER_CHANNEL: tl.constexpr, ABSOLUTE: tl.constexpr,
+    H: tl.constexpr, D: tl.constexpr, MEMBERS: tl.constexpr, T: tl.constexpr, K: tl.constexpr, CHUNK: tl.constexpr,
+    BE: tl.constexpr, HP: tl.constexpr, DP: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     """Sum the short segments and the parts of the long ones; with ``JOIN``, in a second launch, sum these parts."""
     number = tl.program_id(0).to(tl.int64)
@@ -182,9 +185,9 @@ def _segment_sum_kernel(
                     )
                 else:
                     total, edge_total = _add_edges(
-                        total, edge_total, position, position < end, head, column, inside, values, weight, edge_values,
-                        index, edge_at, row_id, edge_id, feature_state, feature_threshold, feature_scale, edge_state,
-                        edge_threshold, edge_scale, H, D, MEMBERS, BY_POSITION, PER_CHANNEL, ABSOLUTE, ACC,
+                        total, edge_total, position, position < end, head, column, inside, values, weight, mask,
+                        more_values, more_weight, more_index, edge_values, index, edge_at, H, D, BY_POSITION,
+                        PER_CHANNEL, ABSOLUTE, ACC,
                     )  # fmt: skip
             total = tl.sum(total, 1)[:, None, :]
             edge_total = tl.sum(edge_total, 1)[:, None]
@@ -204,9 +207,9 @@ def _segment_sum_kernel(
             for ahead in tl.static_range(K):
                 position = first + (step + ahead)
                 total, edge_total = _add_edges(
-                    total, edge_total, position, position < last, head, column, inside, values, weight, edge_values,
-                    index, edge_at, row_id, edge_id, feature_state, feature_threshold, feature_scale, edge_state,
-                    edge_threshold, edge_scale, H, D, MEMBERS, BY_POSITION, PER_CHANNEL, ABSOLUTE, ACC,
+                    total, edge_total, position, position < last, head, column, inside, values, weight, mask,
+                    more_values, more_weight, more_index, edge_values, index, edge_at, H, D, BY_POSITION,
+                    PER_CHANNEL, ABSOLUTE, ACC,
                 )  # fmt: skip
         _write_sums(total, edge_total, segment, live, head, column, inside, out, edge_out, edge_values, bias, out_row,
                     row_id, row_state, feature_threshold, feature_scale, H, D, MEMBERS, ACC)  # fmt: skip
@@ -267,18 +270,19 @@ def _segments_per_program(num_edges: int, num_segments: int, width: int) -> tupl
 
 def segment_sum(
     out: Tensor, values: Tensor, segments: Segments, *, index: Tensor | None, by_position: bool = False,
-    weight: Tensor | None = None, absolute: bool = False, edge_values: Tensor | None = None,
-    edge_out: Tensor | None = None, bias: Tensor | None = None, out_row: Tensor | None = None,
-    row_id: Tensor | None = None, edge_id: Tensor | None = None, on_values: Dropout = NO_DROPOUT,
-    on_rows: Dropout = NO_DROPOUT, on_edges: Dropout = NO_DROPOUT,
+    weight: Tensor | None = None, mask: Tensor | None = None, absolute: bool = False,
+    edge_values: Tensor | None = None, edge_out: Tensor | None = None, bias: Tensor | None = None,
+    out_row: Tensor | None = None, row_id: Tensor | None = None, on_rows: Dropout = NO_DROPOUT,
+    more: tuple[Tensor | None, Tensor | None, Tensor | None] = (None, None, None),
 ) -> None:  # fmt: skip
-    """Fill ``out[s]`` with ``m_row[s] * sum over edges e of s: m_edge[e] * weight[e] * m_value * values[index[e]]``.
+    """Fill ``out[s]`` with ``m_row[s] * sum over edges e of s: mask[e] * weight[e] * values[index[e]]``.
 
     Adds ``bias``, writes to row ``out_row[s]`` where that is given, and fills ``edge_out[s]`` with the sum of
-    ``edge_values[e]``. ``by_position``: ``index`` is in the order of the segments. ``absolute``: use absolute weights.
+    ``edge_values[e]``. ``more`` (values, weight, index) adds a second sum. ``by_position``: indices are in the order of
+    the segments. ``absolute``: use absolute weights.
     """
     num_segments, num_heads, channels = out.shape
-    flat = channels == 1 and edge_values is None and on_edges.state is on_values.state is on_rows.state is None
+    flat = channels == 1 and edge_values is mask is on_rows.state is more[0] is None
     if flat:  # neighbouring threads then read the same row
         num_heads, channels = 1, num_heads
     num_edges = segments.segment.shape[0]
@@ -287,18 +291,17 @@ def segment_sum(
     long = find_long(segments)
     together, ahead, warps = _segments_per_program(num_edges, num_segments, heads * padded)
     part = out.new_empty(long.num_slots, num_heads * (channels + 1), dtype=dtype)
-    features = on_values if on_rows.state is None else on_rows
     tensors = (
-        out, edge_out, part, values, weight, edge_values, bias, index, *segments, out_row, row_id, edge_id,
-        on_values.state, on_rows.state, on_edges.state, long.slots,
+        out, edge_out, part, values, weight, mask, *more, edge_values, bias, index, *segments, out_row, row_id,
+        on_rows.state, long.slots,
     )  # fmt: skip
     for join, num_parts in enumerate((long.num_parts, long.num_begins)):
         grid = num_parts + (0 if join else num_blocks(num_segments, together))
         if grid > 0:
             launch(
                 _segment_sum_kernel, (grid, num_blocks(num_heads, heads) * num_blocks(channels, padded), 1), tensors,
-                (num_edges, num_segments, num_parts, *features[1:3], *on_edges[1:3]), warps, JOIN=join,
+                (num_edges, num_segments, num_parts, *on_rows[1:3]), warps, JOIN=join,
                 BY_POSITION=by_position, PER_CHANNEL=flat and weight is not None, ABSOLUTE=absolute, H=num_heads,
-                D=channels, MEMBERS=max(features.members, on_edges.members), T=together, K=ahead, CHUNK=long.chunk,
+                D=channels, MEMBERS=on_rows.members, T=together, K=ahead, CHUNK=long.chunk,
                 BE=min(rows, 64), HP=heads, DP=padded, ACC=acc,
             )  # fmt: skip
