@@ -29,6 +29,7 @@ from rgat.ops.triton.row_tiles import (
     dot,
     fit_one_launch,
     in_halves,
+    level_rows,
     load_narrow,
     load_rows,
     precision,
@@ -113,6 +114,8 @@ def _project_kernel(
         narrow = _load_narrow_kernel(beside, query_weight, f, a, inputs, A, Q, W)
         if TRANSPOSED:
             narrow = tl.trans(narrow)
+            if in_halves:
+                narrow, powers = level_rows(narrow)
         narrow_w, narrow_low, narrow_undo = split(narrow, 0, in_halves)
         if not TRANSPOSED and blocks == 2:
             others = _load_narrow_kernel(beside, query_weight, BK + k, a, inputs, A, Q, W)
@@ -147,7 +150,10 @@ def _project_kernel(
             left, left_low, undo = split(load_rows(queries, row + shift, live, 0, k, 1, Q), 1, in_halves)
             total += split_product(left, left_low, undo, wide_w, wide_low, wide_undo, zeros, PRECISION, in_halves)
         elif keys is not None and TRANSPOSED:
-            left, left_low, undo = split(load_narrow(keys, queries, row, shift, live, a, A, Q), 1, in_halves)
+            narrow_left = load_narrow(keys, queries, row, shift, live, a, A, Q)
+            if in_halves:
+                narrow_left *= powers
+            left, left_low, undo = split(narrow_left, 1, in_halves)
             total += split_product(left, left_low, undo, narrow_w, narrow_low, narrow_undo, zeros, PRECISION, in_halves)
         elif keys is not None:
             first_block = live & (block == 0)

@@ -103,6 +103,17 @@ def split(x, AXIS: tl.constexpr, SPLIT: tl.constexpr):
 
 
 @triton.jit
+def level_rows(x):
+    """Return ``x`` with each row divided by a power of two that brings it near 1, and these powers as a row.
+
+    ``a @ x`` is ``(a * powers) @ (the rest)``, whose left factor then shows how much each of its columns adds.
+    """
+    bits = tl.minimum(tl.maximum(tl.max(tl.abs(x), 1).to(tl.int32, bitcast=True) >> 23, 1), 253)
+    x = x * ((254 - bits) << 23).to(tl.float32, bitcast=True)[:, None]
+    return x, (bits << 23).to(tl.float32, bitcast=True)[None, :]
+
+
+@triton.jit
 def split_product(a, a_low, a_undo, b, b_low, b_undo, zeros, PRECISION: tl.constexpr, SPLIT: tl.constexpr):
     """Return ``a @ b`` for matrices from ``split``, of ``a`` along its rows and of ``b`` along its columns."""
     if SPLIT:
