@@ -10,7 +10,7 @@ from rgat.nn import RGATConv, RGCNConv
 from rgat.nn.stacked import stack_layers
 from rgat.ops import cache
 from rgat.ops.torch import backend as vectorised
-from rgat.ops.triton import paired_rows, recording
+from rgat.ops.triton import paired_rows, recording, single_edges
 
 pytestmark = pytest.mark.gpu
 
@@ -256,6 +256,74 @@ def test_queries_of_paired_rows_agree_with_the_reference(F, options, monkeypatch
     graph = random_graph(60, 500, 3).with_inverses().with_self_loops()
     conv = RGATConv(F, **({"out_channels": 8, "num_relations": 7, "heads": 2} | options))
     assert_matches_reference(conv, torch.randn(60, F), graph, torch.float32, backend="triton", device="cuda")
+
+
+def graph_of_single_edges():
+    """Return a graph in which most source rows have one edge, some have several, and two have 700."""
+    graph, parallel = random_graph(60, 100, 3), torch.tensor([[0], [1]]).expand(2, 700)
+    edges, relation = torch.cat([graph.edge_index, parallel], dim=1), torch.cat([graph.edge_type, parallel[0]])
+    graph = RelationalGraph(edges, relation, num_nodes=60, num_relations=3)
+    return graph.with_inverses().with_self_loops()
+
+
+def find_at_once(monkeypatch):
+    """Find paired rows and single edges in graphs of any size and in the first call."""
+    monkeypatch.setattr(paired_rows, "_MIN_ROWS", 0)
+    monkeypatch.setattr(single_edges, "_MIN_ROWS", 0)
+    monkeypatch.setattr(cache, "_CALLS_BEFORE_CACHING", 1)
+
+
+@pytest.mark.parametrize(
+    ("F", "layer", "options"),
+    [
+        (16, RGATConv, {}),
+        (64, RGATConv, {"scope": "across", "heads": 4, "out_channels": 16}),
+        (64, RGATConv, {"scope": "across", "heads": 3, "out_channels": 16, "edge_dropout": 0.3}),
+        (128, RGATConv, {"scope": ["within", "across"], "out_channels": 64}),
+        (24, RGATConv, {"heads": 3, "out_channels": 64}),  # wider than a block
+        (300, RGATConv, {"out_channels": 64, "bias": False}),
+        (70, RGATConv, {"score": "multiplicative", "attention_channels": 1, "edge_dropout": 0.3}),
+        (64, RGATConv, {"score": "multiplicative", "attention_channels": 4, "out_channels": 16}),
+        (64, RGCNConv, {"out_channels": 64}),
+        (33, RGCNConv, {"out_channels": 32, "edge_dropout": 0.3}),
+    ],
+)
+def test_gradients_through_rows_with_one_edge_agree_with_the_reference(F, layer, options, monkeypatch):
+    find_at_once(monkeypatch)
+    read = []
+    monkeypatch.setattr(
+        "rgat.ops.triton.backend.single_edges", lambda s: read.append(single_edges.single_edges(s)) or read[-1]
+    )
+    options = {"out_channels": 8, "num_relations": 7} | options
+    conv = layer(F, **({"heads": 2} if layer is RGATConv else {}) | options)
+    assert_matches_reference(
+        conv, torch.randn(60, F), graph_of_single_edges(), torch.float32, backend="triton", device="cuda",
+        attention=layer is RGATConv,
+    )  # fmt: skip
+    assert read
+    assert all(table is not None and 0 < len(table.several) < len(table.row) / 2 for table in read)
+
+
+@pytest.mark.parametrize("options", [{}, {"scope": "across", "edge_dropout": 0.3}])
+def test_leaving_out_gradients_of_rows_with_one_edge_changes_no_bit(options, monkeypatch):
+    find_at_once(monkeypatch)
+    conv, x = RGATConv(64, 16, 7, heads=4, **options).cuda(), torch.randn(60, 64, device="cuda")
+    results = []
+    for least in (0, 1 << 30):
+        monkeypatch.setattr(single_edges, "_MIN_ROWS", least)
+        if conv.edge_dropout:
+            conv.dropout_state.zero_()
+        results.append(step(conv, x, graph_of_single_edges().to("cuda").prepare()))
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def test_a_graph_in_which_every_row_has_one_edge(monkeypatch):
+    find_at_once(monkeypatch)
+    edges = torch.stack([torch.arange(40), torch.randint(40, (40,))])
+    graph = RelationalGraph(edges, torch.arange(40) % 3, num_nodes=40, num_relations=3)
+    for conv in (RGATConv(16, 8, 3, heads=2, scope="across"), RGCNConv(16, 8, 3)):
+        options = {"backend": "triton", "device": "cuda", "attention": isinstance(conv, RGATConv)}
+        assert_matches_reference(conv, torch.randn(40, 16), graph, torch.float32, **options)
 
 
 @pytest.mark.parametrize("x_is_given", [False, True])

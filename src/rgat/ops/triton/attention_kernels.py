@@ -25,8 +25,9 @@ from torch import Tensor
 from rgat.ops.backend import Call
 from rgat.ops.cache import cached
 from rgat.ops.triton.dropout_kernels import Dropout, drop_rows, edge_mask
-from rgat.ops.triton.launch import LARGE, launch, num_blocks, sum_dtype
+from rgat.ops.triton.launch import LARGE, launch, num_blocks, power_of_two, sum_dtype
 from rgat.ops.triton.segment_kernels import Segments, head_columns, segment_sum, tile_heads
+from rgat.ops.triton.single_edges import SingleEdges, ValueGrads
 from rgat.ops.triton.softmax_kernels import constant_attention, softmax
 from rgat.structure import Structure
 
@@ -118,6 +119,51 @@ def _attention_grad_kernel(
     tl.store(out + at, result, exists)
 
 
+@triton.jit(do_not_specialize=["size"])
+def _factors_kernel(
+    out, dkeys, attention, mask, dlogits, row, edge, size, WITHIN: tl.constexpr, H: tl.constexpr, BE: tl.constexpr,
+    HP: tl.constexpr,
+):  # fmt: skip
+    """Write the factors of ``ValueGrads`` for rows with one edge, 1 for others, and with ``dlogits`` the former's keys.
+
+    ``WITHIN`` relations, edges that are alone have attention 1 and gradients 0, which are not read.
+    """
+    u = tl.program_id(0).to(tl.int64) * BE + tl.arange(0, BE)
+    live = u < size
+    is_single = live & (tl.load(row + u, live, -1) >= 0)
+    e = tl.load(edge + u, is_single, 0)
+    reads = is_single
+    if WITHIN:
+        reads = is_single & (e >= 0)
+    head = tl.arange(0, HP)
+    exists = (head < H)[None, :]
+    to = (u * H)[:, None] + head[None, :]
+    at = (tl.where(e < 0, -1 - e, e).to(tl.int64) * H)[:, None] + head[None, :]
+    factor = tl.abs(tl.load(attention + at, reads[:, None] & exists, 1.0))
+    if mask is not None:
+        factor *= tl.load(mask + at, is_single[:, None] & exists, 1.0)
+    tl.store(out + to, factor, live[:, None] & exists)
+    if dlogits is not None:
+        tl.store(dkeys + to, tl.load(dlogits + at, reads[:, None] & exists, 0.0), is_single[:, None] & exists)
+
+
+def _write_factors(
+    attention: Tensor, mask: Tensor | None, single: SingleEdges, within: bool, dlogits: Tensor | None,
+    dkeys: Tensor | None,
+) -> Tensor:  # fmt: skip
+    """Return the factors of ``ValueGrads``; with ``dlogits`` fill the gradients of the keys of rows with one edge."""
+    num_rows, num_heads = len(single.row), attention.shape[1]
+    factor = attention.new_empty(num_rows, num_heads)
+    heads = power_of_two(num_heads)
+    rows = max(1, 512 // heads)
+    launch(
+        _factors_kernel, (num_blocks(num_rows, rows), 1, 1),
+        (factor, dkeys, attention, mask, dlogits, single.row, single.edge), (num_rows,), WITHIN=within, H=num_heads,
+        BE=rows, HP=heads,
+    )  # fmt: skip
+    return factor
+
+
 def _attention(
     queries: Tensor | None, keys: Tensor | None, edge_logits: Tensor | None, call: Call, dtype: torch.dtype
 ) -> Tensor:
@@ -189,35 +235,44 @@ def attend_backward(
     call: Call,
     dropped: bool = False,
     values_are_keys: bool = False,
-) -> tuple[Tensor | None, ...]:
+    single: SingleEdges | None = None,
+) -> tuple[Tensor | ValueGrads, Tensor | None, Tensor | None, Tensor | None]:
     """Return the gradients of values, queries, keys and edge logits; None where there is no such input.
+
+    ``dropped``: the values are after feature dropout; their gradients are those before it.
 
     With ``values_are_keys`` the gradient of the values is that of both, and there is none of the keys.
 
-    ``dropped``: the values are after feature dropout; their gradients are those before it.
+    With ``single`` that of the values is ``ValueGrads``; only without feature dropout, and where values are not keys.
     """
     s, (across, negative_slope, feature_dropout, edge_dropout, _) = call.structure, call.attention
     on_features, on_edges = Dropout.of(call.state, feature_dropout), Dropout.of(call.state, edge_dropout)
     row_id = row_ids(call)
     by_source = Segments(s.source_ptr, s.source_row, s.by_source)
-    dvalues = torch.empty_like(values)
-    if s.target.shape[0] == 0 or dvalues.numel() == 0 or grad.numel() == 0:
+    if s.target.shape[0] == 0 or values.numel() == 0 or grad.numel() == 0:
         zeros = [None if queries is None or t is None else torch.zeros_like(t) for t in (queries, keys, edge_logits)]
-        return dvalues.zero_(), zeros[0], zeros[1], zeros[2]
+        return torch.zeros_like(values), zeros[0], zeros[1], zeros[2]
     if not dropped:
         values = drop_rows(values, row_id, on_features)
     mask = edge_mask(attention, s.edge_id, on_edges)
     target, sorted_target = _by_source(s.target, lambda: s.target, s)
 
-    def sum_by_source(**further: Any) -> None:
-        segment_sum(
-            dvalues, grad, by_source, index=target, by_position=sorted_target, weight=attention, mask=mask,
-            absolute=True, row_id=row_id, on_rows=on_features, **further,
-        )  # fmt: skip
+    def sum_by_source(**further: Any) -> Tensor | ValueGrads:
+        options: dict[str, Any] = {"index": target, "by_position": sorted_target, "weight": attention, "mask": mask}
+        options |= {"absolute": True, **further}
+        if single is None:
+            dvalues = torch.empty_like(values)
+            segment_sum(dvalues, grad, by_source, row_id=row_id, on_rows=on_features, **options)
+            return dvalues
+        sums = values.new_empty(len(single.several), *values.shape[1:])
+        segment_sum(sums, grad, by_source._replace(only=single.several), out_row=single.place, **options)
+        factor = _write_factors(
+            attention, mask, single, not any(across), further.get("edge_values"), further.get("edge_out")
+        )
+        return ValueGrads(grad.view(len(grad), 1, -1), sums.view(len(sums), 1, grad[0].numel()), single.row, factor)
 
     if queries is None or keys is None:
-        sum_by_source()
-        return dvalues, None, None, None
+        return sum_by_source(), None, None, None
 
     (num_edges, num_heads), channels = attention.shape, values.shape[2]
     heads, padded, rows = tile_heads(num_heads, channels)
@@ -240,16 +295,15 @@ def attend_backward(
         if values_are_keys:
             if sorted_row != sorted_target:
                 target, row, sorted_target = s.target, s.targets.by_node.index_select(0, s.group), False
-            sum_by_source(more=(queries, dlogits, row))
-            return dvalues, dqueries, None, edge_grads
-        sum_by_source()
+            return sum_by_source(more=(queries, dlogits, row)), dqueries, None, edge_grads
+        dvalue_rows = sum_by_source()
         dkeys = torch.empty_like(keys)
         segment_sum(dkeys, queries, by_source, index=row, by_position=sorted_row, weight=dlogits)
-        return dvalues, dqueries, dkeys, edge_grads
+        return dvalue_rows, dqueries, dkeys, edge_grads
     dkeys = torch.empty_like(keys)
-    fused = num_edges <= _MAX_FUSED_EDGES  # fewer launches, but fewer programs
-    sum_by_source(**({"edge_values": dlogits, "edge_out": dkeys} if fused else {}))
+    fused = single is not None or num_edges <= _MAX_FUSED_EDGES  # fewer launches, but fewer programs
+    dvalue_rows = sum_by_source(**({"edge_values": dlogits, "edge_out": dkeys} if fused else {}))
     segment_sum(dqueries, dlogits.unsqueeze(-1), _by_group(s), index=None, out_row=s.targets.by_node)
     if not fused:
         segment_sum(dkeys, dlogits.unsqueeze(-1), by_source, index=None)
-    return dvalues, dqueries, dkeys, edge_grads
+    return dvalue_rows, dqueries, dkeys, edge_grads

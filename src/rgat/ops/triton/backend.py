@@ -23,7 +23,8 @@ from rgat.ops.triton.folding_kernels import (
 )
 from rgat.ops.triton.node_sum_kernels import column_sum as sum_rows
 from rgat.ops.triton.paired_rows import Pairs, paired_rows
-from rgat.ops.triton.projection_kernels import PairedQueries
+from rgat.ops.triton.projection_kernels import PairedQueries, reads_value_grads
+from rgat.ops.triton.single_edges import ValueGrads, single_edges
 from rgat.structure import Rows, Structure
 
 __all__ = ["attend", "attend_backward", "convolve", "convolve_backward"]
@@ -121,8 +122,13 @@ def convolve_backward(
     queries = None if query_weight is None else saved.queries
     keys = None if query_weight is None else _per_head(saved.keys, heads) if has_keys else values
     inputs = (saved.attention, values, queries, keys, edge_logits)
-    dvalues, dqueries, dkeys, dlogits = attend_backward(grad, grad_attention, *inputs, call, True, not has_keys)
-    grads = [part.view(like.shape) for part, like in ((dvalues, saved.values), (dkeys, saved.keys)) if part is not None]
+    single = None
+    if has_keys and not call.attention.feature_dropout and reads_value_grads(weight, saved.values.shape[2], heads):
+        single = single_edges(s)
+    dvalues, dqueries, dkeys, dlogits = attend_backward(grad, grad_attention, *inputs, call, True, not has_keys, single)
+    grads: list[Tensor | ValueGrads] = [dvalues if isinstance(dvalues, ValueGrads) else dvalues.view_as(saved.values)]
+    if dkeys is not None:
+        grads.append(dkeys.view_as(saved.keys))
     dweight, dquery_weight, paired = None, None, None
     if query_weight is not None and dqueries is not None:
         drows = dqueries.view(dqueries.shape[0], query_weight.shape[1], query_weight.shape[3])

@@ -32,6 +32,7 @@ from rgat.ops.triton.row_tiles import (
     level_rows,
     load_narrow,
     load_rows,
+    load_value_grads,
     precision,
     rows_per_tile,
     rows_to_read,
@@ -40,6 +41,7 @@ from rgat.ops.triton.row_tiles import (
     tile,
     tiles_by_node,
 )
+from rgat.ops.triton.single_edges import ValueGrads
 
 
 class PairedQueries(NamedTuple):
@@ -68,7 +70,8 @@ def _load_narrow_kernel(weight, query_weight, f, a, F: tl.constexpr, A: tl.const
 
 @triton.jit(do_not_specialize=["num_relations", "feature_threshold", "feature_scale"])
 def _project_kernel(
-    out, x, weight, keys, queries, query_weight, pair, pair_shift, node, relation_ptr, order, row_id, feature_state,
+    out, x, weight, keys, queries, query_weight, sums, factor, pair, pair_shift, node, relation_ptr, order, row_id,
+    feature_state,
     num_relations, feature_threshold, feature_scale, P: tl.constexpr, K: tl.constexpr, M: tl.constexpr,
     A: tl.constexpr, Q: tl.constexpr, W: tl.constexpr, H: tl.constexpr, MEMBERS: tl.constexpr,
     TRANSPOSED: tl.constexpr, ADD: tl.constexpr, ROWS: tl.constexpr, RP: tl.constexpr, BR: tl.constexpr,
@@ -76,6 +79,8 @@ def _project_kernel(
     PRECISION: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     """Write ``x @ weight``, ``[., P, K]`` times ``[P, K, M]``, with the kernel of each row's relation.
+
+    With ``sums`` and ``factor``, ``x`` and ``node`` are ``ValueGrads``.
 
     The kernel is ``M`` of ``W`` columns. The ``A`` columns after them make ``keys`` of the same ``x``, and the ``Q``
     columns of ``query_weight`` of the paired relation ``queries``; or, ``TRANSPOSED``, their products with ``keys`` and
@@ -126,15 +131,29 @@ def _project_kernel(
         live = row < end
         zeros = tl.zeros([BR, BM], ACC)
         narrow_zeros = tl.zeros([BR, BA], ACC)
+        if Q > BA:  # all loads before the first product, so that their latencies overlap
+            narrow_left = load_rows(queries, row + shift, live, 0, k, 1, Q)
+        elif keys is not None and TRANSPOSED:
+            narrow_left = load_narrow(keys, queries, row, shift, live, a, A, Q)
+            if in_halves:
+                narrow_left *= powers
         if held:
-            left, left_low, undo = split(load_rows(x, source, live, p, k, P, K), 1, in_halves)
+            if sums is None:
+                rows = load_rows(x, source, live, p, k, P, K)
+                if blocks == 2:
+                    rest_rows = load_rows(x, source, live, p, BK + k, P, K)
+            else:
+                rows = load_value_grads(x, sums, factor, source, row, live, 0, K, H, BR, BK)
+                if blocks == 2:
+                    rest_rows = load_value_grads(x, sums, factor, source, row, live, BK, K, H, BR, BK)
+            left, left_low, undo = split(rows, 1, in_halves)
             total = split_product(left, left_low, undo, w, w_low, w_undo, zeros, PRECISION, in_halves)
             if not TRANSPOSED and keys is not None:
                 narrow_total = split_product(
                     left, left_low, undo, narrow_w, narrow_low, narrow_undo, narrow_zeros, PRECISION, in_halves
                 )
             if blocks == 2:
-                left, left_low, undo = split(load_rows(x, source, live, p, BK + k, P, K), 1, in_halves)
+                left, left_low, undo = split(rest_rows, 1, in_halves)
                 total += split_product(left, left_low, undo, rest_w, rest_low, rest_undo, zeros, PRECISION, in_halves)
                 if not TRANSPOSED and keys is not None:
                     narrow_total += split_product(
@@ -144,15 +163,16 @@ def _project_kernel(
             total = zeros
             for first in range(0, K, BK):
                 some = _load_kernel(weight, first + k, m, stride_k, stride_m, K, M)
-                total = dot(load_rows(x, source, live, p, first + k, P, K), some, total, PRECISION)
+                if sums is None:
+                    rows = load_rows(x, source, live, p, first + k, P, K)
+                else:
+                    rows = load_value_grads(x, sums, factor, source, row, live, first, K, H, BR, BK)
+                total = dot(rows, some, total, PRECISION)
         source = rows_to_read(node, row + BR, end)
         if Q > BA:
-            left, left_low, undo = split(load_rows(queries, row + shift, live, 0, k, 1, Q), 1, in_halves)
+            left, left_low, undo = split(narrow_left, 1, in_halves)
             total += split_product(left, left_low, undo, wide_w, wide_low, wide_undo, zeros, PRECISION, in_halves)
         elif keys is not None and TRANSPOSED:
-            narrow_left = load_narrow(keys, queries, row, shift, live, a, A, Q)
-            if in_halves:
-                narrow_left *= powers
             left, left_low, undo = split(narrow_left, 1, in_halves)
             total += split_product(left, left_low, undo, narrow_w, narrow_low, narrow_undo, zeros, PRECISION, in_halves)
         elif keys is not None:
@@ -173,7 +193,7 @@ def _project_kernel(
 
 
 def _multiply_rows(
-    out: Tensor, x: Tensor, weight: Tensor, width: int, node: Tensor | None, relation_ptr: Tensor,
+    out: Tensor, x: Tensor | ValueGrads, weight: Tensor, width: int, node: Tensor | None, relation_ptr: Tensor,
     transposed: bool = False, add: bool = False, keys: Tensor | None = None, queries: PairedQueries | None = None,
     row_id: Tensor | None = None, drop: Dropout = NO_DROPOUT, heads: int = 1,
 ) -> None:  # fmt: skip
@@ -182,29 +202,35 @@ def _multiply_rows(
     ``weight`` is some of ``width`` columns. With ``keys`` the columns after them are used too, and with ``queries``
     those of their kernels.
     """
-    num_rows = out.shape[0]
+    num_rows, dtype = out.shape[0], weight.dtype
     num_relations, batch, k, m = weight.shape
     if transposed:
         k, m = m, k
-    block_rows, block_k, block_m, warps, stages = _block_sizes(x.dtype, num_rows, k, m)
+    block_rows, block_k, block_m, warps, stages = _block_sizes(dtype, num_rows, k, m)
     rows = max(rows_per_tile(num_rows, 512), block_rows)
     together = block_m > 64 or (num_rows > LARGE and k <= 128)
     num_tiles = num_rows // rows + num_relations
     order = tiles_by_node(node, relation_ptr, num_tiles, rows)
     query_rows, query_weight, (pair, shift) = (None, None, (None, None)) if queries is None else queries
+    sums, factor = None, None
+    if isinstance(x, ValueGrads):
+        x, sums, node, factor = x
+        heads = factor.shape[1]
+    fills_registers = block_k < k <= 128 or sums is not None
     launch(
         _project_kernel, grid_with_parts(num_tiles, num_blocks(m, block_m), batch, together),
-        (out, x, weight, keys, query_rows, query_weight, pair, shift, node, relation_ptr, order, row_id, drop.state),
+        (out, x, weight, keys, query_rows, query_weight, sums, factor, pair, shift, node, relation_ptr, order, row_id,
+         drop.state),
         (num_relations, *drop[1:3]), warps, P=batch, K=k, M=m, A=0 if keys is None else keys.shape[2],
         Q=0 if query_rows is None else query_rows.shape[2], W=width, H=heads, MEMBERS=drop.members,
         TRANSPOSED=transposed, ADD=add, ROWS=rows, RP=power_of_two(num_relations, 1, 1024), BR=block_rows, BK=block_k,
-        BM=block_m, BA=NARROW, TOGETHER=together, HALVES=in_halves(x.dtype), PRECISION=precision(x.dtype),
-        ACC=sum_dtype(x.dtype)[1], stages=stages,
-        registers=_REGISTERS if in_halves(x.dtype) and block_k < k <= 128 and num_rows > LARGE else None,
+        BM=block_m, BA=NARROW, TOGETHER=together, HALVES=in_halves(dtype), PRECISION=precision(dtype),
+        ACC=sum_dtype(dtype)[1], stages=stages,
+        registers=_REGISTERS if in_halves(dtype) and fills_registers and num_rows > LARGE else None,
     )  # fmt: skip
 
 
-_REGISTERS = 168  # of a thread, where two blocks of a kernel take more: three programs then fit on a multiprocessor
+_REGISTERS = 168  # of a thread, where a product takes more: three programs then fit on a multiprocessor
 
 
 def _block_sizes(dtype: torch.dtype, num_rows: int, k: int, m: int) -> tuple[int, int, int, int, int]:
@@ -261,16 +287,25 @@ def can_pair(weight: Tensor, query_weight: Tensor) -> bool:
     return batch == 1 and max(inputs, columns) <= 64 and columns > NARROW and weight.dtype != torch.float64
 
 
+def reads_value_grads(weight: Tensor, width: int, heads: int) -> bool:
+    """Tell whether the gradients of ``width`` columns of values can be ``ValueGrads``."""
+    return weight.dtype == torch.float32 and weight.shape[1] == 1 and (width // heads).bit_count() == 1
+
+
 def row_grads(
-    grads: Sequence[Tensor], weight: Tensor, relation_ptr: Tensor, queries: PairedQueries | None = None
+    grads: Sequence[Tensor | ValueGrads], weight: Tensor, relation_ptr: Tensor, queries: PairedQueries | None = None
 ) -> Tensor:
-    """Return the gradient of the inputs of each row, ``[U, P, F]``, from those of the parts of ``project``."""
+    """Return the gradient of the inputs of each row, ``[U, P, F]``, from those of the parts of ``project``.
+
+    The first part may be ``ValueGrads``, where ``reads_value_grads``.
+    """
     widths, (num_rows, batch, _) = [grad.shape[2] for grad in grads], grads[0].shape
-    out = grads[0].new_empty(num_rows, batch, weight.shape[2], dtype=sum_dtype(weight.dtype)[0])
+    out = weight.new_empty(num_rows, batch, weight.shape[2], dtype=sum_dtype(weight.dtype)[0])
     if out.numel() == 0 or sum(widths) == 0:
         return out.zero_()
     if fit_one_launch(weight, widths) or queries is not None:
         part, keys = weight[..., : widths[0]], grads[1] if len(grads) > 1 else None
+        assert not isinstance(keys, ValueGrads)
         _multiply_rows(
             out, grads[0], part, sum(widths), None, relation_ptr, transposed=True, keys=keys, queries=queries
         )

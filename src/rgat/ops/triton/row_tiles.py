@@ -45,6 +45,21 @@ def load_rows(x, row, live, p, column, P: tl.constexpr, C: tl.constexpr):
 
 
 @triton.jit
+def load_value_grads(
+    grad, sums, factor, at, row, live, first, C: tl.constexpr, H: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr
+):
+    """Return ``BC`` columns from ``first`` on of the rows of ``ValueGrads``, which are ``at`` in its tensors."""
+    column = first + tl.arange(0, BC)
+    begin = tl.where(at >= 0, grad + at.to(tl.int64) * C, sums + (-1 - at).to(tl.int64) * C)
+    tile = tl.load(begin[:, None] + column[None, :], live[:, None] & (column < C)[None, :], 0.0)
+    heads: tl.constexpr = BC * H // C if BC * H > C else 1  # in these columns
+    head = first * H // C + tl.arange(0, heads)
+    at_factor = (row.to(tl.int64) * H)[:, None] + head[None, :]
+    factors = tl.load(factor + at_factor, live[:, None] & (head < H)[None, :], 0.0)
+    return tl.reshape(tl.reshape(tile, [BR, heads, BC // heads]) * factors[:, :, None], [BR, BC])
+
+
+@triton.jit
 def rows_to_read(node, row, end):
     """Return the rows of ``x`` that some rows read: their nodes, or without ``node`` the rows themselves."""
     return row if node is None else tl.load(node + row, row < end, 0)

@@ -34,6 +34,7 @@ class Segments(NamedTuple):
     ptr: Tensor  # [S + 1], positions
     segment: Tensor  # [E], of each edge
     edge_at: Tensor | None = None  # [E], the edge at each position; None: edges are in this order
+    only: Tensor | None = None  # the segments that are summed; None: all
 
 
 @triton.jit
@@ -60,10 +61,12 @@ def long_part(number, slots, ptr, segment, edge_at, size, CHUNK: tl.constexpr):
 
 
 @triton.jit
-def short_segments(number, ptr, num_segments, CHUNK: tl.constexpr, T: tl.constexpr):
+def short_segments(number, only, ptr, num_segments, CHUNK: tl.constexpr, T: tl.constexpr):
     """Return ``T`` segments, their ranges, and which of them are short; the other ranges are empty."""
     segment = number * T + tl.arange(0, T)
     live = segment < num_segments
+    if only is not None:
+        segment = tl.load(only + segment, live, 0).to(tl.int64)
     first = tl.load(ptr + segment, live, 0)
     last = tl.load(ptr + segment + 1, live, 0)
     live = live & (last - first <= CHUNK)
@@ -157,7 +160,7 @@ def _write_sums(
 @triton.jit(do_not_specialize=["size", "num_segments", "num_parts", *MASK_INTEGERS])
 def _segment_sum_kernel(
     out, edge_out, part, values, weight, mask, more_values, more_weight, more_index, edge_values, bias, index, ptr,
-    segment_of, edge_at, out_row, row_id, row_state, slots, size, num_segments, num_parts, feature_threshold,
+    segment_of, edge_at, only, out_row, row_id, row_state, slots, size, num_segments, num_parts, feature_threshold,
     feature_scale, JOIN: tl.constexpr, BY_POSITION: tl.constexpr, PER_CHANNEL: tl.constexpr, ABSOLUTE: tl.constexpr,
     H: tl.constexpr, D: tl.constexpr, MEMBERS: tl.constexpr, T: tl.constexpr, K: tl.constexpr, CHUNK: tl.constexpr,
     BE: tl.constexpr, HP: tl.constexpr, DP: tl.constexpr, ACC: tl.constexpr,
@@ -200,7 +203,7 @@ def _segment_sum_kernel(
                 tl.store(part + slot * (H * (D + 1)) + column, total, inside)
                 tl.store(part + slot * (H * (D + 1)) + H * D + head[:, None], edge_total, (head < H)[:, None])
     elif not JOIN:
-        segment, first, last, live = short_segments(number - num_parts, ptr, num_segments, CHUNK, T)
+        segment, first, last, live = short_segments(number - num_parts, only, ptr, num_segments, CHUNK, T)
         total = tl.zeros([HP, T, DP], ACC)
         edge_total = tl.zeros([HP, T], ACC)
         for step in range(0, tl.max(last - first), K):
@@ -279,7 +282,7 @@ def segment_sum(
 
     Adds ``bias``, writes to row ``out_row[s]`` where that is given, and fills ``edge_out[s]`` with the sum of
     ``edge_values[e]``. ``more`` (values, weight, index) adds a second sum. ``by_position``: indices are in the order of
-    the segments. ``absolute``: use absolute weights.
+    the segments. ``absolute``: use absolute weights. Segments that are not in ``segments.only`` must have one edge.
     """
     num_segments, num_heads, channels = out.shape
     flat = channels == 1 and edge_values is mask is on_rows.state is more[0] is None
@@ -289,7 +292,8 @@ def segment_sum(
     dtype, acc = sum_dtype(out.dtype)
     heads, padded, rows = tile_heads(num_heads, channels)
     long = find_long(segments)
-    together, ahead, warps = _segments_per_program(num_edges, num_segments, heads * padded)
+    others = 0 if segments.only is None else segments.ptr.shape[0] - 1 - num_segments  # of one edge each
+    together, ahead, warps = _segments_per_program(num_edges - others, num_segments, heads * padded)
     part = out.new_empty(long.num_slots, num_heads * (channels + 1), dtype=dtype)
     tensors = (
         out, edge_out, part, values, weight, mask, *more, edge_values, bias, index, *segments, out_row, row_id,

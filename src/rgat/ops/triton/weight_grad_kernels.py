@@ -27,12 +27,14 @@ from rgat.ops.triton.row_tiles import (
     in_halves,
     load_narrow,
     load_rows,
+    load_value_grads,
     precision,
     rows_per_tile,
     rows_to_read,
     tile,
     tiles_by_node,
 )
+from rgat.ops.triton.single_edges import ValueGrads
 
 
 @triton.jit
@@ -52,12 +54,15 @@ def _outer(a, b, total, HALVES: tl.constexpr, PRECISION: tl.constexpr):
 
 @triton.jit(do_not_specialize=["num_relations"])
 def _tile_grad_kernel(
-    part, grad, dkeys, dqueries, pair_shift, x, node, relation_ptr, order, num_relations, P: tl.constexpr,
-    F: tl.constexpr, M: tl.constexpr, A: tl.constexpr, Q: tl.constexpr, ROWS: tl.constexpr, RP: tl.constexpr,
-    BR: tl.constexpr, BF: tl.constexpr, BM: tl.constexpr, BA: tl.constexpr, TOGETHER: tl.constexpr,
-    HALVES: tl.constexpr, PRECISION: tl.constexpr, ACC: tl.constexpr,
+    part, grad, sums, grad_row, factor, dkeys, dqueries, pair_shift, x, node, relation_ptr, order, num_relations,
+    P: tl.constexpr, F: tl.constexpr, M: tl.constexpr, A: tl.constexpr, Q: tl.constexpr, H: tl.constexpr,
+    ROWS: tl.constexpr, RP: tl.constexpr, BR: tl.constexpr, BF: tl.constexpr, BM: tl.constexpr, BA: tl.constexpr,
+    TOGETHER: tl.constexpr, HALVES: tl.constexpr, PRECISION: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    """Write what one tile adds to the gradient of its kernel ``[F, M]``, and of the ``A + Q`` columns after it."""
+    """Write what one tile adds to the gradient of its kernel ``[F, M]``, and of the ``A + Q`` columns after it.
+
+    With ``sums`` the gradients are ``ValueGrads``.
+    """
     across: tl.constexpr = (M + BM - 1) // BM
     number, block = first_and_part((F + BF - 1) // BF * across, 2, TOGETHER)
     number, relation, begin, end = tile(number, order, relation_ptr, num_relations, ROWS, RP)
@@ -74,11 +79,16 @@ def _tile_grad_kernel(
         shift = tl.load(pair_shift + relation)
     row = begin + tl.arange(0, BR)
     source = rows_to_read(node, row, end)
+    at = rows_to_read(grad_row, row, end)
     for _ in range(begin, end, BR):
         live = row < end
         left = load_rows(x, source, live, p, f, P, F)
-        right = load_rows(grad, row, live, p, m, P, M)
+        if sums is None:
+            right = load_rows(grad, row, live, p, m, P, M)
+        else:
+            right = load_value_grads(grad, sums, factor, at, row, live, (block % across) * BM, M, H, BR, BM)
         source = rows_to_read(node, row + BR, end)
+        at = rows_to_read(grad_row, row + BR, end)
         if dkeys is not None:
             narrow = load_narrow(dkeys, dqueries, row, shift, live, a, A, Q)
             narrow_total = _outer(left, narrow, narrow_total, HALVES, PRECISION)
@@ -123,11 +133,13 @@ def _add_tiles_kernel(
 
 
 def weight_grad(
-    grads: Sequence[Tensor], x: Tensor, node: Tensor | None, relation_ptr: Tensor, queries: PairedQueries | None = None
-) -> Tensor:
+    grads: Sequence[Tensor | ValueGrads], x: Tensor, node: Tensor | None, relation_ptr: Tensor,
+    queries: PairedQueries | None = None,
+) -> Tensor:  # fmt: skip
     """Return the gradient of the kernels, ``[R, P, F, M]``, from those of the parts of ``project``.
 
-    Fills ``queries.weight`` with the gradient of the kernels of paired queries.
+    The first part may be ``ValueGrads``, where ``reads_value_grads``. Fills ``queries.weight`` with the gradient of the
+    kernels of paired queries.
     """
     num_relations, (num_rows, batch, _), channels = relation_ptr.shape[0] - 1, grads[0].shape, x.shape[2]
     widths = [grad.shape[2] for grad in grads]
@@ -164,12 +176,14 @@ def _block_sizes(dtype: torch.dtype, num_rows: int, channels: int, width: int) -
 
 
 def _weight_grad(
-    out: Tensor, begin: int, grads: Sequence[Tensor], x: Tensor, node: Tensor | None, relation_ptr: Tensor,
+    out: Tensor, begin: int, grads: Sequence[Tensor | ValueGrads], x: Tensor, node: Tensor | None, relation_ptr: Tensor,
     queries: PairedQueries | None = None,
 ) -> None:  # fmt: skip
     """Fill the columns of ``out`` from ``begin`` on."""
     (num_rows, batch, width), (num_relations, _, channels, columns) = grads[0].shape, out.shape
     dkeys, narrow = (None, 0) if len(grads) == 1 else (grads[1], grads[1].shape[2])
+    grad, sums, grad_row, factor = (grads[0], None, None, None) if isinstance(grads[0], Tensor) else grads[0]
+    assert not isinstance(dkeys, ValueGrads)
     dqueries, query_out, (pair, shift) = (None, None, (None, None)) if queries is None else queries
     query_width = 0 if dqueries is None else dqueries.shape[2]
     dtype, acc = sum_dtype(x.dtype)
@@ -181,10 +195,10 @@ def _weight_grad(
     launch(
         _tile_grad_kernel,
         grid_with_parts(num_tiles, num_blocks(channels, block_f) * num_blocks(width, block_m), batch, together),
-        (part, grads[0], dkeys, dqueries, shift, x, node, relation_ptr, order), (num_relations,), P=batch, F=channels,
-        M=width, A=narrow, Q=query_width, ROWS=rows, RP=power_of_two(num_relations, 1, 1024), BR=block_rows,
-        BF=block_f, BM=block_m, BA=NARROW, TOGETHER=together, HALVES=in_halves(x.dtype),
-        PRECISION=precision(x.dtype), ACC=acc, warps=warps, stages=stages,
+        (part, grad, sums, grad_row, factor, dkeys, dqueries, shift, x, node, relation_ptr, order), (num_relations,),
+        P=batch, F=channels, M=width, A=narrow, Q=query_width, H=1 if factor is None else factor.shape[1], ROWS=rows,
+        RP=power_of_two(num_relations, 1, 1024), BR=block_rows, BF=block_f, BM=block_m, BA=NARROW, TOGETHER=together,
+        HALVES=in_halves(x.dtype), PRECISION=precision(x.dtype), ACC=acc, warps=warps, stages=stages,
         registers=_REGISTERS if in_halves(x.dtype) and num_rows > LARGE else None,
     )  # fmt: skip
     size = part[0].numel()
