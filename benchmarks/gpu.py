@@ -8,7 +8,8 @@ Prints the median time by device events, the peak memory above the level before 
 each needed byte once at the measured bandwidth. On small graphs also the mean wall-clock time of the first 20 steps on
 a new graph, with kernels compiled before, the time of the step captured in a CUDA graph, and the error against the
 float64 reference. Layers that exceed the device's memory are reported as out of memory. Finally times a model of two
-layers, eager and compiled in turns, by wall clock. "high" is `torch.set_float32_matmul_precision("high")`.
+layers, eager and compiled in turns, by wall clock. "high" is `torch.set_float32_matmul_precision("high")`. The layer of
+512 channels in bfloat16 also shows the operations per second of its projections, as a share of a large product's.
 """
 
 import argparse
@@ -25,7 +26,7 @@ from rgat import RelationalGraph, ops
 from rgat.models import NodeClassifier
 from rgat.nn import RGATConv, RGCNConv
 
-WIDE, NARROW, PLAIN, BROAD = (64, 16, 4), (16, 16, 1), (64, 64, 1), (128, 32, 4)
+WIDE, NARROW, PLAIN, BROAD, LARGE = (64, 16, 4), (16, 16, 1), (64, 64, 1), (128, 32, 4), (512, 128, 4)
 OURS = {
     "within additive": WIDE,
     "across additive": WIDE,
@@ -38,10 +39,12 @@ OURS = {
     "across additive, F=16": NARROW,
     "within additive, F=128": BROAD,
     "within additive, high": WIDE,
+    "within additive, F=512 bf16": LARGE,
     "RGCN": PLAIN,
 }
 PEERS = {"RGATConv within": WIDE, "RGATConv across": WIDE, "RGCNConv": PLAIN, "FastRGCNConv": PLAIN}
 SMALL = ("aifb-like", "mutag-like")
+ONLY_ON = {"within additive, F=512 bf16": "bgs-like"}
 
 
 def our_layer(word, width, num_relations):
@@ -120,11 +123,23 @@ def bandwidth():
     return 2 * a.numel() * 4 / milliseconds * 1e3
 
 
-def needed_bytes(graph, width):
+def matrix_rate():
+    """Measure operations per second of a product of two bfloat16 matrices of 8,192 rows and columns."""
+    a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    return 2 * 8192**3 / statistics.median(device_milliseconds(lambda: a @ b, 10)) * 1e3
+
+
+def projection_operations(graph, width):
+    """Count the operations to project the source rows, and for the gradients of inputs and kernels."""
+    F, D, H = width
+    return 3 * 2 * graph.structure.sources.node.shape[0] * F * D * H
+
+
+def needed_bytes(graph, width, size):
     """Count bytes to write and read values, inputs, outputs and their gradients once, and the edge indices."""
     F, D, H = width
     rows, nodes, edges = graph.structure.sources.node.shape[0], graph.num_nodes, graph.num_edges
-    return 4 * (4 * rows * H * D + 2 * nodes * (F + H * D) + 6 * edges)
+    return size * (4 * rows * H * D + 2 * nodes * (F + H * D)) + 4 * 6 * edges
 
 
 def _needs_grad(word):
@@ -155,7 +170,7 @@ def measure(name, word, width, graph, calls, peer=False, backend="auto"):
     record = {"graph": name, "layer": word, "width": width, "who": "PyG" if peer else backend}
 
     def run():
-        with ops.backend(backend):
+        with ops.backend(backend), torch.autocast("cuda", torch.bfloat16, enabled="bf16" in word):
             step(layer, x, inputs, cotangent)
 
     torch.set_float32_matmul_precision("high" if "high" in word else "highest")
@@ -220,6 +235,8 @@ def show(record):
         return
     line += f" {statistics.median(record['samples']):9.3f} ms {record['peak_bytes'] / 2**30:7.2f} GiB"
     line += f", floor {record['floor']:.3f} ms"
+    if "of_matrix_rate" in record:
+        line += f", {100 * record['of_matrix_rate']:.0f} % of the rate of a large product"
     if "captured" in record:
         line += f", first 20 {statistics.mean(record['first']):.2f} ms" if "first" in record else ""
         line += f", captured {statistics.median(record['captured']):.3f} ms, error {record['disagreement']:.0e}"
@@ -295,14 +312,17 @@ def main():
         graph = graphs.synthetic(*graphs.SHAPES[name]).to("cuda").prepare()
         graph.validate = False
         print(f"\n{name}: {graph} ({time.perf_counter() - started:.0f} s)", flush=True)
-        jobs = [(word, width, False, "auto") for word, width in OURS.items()]
+        jobs = [(word, width, False, "auto") for word, width in OURS.items() if ONLY_ON.get(word, name) == name]
         if not arguments.ours_alone:
             jobs += [(word, OURS[word], False, "torch") for word in ("within additive", "RGCN")]
             jobs += [(word, width, True, "auto") for word, width in PEERS.items()]
         for word, width, peer, backend in jobs:
             calls = arguments.calls if not peer else 3
             record = measure(name, word, width, graph, calls, peer, backend)
-            record["floor"] = 1e3 * needed_bytes(graph, width) / rate
+            record["floor"] = 1e3 * needed_bytes(graph, width, 2 if "bf16" in word else 4) / rate
+            if "bf16" in word and record["samples"]:
+                seconds = statistics.median(record["samples"]) / 1e3
+                record["of_matrix_rate"] = projection_operations(graph, width) / seconds / matrix_rate()
             show(record)
             records.append(record)
         if not arguments.no_compiled:

@@ -71,6 +71,16 @@ def power_of_two(size: int, low: int = 1, high: int = 1 << 30) -> int:
     return min(max(1 << (size - 1).bit_length(), low), high)
 
 
+@functools.cache
+def _shared_memory(device: int) -> int:
+    return getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0)
+
+
+def holds_wide_blocks() -> bool:
+    """Tell whether the current device has the shared memory of the widest blocks, up to 196 KiB, as the H100 has."""
+    return _shared_memory(torch.cuda.current_device()) >= 200 << 10
+
+
 def num_blocks(size: int, block: int) -> int:
     """Return the number of blocks that cover ``size``."""
     return -(-size // block)

@@ -22,10 +22,20 @@ import triton.language as tl
 from torch import Tensor
 
 from rgat.ops.triton.dropout_kernels import NO_DROPOUT, Dropout, drop_row_tile
-from rgat.ops.triton.launch import LARGE, first_and_part, grid_with_parts, launch, num_blocks, power_of_two, sum_dtype
+from rgat.ops.triton.launch import (
+    LARGE,
+    first_and_part,
+    grid_with_parts,
+    holds_wide_blocks,
+    launch,
+    num_blocks,
+    power_of_two,
+    sum_dtype,
+)
 from rgat.ops.triton.paired_rows import Pairs
 from rgat.ops.triton.row_tiles import (
     NARROW,
+    beside,
     dot,
     fit_one_launch,
     in_halves,
@@ -33,11 +43,13 @@ from rgat.ops.triton.row_tiles import (
     load_narrow,
     load_rows,
     load_value_grads,
+    narrow_columns,
     precision,
     rows_per_tile,
     rows_to_read,
     split,
     split_product,
+    store_narrow,
     tile,
     tiles_by_node,
 )
@@ -59,32 +71,28 @@ def _load_kernel(weight, k, m, stride_k, stride_m, K: tl.constexpr, M: tl.conste
 
 
 @triton.jit
-def _load_narrow_kernel(weight, query_weight, f, a, F: tl.constexpr, A: tl.constexpr, Q: tl.constexpr, W: tl.constexpr):
-    """Return rows ``f`` of ``A`` of the ``W`` columns of a kernel, then of the ``Q`` columns of another."""
+def _load_narrow_kernel(weight, query_weight, f, a, F: tl.constexpr, A: tl.constexpr, W: tl.constexpr):
+    """Return rows ``f`` of ``A`` of the ``W`` columns of a kernel and, beside them, of the ``A`` columns of another."""
     columns = _load_kernel(weight, f, a, W, 1, F, A)
     if query_weight is not None:
-        inside = (f < F)[:, None] & ((a >= A) & (a < A + Q))[None, :]
-        columns += tl.load(query_weight + f[:, None] * Q + (a - A)[None, :], inside, 0.0)
+        columns = beside(columns, _load_kernel(query_weight, f, a, A, 1, F, A))
     return columns
 
 
 @triton.jit(do_not_specialize=["num_relations", "feature_threshold", "feature_scale"])
 def _project_kernel(
     out, x, weight, keys, queries, query_weight, sums, factor, pair, pair_shift, node, relation_ptr, order, row_id,
-    feature_state,
-    num_relations, feature_threshold, feature_scale, P: tl.constexpr, K: tl.constexpr, M: tl.constexpr,
-    A: tl.constexpr, Q: tl.constexpr, W: tl.constexpr, H: tl.constexpr, MEMBERS: tl.constexpr,
-    TRANSPOSED: tl.constexpr, ADD: tl.constexpr, ROWS: tl.constexpr, RP: tl.constexpr, BR: tl.constexpr,
-    BK: tl.constexpr, BM: tl.constexpr, BA: tl.constexpr, TOGETHER: tl.constexpr, HALVES: tl.constexpr,
-    PRECISION: tl.constexpr, ACC: tl.constexpr,
+    feature_state, num_relations, feature_threshold, feature_scale, P: tl.constexpr, K: tl.constexpr, M: tl.constexpr,
+    A: tl.constexpr, W: tl.constexpr, H: tl.constexpr, MEMBERS: tl.constexpr, TRANSPOSED: tl.constexpr,
+    ADD: tl.constexpr, ROWS: tl.constexpr, RP: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr, BM: tl.constexpr,
+    BA: tl.constexpr, TOGETHER: tl.constexpr, HALVES: tl.constexpr, PRECISION: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     """Write ``x @ weight``, ``[., P, K]`` times ``[P, K, M]``, with the kernel of each row's relation.
 
-    With ``sums`` and ``factor``, ``x`` and ``node`` are ``ValueGrads``.
-
-    The kernel is ``M`` of ``W`` columns. The ``A`` columns after them make ``keys`` of the same ``x``, and the ``Q``
+    The kernel is ``M`` of ``W`` columns. The ``A`` columns after them make ``keys`` of the same ``x``, and the ``A``
     columns of ``query_weight`` of the paired relation ``queries``; or, ``TRANSPOSED``, their products with ``keys`` and
-    ``queries`` are added.
+    ``queries`` are added. Queries without keys are as wide as values. With ``sums`` and ``factor``, ``x`` and ``node``
+    are ``ValueGrads``.
     """
     number, block = first_and_part((M + BM - 1) // BM, 2, TOGETHER)
     _number, relation, begin, end = tile(number, order, relation_ptr, num_relations, ROWS, RP)
@@ -109,32 +117,33 @@ def _project_kernel(
             rest_w, rest_low, rest_undo = split(rest, 0, in_halves)
     shift = 0
     if queries is not None:
-        query_weight += tl.load(pair + relation).to(tl.int64) * (inputs * Q)
+        query_weight += tl.load(pair + relation).to(tl.int64) * (inputs * A)
         shift = tl.load(pair_shift + relation)
-    if Q > BA:
-        wide_w, wide_low, wide_undo = split(_load_kernel(query_weight, k, m, 1, Q, Q, M), 0, in_halves)
+    wide_queries: tl.constexpr = keys is None and queries is not None
+    if wide_queries:
+        wide_w, wide_low, wide_undo = split(_load_kernel(query_weight, k, m, 1, A, A, M), 0, in_halves)
     elif keys is not None:
-        beside = weight + (K if TRANSPOSED else M)
+        narrow_weight = weight + (K if TRANSPOSED else M)
         f = m if TRANSPOSED else k
-        narrow = _load_narrow_kernel(beside, query_weight, f, a, inputs, A, Q, W)
+        narrow = _load_narrow_kernel(narrow_weight, query_weight, f, a, inputs, A, W)
         if TRANSPOSED:
             narrow = tl.trans(narrow)
             if in_halves:
                 narrow, powers = level_rows(narrow)
         narrow_w, narrow_low, narrow_undo = split(narrow, 0, in_halves)
         if not TRANSPOSED and blocks == 2:
-            others = _load_narrow_kernel(beside, query_weight, BK + k, a, inputs, A, Q, W)
+            others = _load_narrow_kernel(narrow_weight, query_weight, BK + k, a, inputs, A, W)
             others_w, others_low, others_undo = split(others, 0, in_halves)
     row = begin + tl.arange(0, BR)
     source = rows_to_read(node, row, end)
     for _ in range(begin, end, BR):
         live = row < end
         zeros = tl.zeros([BR, BM], ACC)
-        narrow_zeros = tl.zeros([BR, BA], ACC)
-        if Q > BA:  # all loads before the first product, so that their latencies overlap
-            narrow_left = load_rows(queries, row + shift, live, 0, k, 1, Q)
+        narrow_zeros = tl.zeros([BR, BA if queries is None else 2 * BA], ACC)
+        if wide_queries:  # all loads before the first product, so that their latencies overlap
+            narrow_left = load_rows(queries, row + shift, live, 0, k, 1, A)
         elif keys is not None and TRANSPOSED:
-            narrow_left = load_narrow(keys, queries, row, shift, live, a, A, Q)
+            narrow_left = load_narrow(keys, queries, row, shift, live, a, A)
             if in_halves:
                 narrow_left *= powers
         if held:
@@ -169,19 +178,14 @@ def _project_kernel(
                     rows = load_value_grads(x, sums, factor, source, row, live, first, K, H, BR, BK)
                 total = dot(rows, some, total, PRECISION)
         source = rows_to_read(node, row + BR, end)
-        if Q > BA:
+        if wide_queries:
             left, left_low, undo = split(narrow_left, 1, in_halves)
             total += split_product(left, left_low, undo, wide_w, wide_low, wide_undo, zeros, PRECISION, in_halves)
         elif keys is not None and TRANSPOSED:
             left, left_low, undo = split(narrow_left, 1, in_halves)
             total += split_product(left, left_low, undo, narrow_w, narrow_low, narrow_undo, zeros, PRECISION, in_halves)
         elif keys is not None:
-            first_block = live & (block == 0)
-            at = (row.to(tl.int64) * A)[:, None] + a[None, :]
-            tl.store(keys + at, narrow_total, first_block[:, None] & (a < A)[None, :])
-            if queries is not None:
-                at = ((row + shift).to(tl.int64) * Q)[:, None] + (a - A)[None, :]
-                tl.store(queries + at, narrow_total, first_block[:, None] & ((a >= A) & (a < A + Q))[None, :])
+            store_narrow(keys, queries, narrow_total, row, shift, live & (block == 0), a, A)
         if feature_state is not None:
             total = drop_row_tile(total, feature_state, row_id, row, live, p * M + m, feature_threshold, feature_scale,
                                   P * M // H, H, MEMBERS, ACC)  # fmt: skip
@@ -206,7 +210,7 @@ def _multiply_rows(
     num_relations, batch, k, m = weight.shape
     if transposed:
         k, m = m, k
-    block_rows, block_k, block_m, warps, stages = _block_sizes(dtype, num_rows, k, m)
+    block_rows, block_k, block_m, warps, stages = _block_sizes(dtype, num_rows, k, m, transposed)
     rows = max(rows_per_tile(num_rows, 512), block_rows)
     together = block_m > 64 or (num_rows > LARGE and k <= 128)
     num_tiles = num_rows // rows + num_relations
@@ -217,15 +221,16 @@ def _multiply_rows(
         x, sums, node, factor = x
         heads = factor.shape[1]
     fills_registers = block_k < k <= 128 or sums is not None
+    narrow_rows = keys if query_rows is None else query_rows
+    narrow = 0 if narrow_rows is None else narrow_rows.shape[2]
     launch(
         _project_kernel, grid_with_parts(num_tiles, num_blocks(m, block_m), batch, together),
         (out, x, weight, keys, query_rows, query_weight, sums, factor, pair, shift, node, relation_ptr, order, row_id,
          drop.state),
-        (num_relations, *drop[1:3]), warps, P=batch, K=k, M=m, A=0 if keys is None else keys.shape[2],
-        Q=0 if query_rows is None else query_rows.shape[2], W=width, H=heads, MEMBERS=drop.members,
+        (num_relations, *drop[1:3]), warps, P=batch, K=k, M=m, A=narrow, W=width, H=heads, MEMBERS=drop.members,
         TRANSPOSED=transposed, ADD=add, ROWS=rows, RP=power_of_two(num_relations, 1, 1024), BR=block_rows, BK=block_k,
-        BM=block_m, BA=NARROW, TOGETHER=together, HALVES=in_halves(dtype), PRECISION=precision(dtype),
-        ACC=sum_dtype(dtype)[1], stages=stages,
+        BM=block_m, BA=narrow_columns(narrow, 1 if query_rows is None else 2, 16),
+        TOGETHER=together, HALVES=in_halves(dtype), PRECISION=precision(dtype), ACC=sum_dtype(dtype)[1], stages=stages,
         registers=_REGISTERS if in_halves(dtype) and fills_registers and num_rows > LARGE else None,
     )  # fmt: skip
 
@@ -233,20 +238,22 @@ def _multiply_rows(
 _REGISTERS = 168  # of a thread, where a product takes more: three programs then fit on a multiprocessor
 
 
-def _block_sizes(dtype: torch.dtype, num_rows: int, k: int, m: int) -> tuple[int, int, int, int, int]:
+def _block_sizes(dtype: torch.dtype, num_rows: int, k: int, m: int, transposed: bool) -> tuple[int, int, int, int, int]:
     """Return the rows, inputs and columns of a product's block, its warps and its stages.
 
     Large products in half precision are compute-bound: wide blocks read the inputs seldom, and loads run ahead.
     """
     if dtype == torch.float64:
         return 16, 16, 16, 4, 1
-    if dtype.itemsize == 2 and num_rows >= LARGE and k >= 256 and (m >= 128 or m <= 16):
+    if dtype.itemsize == 2 and num_rows >= LARGE and k >= 256 and (m >= 128 or m <= 16) and holds_wide_blocks():
         if m <= 16:
             return 128, 128, 16, 4, 3
         return (128, 64, 256, 8, 4) if m >= 256 else (128, 64, 128, 8, 3)
     block_k, block_m = power_of_two(k, 16, 128) if k <= 128 else 64, power_of_two(m, 16, 64)
-    if dtype == torch.float32 and 64 < k <= 128:  # in two blocks, which leaves room for more programs
-        return 64, 64, block_m, 4, 1
+    if dtype == torch.float32 and 64 < k <= 128:
+        if 64 < m <= 128 and not transposed and holds_wide_blocks():
+            return 128, 128, 128, 8, 1
+        return 64, 64, block_m, 4, 1  # in two blocks, which leaves room for more programs
     return max(64, min(4096 // max(block_k, block_m), 128)), block_k, block_m, 4, 1
 
 

@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from rgat.ops.cache import cached
-from rgat.ops.triton.launch import LARGE
+from rgat.ops.triton.launch import LARGE, power_of_two
 from rgat.ops.triton.recording import allows_tf32
 
 
@@ -66,13 +66,36 @@ def rows_to_read(node, row, end):
 
 
 @triton.jit
-def load_narrow(keys, queries, row, shift, live, a, A: tl.constexpr, Q: tl.constexpr):
-    """Return rows of ``keys`` ``[rows, A]``, then, ``shift`` rows further on, of ``queries`` ``[rows, Q]``."""
-    tile = tl.load(keys + (row.to(tl.int64) * A)[:, None] + a[None, :], live[:, None] & (a < A)[None, :], 0.0)
+def beside(left, right):
+    """Return two matrices of the same shape as one, the columns of the second after those of the first."""
+    return tl.reshape(tl.permute(tl.join(left, right), (0, 2, 1)), [left.shape[0], 2 * left.shape[1]])
+
+
+@triton.jit
+def apart(x):
+    """Return the first and the second half of the columns of a matrix."""
+    return tl.split(tl.permute(tl.reshape(x, [x.shape[0], 2, x.shape[1] // 2]), (0, 2, 1)))
+
+
+@triton.jit
+def load_narrow(keys, queries, row, shift, live, a, A: tl.constexpr):
+    """Return rows of ``keys`` ``[rows, A]`` and, beside them, of ``queries``, ``shift`` rows further on."""
+    inside = live[:, None] & (a < A)[None, :]
+    tile = tl.load(keys + (row.to(tl.int64) * A)[:, None] + a[None, :], inside, 0.0)
     if queries is not None:
-        at = ((row + shift).to(tl.int64) * Q)[:, None] + (a - A)[None, :]
-        tile += tl.load(queries + at, live[:, None] & ((a >= A) & (a < A + Q))[None, :], 0.0)
+        tile = beside(tile, tl.load(queries + ((row + shift).to(tl.int64) * A)[:, None] + a[None, :], inside, 0.0))
     return tile
+
+
+@triton.jit
+def store_narrow(keys, queries, tile, row, shift, live, a, A: tl.constexpr):
+    """Write what ``load_narrow`` returns."""
+    inside = live[:, None] & (a < A)[None, :]
+    mine = tile
+    if queries is not None:
+        mine, others = apart(tile)
+        tl.store(queries + ((row + shift).to(tl.int64) * A)[:, None] + a[None, :], others, inside)
+    tl.store(keys + (row.to(tl.int64) * A)[:, None] + a[None, :], mine, inside)
 
 
 @triton.jit
@@ -169,7 +192,12 @@ def rows_per_tile(num_rows: int, most: int) -> int:
     return min(max(1 << (num_rows // 400).bit_length() >> 1, 64), most)
 
 
-NARROW = 16  # columns of the tile for the narrow parts of a kernel
+NARROW = 16  # columns of the narrow parts of a kernel, at most
+
+
+def narrow_columns(width: int, parts: int, least: int) -> int:
+    """Return the columns of a tile for one of so many narrow parts, which together have at least ``least``."""
+    return power_of_two(width, least // parts)
 
 
 def fit_one_launch(weight: Tensor, widths: Sequence[int]) -> bool:

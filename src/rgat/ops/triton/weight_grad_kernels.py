@@ -17,10 +17,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rgat.ops.triton.launch import LARGE, first_and_part, grid_with_parts, launch, num_blocks, power_of_two, sum_dtype
+from rgat.ops.triton.launch import (
+    LARGE,
+    first_and_part,
+    grid_with_parts,
+    holds_wide_blocks,
+    launch,
+    num_blocks,
+    power_of_two,
+    sum_dtype,
+)
 from rgat.ops.triton.projection_kernels import PairedQueries
 from rgat.ops.triton.row_tiles import (
-    NARROW,
     dot_halves,
     fit_one_launch,
     halves,
@@ -28,6 +36,7 @@ from rgat.ops.triton.row_tiles import (
     load_narrow,
     load_rows,
     load_value_grads,
+    narrow_columns,
     precision,
     rows_per_tile,
     rows_to_read,
@@ -55,13 +64,13 @@ def _outer(a, b, total, HALVES: tl.constexpr, PRECISION: tl.constexpr):
 @triton.jit(do_not_specialize=["num_relations"])
 def _tile_grad_kernel(
     part, grad, sums, grad_row, factor, dkeys, dqueries, pair_shift, x, node, relation_ptr, order, num_relations,
-    P: tl.constexpr, F: tl.constexpr, M: tl.constexpr, A: tl.constexpr, Q: tl.constexpr, H: tl.constexpr,
-    ROWS: tl.constexpr, RP: tl.constexpr, BR: tl.constexpr, BF: tl.constexpr, BM: tl.constexpr, BA: tl.constexpr,
-    TOGETHER: tl.constexpr, HALVES: tl.constexpr, PRECISION: tl.constexpr, ACC: tl.constexpr,
+    P: tl.constexpr, F: tl.constexpr, M: tl.constexpr, A: tl.constexpr, H: tl.constexpr, ROWS: tl.constexpr,
+    RP: tl.constexpr, BR: tl.constexpr, BF: tl.constexpr, BM: tl.constexpr, BA: tl.constexpr, TOGETHER: tl.constexpr,
+    HALVES: tl.constexpr, PRECISION: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    """Write what one tile adds to the gradient of its kernel ``[F, M]``, and of the ``A + Q`` columns after it.
+    """Write what one tile adds to the gradient of its kernel ``[F, M]``, and of the columns after it.
 
-    With ``sums`` the gradients are ``ValueGrads``.
+    These are ``A`` of keys, and ``A`` of paired queries. With ``sums`` the gradients are ``ValueGrads``.
     """
     across: tl.constexpr = (M + BM - 1) // BM
     number, block = first_and_part((F + BF - 1) // BF * across, 2, TOGETHER)
@@ -69,11 +78,13 @@ def _tile_grad_kernel(
     p = tl.program_id(1)
     f = (block // across) * BF + tl.arange(0, BF)
     m = (block % across) * BM + tl.arange(0, BM)
-    if F * (M + A + Q) >= 2**31:  # entries of one kernel
+    parts: tl.constexpr = 1 if dqueries is None else 2
+    columns: tl.constexpr = M + parts * A
+    if F * columns >= 2**31:  # entries of one kernel
         f = f.to(tl.int64)
     a = tl.arange(0, BA)
     total = tl.zeros([BF, BM], ACC)
-    narrow_total = tl.zeros([BF, BA], ACC)
+    narrow_total = tl.zeros([BF, parts * BA], ACC)
     shift = 0
     if dqueries is not None:
         shift = tl.load(pair_shift + relation)
@@ -90,16 +101,18 @@ def _tile_grad_kernel(
         source = rows_to_read(node, row + BR, end)
         at = rows_to_read(grad_row, row + BR, end)
         if dkeys is not None:
-            narrow = load_narrow(dkeys, dqueries, row, shift, live, a, A, Q)
+            narrow = load_narrow(dkeys, dqueries, row, shift, live, a, A)
             narrow_total = _outer(left, narrow, narrow_total, HALVES, PRECISION)
         total = _outer(left, right, total, HALVES, PRECISION)
         row += BR
     if begin < end:
-        to = part + (number * P + p) * (F * (M + A + Q)) + f[:, None] * (M + A + Q)
+        to = part + (number * P + p) * (F * columns) + f[:, None] * columns
         tl.store(to + m[None, :], total, (f < F)[:, None] & (m < M)[None, :])
         if dkeys is not None:
-            mine = (a < A + Q) & (block % across == 0)
-            tl.store(to + M + a[None, :], narrow_total, (f < F)[:, None] & mine[None, :])
+            column = tl.arange(0, parts * BA)
+            exists = (column % BA < A) & (block % across == 0)
+            column = M + column // BA * A + column % BA
+            tl.store(to + column[None, :], narrow_total, (f < F)[:, None] & exists[None, :])
 
 
 @triton.jit
@@ -166,7 +179,7 @@ def _block_sizes(dtype: torch.dtype, num_rows: int, channels: int, width: int) -
     """
     if dtype == torch.float64:
         return 16, 16, 16, rows_per_tile(num_rows, 512), 4, 1
-    if dtype.itemsize == 2 and num_rows >= LARGE and channels >= 256 and width >= 128:
+    if dtype.itemsize == 2 and num_rows >= LARGE and channels >= 256 and width >= 128 and holds_wide_blocks():
         rows = 1 << 14 if num_rows < 1 << 20 else 1 << 15
         return (64, 128, 256, rows, 8, 3) if width >= 256 else (64, 256, 128, rows, 8, 3)
     block_f, block_m = power_of_two(channels, 16, 64), power_of_two(width, 16, 64)
@@ -196,9 +209,10 @@ def _weight_grad(
         _tile_grad_kernel,
         grid_with_parts(num_tiles, num_blocks(channels, block_f) * num_blocks(width, block_m), batch, together),
         (part, grad, sums, grad_row, factor, dkeys, dqueries, shift, x, node, relation_ptr, order), (num_relations,),
-        P=batch, F=channels, M=width, A=narrow, Q=query_width, H=1 if factor is None else factor.shape[1], ROWS=rows,
-        RP=power_of_two(num_relations, 1, 1024), BR=block_rows, BF=block_f, BM=block_m, BA=NARROW, TOGETHER=together,
-        HALVES=in_halves(x.dtype), PRECISION=precision(x.dtype), ACC=acc, warps=warps, stages=stages,
+        P=batch, F=channels, M=width, A=narrow, H=1 if factor is None else factor.shape[1], ROWS=rows,
+        RP=power_of_two(num_relations, 1, 1024), BR=block_rows, BF=block_f, BM=block_m,
+        BA=narrow_columns(narrow, 1 if dqueries is None else 2, 8), TOGETHER=together, HALVES=in_halves(x.dtype),
+        PRECISION=precision(x.dtype), ACC=acc, warps=warps, stages=stages,
         registers=_REGISTERS if in_halves(x.dtype) and num_rows > LARGE else None,
     )  # fmt: skip
     size = part[0].numel()
