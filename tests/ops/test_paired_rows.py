@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from rgat import RelationalGraph
 from rgat.ops import cache
+from rgat.ops.triton import paired_rows as module
 from rgat.ops.triton.paired_rows import find_pairs, paired_rows
 
 
@@ -49,6 +50,16 @@ def test_rows_of_small_graphs_and_of_graphs_with_fewer_targets_are_not_paired():
     graph = random_graph(20, 60, 3)
     assert paired_rows(graph.with_inverses().structure) is None
     assert paired_rows(graph.structure) is None
+
+
+def test_pairs_are_not_looked_for_again_where_rows_read_other_nodes(monkeypatch):
+    monkeypatch.setattr(module, "_MIN_ROWS", 0)
+    monkeypatch.setattr(module, "cached", lambda tensor, name, compute: compute())
+    s = random_graph(20, 60, 3).with_inverses().structure
+    assert paired_rows(s)
+    other = s.reading_at(torch.randperm(s.num_nodes), False)
+    assert paired_rows(other) is None
+    assert paired_rows(s)
 
 
 def test_what_is_asked_for_at_once_is_computed_in_the_first_call_and_only_there(monkeypatch):

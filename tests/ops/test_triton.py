@@ -304,9 +304,11 @@ def test_gradients_through_rows_with_one_edge_agree_with_the_reference(F, layer,
     assert all(table is not None and 0 < len(table.several) < len(table.row) / 2 for table in read)
 
 
+@pytest.mark.parametrize("most_fused", [0, 1 << 18])
 @pytest.mark.parametrize("options", [{}, {"scope": "across", "edge_dropout": 0.3}])
-def test_leaving_out_gradients_of_rows_with_one_edge_changes_no_bit(options, monkeypatch):
+def test_leaving_out_gradients_of_rows_with_one_edge_changes_no_bit(options, most_fused, monkeypatch):
     find_at_once(monkeypatch)
+    monkeypatch.setattr("rgat.ops.triton.attention_kernels._MAX_FUSED_EDGES", most_fused)
     conv, x = RGATConv(64, 16, 7, heads=4, **options).cuda(), torch.randn(60, 64, device="cuda")
     results = []
     for least in (0, 1 << 30):

@@ -219,7 +219,7 @@ def _has_keys(backend: Backend, x: Tensor, kernels: Tensor, attention_kernels: T
     """Tell whether keys are made; where values can be read in their place for less, queries are as wide as values.
 
     Under feature dropout they cannot: logits are those of the values before it. In half precision gradients would be
-    less exact than those of keys.
+    less exact than those of keys. More attention channels than 128 do not fit the kernel that joins both.
     """
     if attention_kernels is None or not backend.VALUES_AS_KEYS or call.attention.negative_slope is not None:
         return True
@@ -227,7 +227,7 @@ def _has_keys(backend: Backend, x: Tensor, kernels: Tensor, attention_kernels: T
         return True
     channels, width = kernels.shape[3], attention_kernels.shape[3]
     has_masks = call.state is not None and call.attention.feature_dropout > 0
-    return has_masks or channels > _MAX_QUERY or channels >= 2 * width
+    return has_masks or channels > _MAX_QUERY or not channels < 2 * width <= 4 * _MAX_QUERY
 
 
 @operator("rgat::convolve_graph", record=True)

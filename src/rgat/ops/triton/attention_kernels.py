@@ -248,6 +248,7 @@ def attend_backward(
     s, (across, negative_slope, feature_dropout, edge_dropout, _) = call.structure, call.attention
     on_features, on_edges = Dropout.of(call.state, feature_dropout), Dropout.of(call.state, edge_dropout)
     row_id = row_ids(call)
+    (num_edges, num_heads), channels = attention.shape, values.shape[2]
     by_source = Segments(s.source_ptr, s.source_row, s.by_source)
     if s.target.shape[0] == 0 or values.numel() == 0 or grad.numel() == 0:
         zeros = [None if queries is None or t is None else torch.zeros_like(t) for t in (queries, keys, edge_logits)]
@@ -256,25 +257,30 @@ def attend_backward(
         values = drop_rows(values, row_id, on_features)
     mask = edge_mask(attention, s.edge_id, on_edges)
     target, sorted_target = _by_source(s.target, lambda: s.target, s)
+    only = by_source if single is None else by_source._replace(only=single.several)
 
-    def sum_by_source(**further: Any) -> Tensor | ValueGrads:
+    def sum_by_source(
+        dlogits: Tensor | None = None, dkeys: Tensor | None = None, **further: Any
+    ) -> Tensor | ValueGrads:
         options: dict[str, Any] = {"index": target, "by_position": sorted_target, "weight": attention, "mask": mask}
         options |= {"absolute": True, **further}
+        if dkeys is not None and num_edges <= _MAX_FUSED_EDGES:  # fewer launches, but fewer programs
+            options |= {"edge_values": dlogits, "edge_out": dkeys}
+        elif dkeys is not None and dlogits is not None:
+            segment_sum(dkeys, dlogits.unsqueeze(-1), only, index=None)
         if single is None:
             dvalues = torch.empty_like(values)
-            segment_sum(dvalues, grad, by_source, row_id=row_id, on_rows=on_features, **options)
+            segment_sum(dvalues, grad, only, row_id=row_id, on_rows=on_features, **options)
             return dvalues
-        sums = values.new_empty(len(single.several), *values.shape[1:])
-        segment_sum(sums, grad, by_source._replace(only=single.several), out_row=single.place, **options)
-        factor = _write_factors(
-            attention, mask, single, not any(across), further.get("edge_values"), further.get("edge_out")
-        )
-        return ValueGrads(grad.view(len(grad), 1, -1), sums.view(len(sums), 1, grad[0].numel()), single.row, factor)
+        sums = values.new_empty(len(single.several), num_heads, channels)
+        segment_sum(sums, grad, only, out_row=single.place, **options)
+        factor = _write_factors(attention, mask, single, not any(across), dlogits, dkeys)
+        flat, flat_sums = (rows.view(len(rows), 1, num_heads * channels) for rows in (grad, sums))
+        return ValueGrads(flat, flat_sums, single.row, factor)
 
     if queries is None or keys is None:
         return sum_by_source(), None, None, None
 
-    (num_edges, num_heads), channels = attention.shape, values.shape[2]
     heads, padded, rows = tile_heads(num_heads, channels)
     rows = min(rows, 64)
     dlogits = torch.empty_like(attention)
@@ -301,9 +307,6 @@ def attend_backward(
         segment_sum(dkeys, queries, by_source, index=row, by_position=sorted_row, weight=dlogits)
         return dvalue_rows, dqueries, dkeys, edge_grads
     dkeys = torch.empty_like(keys)
-    fused = single is not None or num_edges <= _MAX_FUSED_EDGES  # fewer launches, but fewer programs
-    dvalue_rows = sum_by_source(**({"edge_values": dlogits, "edge_out": dkeys} if fused else {}))
+    dvalue_rows = sum_by_source(dlogits, dkeys)
     segment_sum(dqueries, dlogits.unsqueeze(-1), _by_group(s), index=None, out_row=s.targets.by_node)
-    if not fused:
-        segment_sum(dkeys, dlogits.unsqueeze(-1), by_source, index=None)
     return dvalue_rows, dqueries, dkeys, edge_grads

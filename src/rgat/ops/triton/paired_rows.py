@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rgat.ops.cache import at_once, cached
+from rgat.ops.cache import at_once, cached, kept_with
 from rgat.structure import Rows, Structure
 
 _MIN_ROWS = 1 << 17  # finding pairs waits for the device, which smaller batches of every step must not
@@ -28,9 +28,13 @@ class Pairs(NamedTuple):
 def paired_rows(s: Structure) -> Pairs | None:
     """Return the pairs of all relations of a large graph; None where some relation has none.
 
-    They are found in the first call, so that all steps round alike.
+    They are found in the first call, so that all steps round alike; but not again for other nodes in the same rows,
+    as `Structure.reading_at` makes in every call.
     """
     if len(s.targets.node) < max(_MIN_ROWS, len(s.sources.node)):
+        return None
+    first = kept_with(s.targets.by_node).setdefault("first nodes", weakref.ref(s.targets.node))
+    if first() is not s.targets.node:
         return None
     with at_once():
         found = cached(s.targets.node, ("pairs",), lambda: (weakref.ref(s.sources.node), find_pairs(s)))

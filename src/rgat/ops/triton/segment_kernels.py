@@ -284,7 +284,8 @@ def segment_sum(
     ``edge_values[e]``. ``more`` (values, weight, index) adds a second sum. ``by_position``: indices are in the order of
     the segments. ``absolute``: use absolute weights. Segments that are not in ``segments.only`` must have one edge.
     """
-    num_segments, num_heads, channels = out.shape
+    num_rows, num_heads, channels = out.shape
+    num_segments = num_rows if segments.only is None else len(segments.only)
     flat = channels == 1 and edge_values is mask is on_rows.state is more[0] is None
     if flat:  # neighbouring threads then read the same row
         num_heads, channels = 1, num_heads

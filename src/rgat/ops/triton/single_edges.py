@@ -27,7 +27,7 @@ class SingleEdges(NamedTuple):
     edge: (
         Tensor  # [U] int32; of a row with one edge, that edge e, or -1 - e where it is alone in its (target, relation)
     )
-    several: Tensor  # [K] int32; the rows of several edges
+    several: Tensor  # [K] int32; the rows of several edges, or of none
     place: Tensor  # [U] int32; k of the k-th row of several edges
 
 
