@@ -8,6 +8,7 @@ at once.
 
 from __future__ import annotations
 
+import bisect
 import ctypes
 import functools
 import itertools
@@ -104,9 +105,14 @@ def cut(ptr: Array, lo: int, hi: int, width: int, row_cost: float = 0, per_threa
     total = int(ptr[hi] - ptr[lo]) + hi - lo
     if threads == 1 or total * width < ALONE:
         return [lo, hi]
-    cost = ptr[lo : hi + 1] - ptr[lo] + row_cost * np.arange(hi - lo + 1) if row_cost else ptr[lo : hi + 1]
-    marks = np.linspace(cost[0], cost[-1], threads * per_thread + 1)[1:-1]
-    return [lo, *(lo + np.searchsorted(cost, marks).clip(0, hi - lo)).tolist(), hi]
+    ranges = threads * per_thread
+
+    def cost(row: int) -> float:
+        return int(ptr[row]) - int(ptr[lo]) + row_cost * (row - lo)
+
+    # A search computes the costs of a few rows; to sum up those of all takes as long as some loops.
+    marks = (cost(hi) * k / ranges for k in range(1, ranges))
+    return [lo, *(bisect.bisect_left(range(hi), mark, lo, key=cost) for mark in marks), hi]
 
 
 def even(lo: int, hi: int, width: int, per_thread: int = 1) -> list[int]:
