@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 
+import numba
 import numpy as np
 import pytest
 import torch
@@ -320,12 +321,19 @@ def test_exponentials_are_accurate_to_the_last_bits():
 
 
 def test_an_error_in_any_thread_reaches_the_caller(two_threads):
-    def fails(lo, hi):
+    @numba.njit(nogil=True)
+    def fails(lo, hi, numbers):
         if lo:
             raise RuntimeError("in the second part")
+        numbers[:] = 1
 
+    numbers = np.zeros(3)
     with pytest.raises(RuntimeError, match="in the second part"):
-        launch.run(fails, [0, 5, 10])
+        launch.run(fails, [0, 5, 10], numbers)
+    assert numbers.all()
+    launch.run(fails, [0, 0, 0, 5], numbers)  # one range
+    with pytest.raises(RuntimeError, match="in the second part"):
+        launch.run(fails, [0, 5, 10], numbers.astype(np.float32))  # compiled for arguments of another type
 
 
 def test_without_openmp_loops_run_on_one_thread(two_threads, monkeypatch):
