@@ -200,7 +200,10 @@ def backward_by_target(
     stream, below, scale, edge_id, aggregated, values, x,
     attention, signed, grad, grad_sums, grad_attention, dlogits, dqueries,
 ):  # fmt: skip
-    """Fill the gradients of the logits of the targets ``lo:hi``, and of the queries of groups with gradients."""
+    """Fill the gradients of the logits of the targets ``lo:hi``, and of the queries of groups with gradients.
+
+    With the additive score ``signed`` is the attention with the sign of the logit; fill ``attention`` from it.
+    """
     singles = across.shape[0] > 0  # or the only edge of its group has no gradient
     group, owner = np.empty(0, np.int64), np.empty(0, np.int64)
     for start in range(lo, hi, TARGETS_PER_BLOCK):
@@ -210,16 +213,20 @@ def backward_by_target(
             group, owner = np.empty(2 * most, np.int64), np.empty(2 * most, np.int64)
         groups = group[: list_groups(start, end, group_ptr, node_ptr, singles, group, owner)]
         targets = np.arange(start, end)
-        flat = dlogits[target_ptr[start] : target_ptr[end]].reshape(-1)
+        first, last = target_ptr[start], target_ptr[end]
+        flat = dlogits[first:last].reshape(-1)
         for n in range(flat.shape[0]):
             flat[n] = 0
+        if additive:
+            weights, with_sign = attention[first:last].reshape(-1), signed[first:last].reshape(-1)
+            for n in range(flat.shape[0]):
+                weights[n] = abs(with_sign[n])
         _dot_values(groups, owner, group_ptr, group_row, group_relation, value_row, aggregated, values, grad, dlogits)
         if aggregated.shape[0]:
             _dot_inputs(
                 groups, group_ptr, group_row, group_relation, source_row, source_node, aggregated,
                 x, grad_sums, dlogits,
             )  # fmt: skip
-        first, last = target_ptr[start], target_ptr[end]
         _times_attention(first, last, stream, below, scale, edge_id, attention, grad_attention, dlogits)
         if not singles and grad_attention.shape[0]:
             _clear_singles(node_ptr[start], node_ptr[end], group_ptr, dlogits)
