@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 
+import numba
 import numpy as np
 import pytest
 import torch
@@ -25,13 +26,14 @@ def two_threads():
     torch.set_num_threads(1)
 
 
-@pytest.mark.parametrize("size", [1, 3, 17, 63, 100])
+@pytest.mark.parametrize("size", [1, 3, 8, 17, 63, 100])
 @pytest.mark.parametrize("plan", ["project", "aggregate"])
 def test_awkward_sizes(size, plan):
     graph = random_graph(40, 300, 5)
     for F, D in ((size, 16), (16, size), (size, size)):
         conv = RGATConv(F, D, 5, heads=3, scope=["within", "across", "within"], score="multiplicative")
-        assert_matches_reference(conv, torch.randn(40, F), graph, torch.float32, backend="numba", plan=plan)
+        for dtype in (torch.float64, torch.float32):
+            assert_matches_reference(conv, torch.randn(40, F), graph, dtype, backend="numba", plan=plan)
 
 
 @pytest.mark.parametrize("as_target", [True, False])
@@ -319,12 +321,19 @@ def test_exponentials_are_accurate_to_the_last_bits():
 
 
 def test_an_error_in_any_thread_reaches_the_caller(two_threads):
-    def fails(lo, hi):
+    @numba.njit(nogil=True)
+    def fails(lo, hi, numbers):
         if lo:
             raise RuntimeError("in the second part")
+        numbers[:] = 1
 
+    numbers = np.zeros(3)
     with pytest.raises(RuntimeError, match="in the second part"):
-        launch.run(fails, [0, 5, 10])
+        launch.run(fails, [0, 5, 10], numbers)
+    assert numbers.all()
+    launch.run(fails, [0, 0, 0, 5], numbers)  # one range
+    with pytest.raises(RuntimeError, match="in the second part"):
+        launch.run(fails, [0, 5, 10], numbers.astype(np.float32))  # compiled for arguments of another type
 
 
 def test_without_openmp_loops_run_on_one_thread(two_threads, monkeypatch):
@@ -335,7 +344,7 @@ def test_without_openmp_loops_run_on_one_thread(two_threads, monkeypatch):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_products_are_those_of_numpy(dtype):
     random, routine = np.random.default_rng(0), blas.address(torch.from_numpy(np.empty(0, dtype)).dtype)
-    sizes = itertools.product((1, 4, 7), (1, 5, 24, 87), (1, 33))
+    sizes = itertools.product((1, 4, 7, 13), (1, 5, 24, 40, 87), (1, 33, 150))
     for rows, columns, terms in (*sizes, (300, 300, 300)):  # the last by BLAS
         left, right, before = (random.standard_normal(s) for s in ((rows, terms), (terms, columns), (rows, columns)))
         for is_flipped, beta in itertools.product((False, True), (0, 1)):

@@ -18,6 +18,7 @@ import numpy as np
 
 from rgat.ops.numba.attention_loops import TARGETS_PER_BLOCK, four_heads, list_groups
 from rgat.ops.numba.compile import compiled
+from rgat.ops.numba.lane_loops import add_lanes, dot_lanes, fits_lanes, row_address, write_lanes
 from rgat.ops.numba.row_loops import (
     AHEAD,
     LONG,
@@ -81,6 +82,10 @@ def _dot_values(groups, owner, group_ptr, group_row, group_relation, source_row,
         for e in range(group_ptr[v], group_ptr[v + 1]):
             u = source_row[e]
             prefetch_row(base, row_bytes, source_row[min(e + AHEAD, final)])
+            if fits_lanes(channels):
+                to, value = row_address(grad, i), row_address(values, u)
+                dot_lanes(num_heads, channels, to, value, row_address(dots, e), zero)
+                continue
             for h in range(np.uint64(num_heads)):
                 dot = zero
                 for c in range(h * np.uint64(channels), (h + np.uint64(1)) * np.uint64(channels)):
@@ -144,6 +149,9 @@ def _query_grads(groups, group_ptr, query_row, source_row, keys, dlogits, dqueri
                 if channels == 1:
                     for h in range(num_heads):
                         dqueries[row, h, 0] += dlogits[e, h] * keys[u, h, 0]
+                elif fits_lanes(channels):
+                    at, key, to = row_address(dlogits, e), row_address(keys, u), row_address(dqueries, row)
+                    add_lanes(num_heads, channels, at, key, to, keys.dtype.type(0))
                 else:
                     for h in range(num_heads):
                         gradient = dlogits[e, h]
@@ -192,7 +200,10 @@ def backward_by_target(
     stream, below, scale, edge_id, aggregated, values, x,
     attention, signed, grad, grad_sums, grad_attention, dlogits, dqueries,
 ):  # fmt: skip
-    """Fill the gradients of the logits of the targets ``lo:hi``, and of the queries of groups with gradients."""
+    """Fill the gradients of the logits of the targets ``lo:hi``, and of the queries of groups with gradients.
+
+    With the additive score ``signed`` is the attention with the sign of the logit; fill ``attention`` from it.
+    """
     singles = across.shape[0] > 0  # or the only edge of its group has no gradient
     group, owner = np.empty(0, np.int64), np.empty(0, np.int64)
     for start in range(lo, hi, TARGETS_PER_BLOCK):
@@ -202,16 +213,20 @@ def backward_by_target(
             group, owner = np.empty(2 * most, np.int64), np.empty(2 * most, np.int64)
         groups = group[: list_groups(start, end, group_ptr, node_ptr, singles, group, owner)]
         targets = np.arange(start, end)
-        flat = dlogits[target_ptr[start] : target_ptr[end]].reshape(-1)
+        first, last = target_ptr[start], target_ptr[end]
+        flat = dlogits[first:last].reshape(-1)
         for n in range(flat.shape[0]):
             flat[n] = 0
+        if additive:
+            weights, with_sign = attention[first:last].reshape(-1), signed[first:last].reshape(-1)
+            for n in range(flat.shape[0]):
+                weights[n] = abs(with_sign[n])
         _dot_values(groups, owner, group_ptr, group_row, group_relation, value_row, aggregated, values, grad, dlogits)
         if aggregated.shape[0]:
             _dot_inputs(
                 groups, group_ptr, group_row, group_relation, source_row, source_node, aggregated,
                 x, grad_sums, dlogits,
             )  # fmt: skip
-        first, last = target_ptr[start], target_ptr[end]
         _times_attention(first, last, stream, below, scale, edge_id, attention, grad_attention, dlogits)
         if not singles and grad_attention.shape[0]:
             _clear_singles(node_ptr[start], node_ptr[end], group_ptr, dlogits)
@@ -248,10 +263,14 @@ def _short_rows_by_source(
                 for h in range(np.uint64(dlogits.shape[1])):
                     dkeys[key_row, first_key + h] += dlogits[e, h]
                 continue
-            for h in range(heads):
-                weight = weights[e, h]
-                for c in range(h * channels, (h + one) * channels):
-                    dvalues[row, c] = weight * grad[i, c]
+            if fits_lanes(channels):
+                at, numbers, to = row_address(weights, e), row_address(grad, i), row_address(dvalues, row)
+                write_lanes(heads, channels, at, numbers, to, grad.dtype.type(0))
+            else:
+                for h in range(heads):
+                    weight = weights[e, h]
+                    for c in range(h * channels, (h + one) * channels):
+                        dvalues[row, c] = weight * grad[i, c]
             for h in range(np.uint64(dlogits.shape[1])):
                 dkeys[key_row, first_key + h] = dlogits[e, h]
 
@@ -351,6 +370,15 @@ def _short_keys_by_source(lo, hi, first, by_source, source_ptr, query_by_source,
             prefetch_row(base, row_bytes, max(query_by_source[further], 0))
             e, row = np.uint64(by_source[position]), query_by_source[position]
             if row < 0:
+                continue
+            if fits_lanes(channels):
+                at, query = row_address(dlogits, e), row_address(query_rows, row)
+                to = row_address(dkeys, key_row) + first_key * np.uint64(dkeys.itemsize)
+                if is_empty:
+                    write_lanes(heads, channels, at, query, to, zero)
+                else:
+                    add_lanes(heads, channels, at, query, to, zero)
+                is_empty = False
                 continue
             for h in range(heads):
                 gradient = dlogits[e, h]

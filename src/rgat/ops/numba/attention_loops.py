@@ -18,6 +18,7 @@ import numba
 import numpy as np
 
 from rgat.ops.numba.compile import FAST, compiled, inline
+from rgat.ops.numba.lane_loops import dot_lanes, fits_lanes, row_address
 from rgat.ops.numba.row_loops import (
     AHEAD,
     LONG,
@@ -194,6 +195,9 @@ def _scores(groups, group_ptr, query_row, source_row, queries, keys, edge_logits
             elif channels == 1:
                 for h in range(num_heads):
                     out[e, h] = queries[row, h, 0] * keys[u, h, 0]
+            elif fits_lanes(channels):
+                query, key = row_address(queries, row), row_address(keys, u)
+                dot_lanes(num_heads, channels, query, key, row_address(out, e), zero)
             else:
                 for h in range(num_heads):
                     score = zero

@@ -146,11 +146,11 @@ class EdgeLoops:
         return cut(self.target_ptr, 0, len(self.target_ptr) - 1, width, EDGES_PER_TARGET, SEVERAL)
 
     def split_sign(self, attention: Tensor, grad_attention: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Keep the signs of additive scores; return the attention without them, and its gradient."""
+        """Keep the signs of additive scores; return the attention, which the backward loop fills, and its gradient."""
         self.signed = attention
         if not self.attends or not self.additive:
             return attention, grad_attention
-        return attention.abs(), None if grad_attention is None else grad_attention * attention.sign()
+        return torch.empty_like(attention), None if grad_attention is None else grad_attention * attention.sign()
 
     def backward_by_target(
         self, x: Tensor, attention: Tensor, grad: Tensor, grad_sums: Tensor, grad_attention: Tensor | None

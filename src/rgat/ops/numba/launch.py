@@ -8,20 +8,22 @@ at once.
 
 from __future__ import annotations
 
+import bisect
 import ctypes
 import functools
 import itertools
 import math
 import os
-from collections.abc import Callable, Iterable
 from typing import Any
 
+import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from rgat.ops import cache
+from rgat.ops.numba import region_loops
 from rgat.ops.numba.blas import find_function, use_threads
 from rgat.ops.numba.compile import announce
 
@@ -34,8 +36,6 @@ NUMBERS = {torch.float32: np.float32, torch.float64: np.float64}
 
 SEVERAL = 3  # ranges per thread, where results do not depend on ranges: a thread that is early takes another
 ALONE = 1 << 14  # numbers to move; with fewer, a second thread costs more than it saves
-
-_Body = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 _is_forked = False  # OpenMP's threads do not survive a fork, and it waits for them
 
@@ -58,41 +58,53 @@ def _num_threads() -> int:
     return 1 if _is_forked or _parallel() is None else torch.get_num_threads()
 
 
-def _run_sequentially(tasks: Iterable[Callable[[], None]]) -> None:
-    """Call functions one after the other; BLAS uses one thread in them."""
-    before = use_threads(1)
+@functools.cache
+def _address(name: str) -> np.uint64:
+    """Return the address of a function that a library of PyTorch has, or 0."""
+    function = find_function((name,))
+    return np.uint64(0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0)
+
+
+def _compile(loop: Any, arguments: tuple[Any, ...]) -> np.uint64:
+    """Compile a loop for some arguments behind its bounds; return its address."""
+    types = (numba.types.int64, numba.types.int64, *map(numba.typeof, arguments))
+    loop.compile(types)
+    code = loop.overloads[types]
+    return np.uint64(code.library.get_pointer_to_function(code.fndesc.llvm_func_name))
+
+
+_compiled: dict[Any, dict[int, np.uint64]] = {}  # of each loop the addresses, by the kind of its arguments
+_latest: dict[Any, tuple[int, np.uint64]] = {}  # the last of these that was called
+
+
+def _run_in_parallel(loop: Any, bounds: list[int], arguments: tuple[Any, ...]) -> None:
+    """Call a loop for each range between neighbouring bounds on the threads of an OpenMP team."""
+    team = (_address("GOMP_parallel"), min(len(bounds) - 1, _num_threads()), _address("MKL_Set_Num_Threads_Local"))
+    kind, address = _latest.get(loop, (-1, np.uint64(0)))
+    while (result := region_loops.run_region(*team, kind, address, np.array(bounds), *arguments)) >= 0:
+        known = _compiled.setdefault(loop, {})
+        if result not in known:
+            known[result] = _compile(loop, arguments)
+        kind, address = _latest[loop] = result, known[result]
+    if result < -1:
+        failed = -2 - result
+        loop(bounds[failed], bounds[failed + 1], *arguments)  # raises the error
+        raise RuntimeError(f"a range of {loop.py_func.__name__} failed")
+
+
+def run(loop: Any, bounds: list[int], *arguments: Any) -> None:
+    """Call the compiled ``loop(lo, hi, ...)`` in parallel for each non-empty range between neighbouring bounds."""
+    announce()
+    ends = sorted({*bounds})
+    if len(ends) > 2 and _num_threads() > 1:
+        _run_in_parallel(loop, ends, arguments)
+        return
+    before = use_threads(1)  # of BLAS
     try:
-        for task in tasks:
-            task()
+        for lo, hi in itertools.pairwise(ends):
+            loop(lo, hi, *arguments)
     finally:
         use_threads(before)
-
-
-def _run_in_parallel(tasks: list[Callable[[], None]]) -> None:
-    """Call functions that release the global interpreter lock on the threads of an OpenMP team."""
-    waiting, errors = iter(tasks), []
-
-    def body(_: Any) -> None:
-        try:
-            _run_sequentially(waiting)
-        except BaseException as error:
-            errors.append(error)
-
-    _parallel()(_Body(body), None, ctypes.c_uint(min(len(tasks), _num_threads())), ctypes.c_uint(0))
-    if errors:
-        raise errors[0]
-
-
-def run(loop: Callable[..., Any], bounds: list[int], *arguments: Any) -> None:
-    """Call ``loop(lo, hi, ...)`` in parallel for each non-empty range between neighbouring bounds."""
-    announce()
-    tasks: list[Callable[[], None]] = [
-        functools.partial(loop, lo, hi, *arguments) for lo, hi in itertools.pairwise(bounds) if lo < hi
-    ]
-    if len(tasks) > 1:
-        _run_in_parallel(tasks)
-    else:
-        _run_sequentially(tasks)
 
 
 def cut(ptr: Array, lo: int, hi: int, width: int, row_cost: float = 0, per_thread: int = 1) -> list[int]:
@@ -104,9 +116,14 @@ def cut(ptr: Array, lo: int, hi: int, width: int, row_cost: float = 0, per_threa
     total = int(ptr[hi] - ptr[lo]) + hi - lo
     if threads == 1 or total * width < ALONE:
         return [lo, hi]
-    cost = ptr[lo : hi + 1] - ptr[lo] + row_cost * np.arange(hi - lo + 1) if row_cost else ptr[lo : hi + 1]
-    marks = np.linspace(cost[0], cost[-1], threads * per_thread + 1)[1:-1]
-    return [lo, *(lo + np.searchsorted(cost, marks).clip(0, hi - lo)).tolist(), hi]
+    ranges = threads * per_thread
+
+    def cost(row: int) -> float:
+        return int(ptr[row]) - int(ptr[lo]) + row_cost * (row - lo)
+
+    # A search computes the costs of a few rows; to sum up those of all takes as long as some loops.
+    marks = (cost(hi) * k / ranges for k in range(1, ranges))
+    return [lo, *(bisect.bisect_left(range(hi), mark, lo, key=cost) for mark in marks), hi]
 
 
 def even(lo: int, hi: int, width: int, per_thread: int = 1) -> list[int]:

@@ -168,10 +168,10 @@ def run_with_kernel_grads(
     shared = dweight.new_zeros(0 if ranges == 1 and bounds[0] == 0 else ranges, *dweight.shape[1:])
     run(loop, bounds, np.array(bounds), *arguments, as_array(dweight), as_array(shared))
     if len(dweight) and len(shared):
-        starts = torch.tensor(bounds[:-1])
-        for part, r in enumerate((torch.searchsorted(rows.relation_ptr, starts, right=True) - 1).tolist()):
-            if r < len(dweight):
-                dweight[r] += shared[part]
+        sums, parts = as_array(dweight), as_array(shared)
+        for part, r in enumerate(np.searchsorted(indices(rows.relation_ptr), bounds[:-1], side="right") - 1):
+            if r < len(sums):
+                sums[r] += parts[part]
 
 
 def scores_backward(x: Tensor, weight: Tensor, dscores: Tensor, rows: Rows, place: Tensor, dx: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ import numpy as np
 from llvmlite import ir
 
 from rgat.ops.numba.compile import compiled, inline
+from rgat.ops.numba.lane_loops import add_lanes, fits_lanes, row_address
 
 AHEAD = 12  # edges: how far ahead rows are prefetched
 LONG = 512  # terms after which a sum continues in double precision
@@ -78,10 +79,14 @@ def add_row(out, row, weights, e, values, other, channels):
     """Add ``weights[e, h] * values[other, h]`` to ``out[row, h]``; both have the same columns."""
     # Unsigned numbers need no test whether an index counts from the end.
     row, other, channels = np.uint64(row), np.uint64(other), np.uint64(channels)
-    for h in range(np.uint64(weights.shape[1])):
-        weight = weights[e, h]
-        for c in range(h * channels, (h + np.uint64(1)) * channels):
-            out[row, c] += weight * values[other, c]
+    if fits_lanes(channels):
+        at, numbers, to = row_address(weights, e), row_address(values, other), row_address(out, row)
+        add_lanes(weights.shape[1], channels, at, numbers, to, out.dtype.type(0))
+    else:
+        for h in range(np.uint64(weights.shape[1])):
+            weight = weights[e, h]
+            for c in range(h * channels, (h + np.uint64(1)) * channels):
+                out[row, c] += weight * values[other, c]
 
 
 @compiled

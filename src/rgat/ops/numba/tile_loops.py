@@ -16,9 +16,12 @@ from rgat.ops.numba.blas import gemm
 from rgat.ops.numba.compile import compiled
 
 _SMALL = 1 << 16  # numbers in the smallest matrix, up to which loops are faster than BLAS
+_NEAR = 6144  # numbers of the right matrix that stay in the first-level cache, beside those of the left
 _ROWS = 4  # of a tile
 # Vectors of 16 columns in a tile, so that its sums fit the registers; the compiler splits vectors for shorter ones.
 _VECTORS = 4 if llvmlite.binding.get_host_cpu_features().get("avx512f") else 1
+# Rows of a tile of few columns: a core adds to eight sums in the time that one addition takes.
+_MANY_ROWS = 2 * _ROWS if _VECTORS > 1 else _ROWS
 
 
 def _tile(rows, vectors, width):
@@ -78,6 +81,7 @@ def _tile(rows, vectors, width):
 _SHAPES = ((_VECTORS, 16), (1, 16), (1, 8), (1, 4), (1, 1))  # vectors, columns of each
 _wide_tile, _tile_16, _tile_8, _tile_4, _tile_1 = (_tile(_ROWS, *shape) for shape in _SHAPES)
 _wide_row, _row_16, _row_8, _row_4, _row_1 = (_tile(1, *shape) for shape in _SHAPES)
+_tall_32, _tall_16, _tall_8, _tall_4, _tall_1 = (_tile(_MANY_ROWS, *shape) for shape in ((2, 16), *_SHAPES[1:]))
 
 
 @numba.extending.intrinsic
@@ -118,6 +122,33 @@ def _multiply_band(columns, terms, left, left_row, left_step, right, right_row, 
 
 
 @compiled
+def _multiply_tall_band(columns, terms, left, left_row, left_step, right, right_row, out, out_row, add, zero):
+    """Compute ``_MANY_ROWS`` rows of a product with few columns."""
+    item, done = np.uint64(_size_of(zero)), np.uint64(0)
+    columns = np.uint64(columns)
+    while done + np.uint64(32) <= columns:
+        at = done * item
+        _tall_32(terms, left, left_row, left_step, right + at, right_row, out + at, out_row, add, zero)
+        done += np.uint64(32)
+    if done + np.uint64(16) <= columns:
+        at = done * item
+        _tall_16(terms, left, left_row, left_step, right + at, right_row, out + at, out_row, add, zero)
+        done += np.uint64(16)
+    if done + np.uint64(8) <= columns:
+        at = done * item
+        _tall_8(terms, left, left_row, left_step, right + at, right_row, out + at, out_row, add, zero)
+        done += np.uint64(8)
+    if done + np.uint64(4) <= columns:
+        at = done * item
+        _tall_4(terms, left, left_row, left_step, right + at, right_row, out + at, out_row, add, zero)
+        done += np.uint64(4)
+    while done < columns:
+        at = done * item
+        _tall_1(terms, left, left_row, left_step, right + at, right_row, out + at, out_row, add, zero)
+        done += np.uint64(1)
+
+
+@compiled
 def _multiply_row(columns, terms, left, left_step, right, right_row, out, add, zero):
     """Compute one row of a product."""
     item, done = np.uint64(_size_of(zero)), np.uint64(0)
@@ -145,6 +176,28 @@ def _multiply_row(columns, terms, left, left_step, right, right_row, out, add, z
 
 
 @compiled
+def _multiply_near(rows, columns, terms, left, row, step, right, right_row, out, out_row, add, zero):
+    """Compute a product, or add it to ``out``; the right matrix stays in the first-level cache."""
+    full, tall = rows // _ROWS * _ROWS, rows // _MANY_ROWS * _MANY_ROWS
+    wide = columns // (16 * _VECTORS) * (16 * _VECTORS)
+    for a in range(0, full, _ROWS):
+        _multiply_band(
+            wide if a < tall else columns, terms, left + np.uint64(a * row), row, step, right, right_row,
+            out + np.uint64(a * out_row), out_row, add, zero,
+        )  # fmt: skip
+    at = np.uint64(wide * _size_of(zero))
+    for a in range(0, tall if wide < columns else 0, _MANY_ROWS):
+        _multiply_tall_band(
+            columns - wide, terms, left + np.uint64(a * row), row, step, right + at, right_row,
+            out + np.uint64(a * out_row) + at, out_row, add, zero,
+        )  # fmt: skip
+    for a in range(full, rows):
+        _multiply_row(
+            columns, terms, left + np.uint64(a * row), step, right, right_row, out + np.uint64(a * out_row), add, zero
+        )
+
+
+@compiled
 def multiply(routine, size, left, left_row, left_flipped, right, right_row, beta, out, out_row):
     """Compute ``out = left @ right + beta * out``, with ``beta`` zero or one.
 
@@ -154,18 +207,15 @@ def multiply(routine, size, left, left_row, left_flipped, right, right_row, beta
     if min(rows * columns, rows * terms, columns * terms) > _SMALL:
         gemm(routine, False, left_flipped, columns, rows, terms, right, right_row, left, left_row, beta, out, out_row)
         return
-    item, add = _size_of(beta), beta != 0
+    item = _size_of(beta)
     row, step = (item, left_row * item) if left_flipped else (left_row * item, item)
-    full = rows // _ROWS * _ROWS
-    for a in range(0, full, _ROWS):
-        _multiply_band(
-            columns, terms, left + np.uint64(a * row), row, step, right, right_row * item,
-            out + np.uint64(a * out_row * item), out_row * item, add, beta,
-        )  # fmt: skip
-    for a in range(full, rows):
-        _multiply_row(
-            columns, terms, left + np.uint64(a * row), step, right, right_row * item,
-            out + np.uint64(a * out_row * item), add, beta,
+    parts = max(-(-terms * columns // _NEAR), 1)
+    together = max(-(-terms // parts), 1)
+    for first in range(0, max(terms, 1), together):
+        _multiply_near(
+            rows, columns, min(together, terms - first), left + np.uint64(first * step), row, step,
+            right + np.uint64(first * right_row * item), right_row * item, out, out_row * item,
+            beta != 0 or first > 0, beta,
         )  # fmt: skip
 
 
