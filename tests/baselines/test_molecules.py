@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from sklearn.ensemble import RandomForestClassifier
 
 from rgat.baselines import GRAPH_BASELINES, classic, molecules, multitask
 from rgat.baselines.graphconv import DegreeConv, GraphConv, batch_molecules, max_pool
@@ -15,6 +16,8 @@ from rgat.baselines.weave import BINS, Histogram, Weave, WeavePairs, batch_with_
 from rgat.data import GraphData, load
 from rgat.data.molecules.smiles import parse_smiles, rdkit, store_molecules
 from rgat.data.splits import random_parts
+from rgat.experiments.folds import fold_data
+from rgat.experiments.inputs import with_descriptors
 
 
 @pytest.fixture(autouse=True)
@@ -229,11 +232,29 @@ def test_classic_systems_learn_each_task_from_its_known_labels():
     labels[::3, 1] = -1
     labels[:, 2] = 1
     data = data_of([*amines, *alcohols], labels, (0.5, 0.25))
-    for name in ("logistic regression", "random forest", "kernel SVM"):
-        outcome = GRAPH_BASELINES[name](data, 0, **({"num_trees": 20} if name == "random forest" else {}))
+    for name in ("logistic regression", "random forest", "descriptor forest", "kernel SVM"):
+        outcome = GRAPH_BASELINES[name](data, 0, **({"num_trees": 20} if "forest" in name else {}))
         assert outcome.scores(data)["test"] > 0.9
         assert (outcome.logits["test"][:, 2] == 0).all()
-        assert ("validation part" in outcome.selected_on) == (name != "random forest")
+        assert ("validation part" in outcome.selected_on) == ("forest" not in name)
+
+
+def test_the_descriptor_forest_returns_log_odds_and_reads_the_descriptors_that_the_data_have():
+    smiles = [f"{'C' * n}{end}" for n in range(1, 25) for end in "NO"]
+    data = data_of(smiles, torch.tensor([1, 0] * 24).unsqueeze(1), (0.5, 0.25))
+    described = with_descriptors(fold_data(data)).data
+    assert described.graphs.graph_attr is not None
+    for given in (data, described):
+        columns = classic._descriptors(given)
+        assert columns.shape == described.graphs.graph_attr.shape
+        forest = RandomForestClassifier(5, random_state=3, **classic.DESCRIPTOR_FOREST)
+        rows = given.train.numpy()
+        expected = forest.fit(columns[rows], given.labels[rows, 0].numpy()).predict_proba(columns)
+        outcome = classic.descriptor_forest(given, 3, num_trees=5)
+        for part, logits in outcome.logits.items():
+            found = logits[:, 0].softmax(-1).numpy()
+            np.testing.assert_allclose(found, expected[getattr(given, part).numpy()], atol=2e-6)
+    assert outcome.config["num_trees"] == 5
 
 
 @pytest.mark.parametrize("name", ["Multitask", "Bypass", "GraphConv", "Weave"])

@@ -21,10 +21,18 @@ from rgat.experiments.folds import decode, encode, fold_data
 from rgat.experiments.inputs import select_inputs, without_inputs
 from rgat.experiments.protocol import open_protocol
 from rgat.experiments.records import pack_array, read_experiment, record_name, unpack_array, write_record
-from rgat.experiments.request import ENSEMBLE, EXTENDED_MODELS, PRUNING, SELECTED, WITHOUT_LITERALS, make_request
+from rgat.experiments.request import (
+    ENSEMBLE,
+    EXTENDED_MODELS,
+    FOREST,
+    PRUNING,
+    SELECTED,
+    WITHOUT_LITERALS,
+    make_request,
+)
 from rgat.experiments.running import next_units, run_protocol
 from rgat.experiments.units import make_unit, train_units
-from rgat.training import accuracy
+from rgat.training import accuracy, mean_roc_auc
 from rgat.training.configuration import OneOf, build_model, split_config
 from rgat.training.halving import merge, propose_step
 from rgat.training.space import EXTENDED, to_config
@@ -373,6 +381,83 @@ def test_ensembles_of_graphs_are_scored_by_mean_roc_auc():
     members, score = choose_members(folded, [made_up(0, [bad], [0]), made_up(1, [good], [0])])
     assert [trial["trial"] for trial in members] == [1] * 5
     assert score == 1.0
+
+
+@pytest.fixture(scope="module")
+def with_forest(tmp_path_factory):
+    """All records of an experiment on molecules, whose ensemble may have a forest."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RGAT_BACKEND", "torch")
+        patch.setattr(extended, "STEP", 3)
+        patch.setattr(extended, "NUM_TREES", 4)
+        patch.setattr(extended, "EXTENDED", {"node": SPACE, "graph": SPACE})
+        asked = ASKED | {"data": "molecules", "trials": 3, "folds": 3, "seeds": 1}
+        protocol = open_protocol(asked, tmp_path_factory.mktemp("forest"))
+        order = []
+        while units := next_units(protocol, protocol.records()):
+            order.append({(unit["kind"], unit["model"]) for unit in units})
+            for record in train_units(units, protocol.folded):
+                assert record["status"] == "done", record.get("error")
+                write_record(protocol.folder, record)
+    return protocol, protocol.records(), order
+
+
+def test_a_forest_of_descriptors_is_trained_before_the_declaration(with_forest):
+    protocol, records, order = with_forest
+    assert order[-3:-1] == [{("trial", FOREST)}, {("declaration", SELECTED)}]
+    assert order[-1] == {("run", model) for model in (SELECTED, ENSEMBLE, FOREST)}
+    trials = [record for record in records if record["kind"] == "trial"]
+    (forest,) = (trial for trial in trials if trial["model"] == FOREST)
+    assert [fold["fold"] for fold in forest["folds"]] == [0, 1, 2]
+    for fold in forest["folds"]:
+        outputs = torch.from_numpy(unpack_array(fold["outputs"]))
+        labels = protocol.folded.data.labels[protocol.folded.fold_ids(fold["fold"])[1]]
+        assert fold["valid_metric"] == pytest.approx(mean_roc_auc(outputs, labels), abs=1e-3)
+        right = outputs.gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1)[labels >= 0]
+        assert fold["valid_loss"] == pytest.approx(-right.mean().item(), rel=1e-2)
+    (declared,) = (record["declared"] for record in records if record["kind"] == "declaration")
+    assert declared["selected"]["model"] == SELECTED
+    assert declared["forest"]["objective"] == forest["objective"]
+    assert digest_trials(trials) == declared["trials_sha256"]
+    assert declaration.declare(protocol.folded, [t for t in trials if t["model"] == SELECTED], forest) == declared
+
+
+def test_time_that_is_over_does_not_stop_the_forest(with_forest):
+    protocol, records, _ = with_forest
+    timed = dataclasses.replace(protocol.request, minutes=1.0)
+    units = {record["model"]: record for record in records if record["kind"] == "trial"}
+    assert extended.minutes_of(timed, units[SELECTED]) == 1.0
+    assert extended.minutes_of(timed, units[FOREST]) is None
+
+
+def test_a_member_of_an_ensemble_may_be_a_forest(with_forest):
+    protocol, records, _ = with_forest
+    folded, (trial,) = protocol.folded, [r for r in records if r["kind"] == "trial" and r["model"] == SELECTED][:1]
+    members = [
+        {"model": SELECTED, "trial": 0, "config": trial["config"], "weight": 0.25},
+        {"model": FOREST, "trial": 0, "config": {"num_trees": 3}, "weight": 0.75},
+    ]
+    split = next(iter(folded.splits))
+    unit = make_unit("run", "molecules", ENSEMBLE, {}, members=members, seed=2, split=split)
+    alone = [
+        make_unit("run", "molecules", member["model"], member["config"], seed=2 + 1000 * number, split=split)
+        for number, member in enumerate(members)
+    ]
+    records = list(train_units([unit, *alone], folded))
+    assert [record["status"] for record in records] == ["done"] * 3
+    mean, first, second = (torch.from_numpy(unpack_array(record["outputs"]["test"])).softmax(-1) for record in records)
+    assert torch.allclose(mean, 0.25 * first + 0.75 * second, atol=2e-3)
+    assert not torch.allclose(first, second, atol=0.05)
+
+
+def test_a_forest_that_failed_is_no_member(with_forest):
+    protocol, records, _ = with_forest
+    trials = [record for record in records if record["kind"] == "trial" and record["model"] == SELECTED]
+    failed = make_unit("trial", "molecules", FOREST, {}, trial=0, rung=0, setting="extended")
+    (unit,) = next_units(protocol, [*trials, failed | {"status": "failed", "seconds": 1.0}])
+    assert unit["kind"] == "declaration"
+    assert "forest" not in unit["declared"]
+    assert {member["model"] for member in unit["declared"]["members"]} == {SELECTED}
 
 
 @pytest.mark.parametrize("name", ["institute", "molecules"])

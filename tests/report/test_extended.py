@@ -5,15 +5,15 @@ import pytest
 
 from rgat.experiments.declaration import digest, digest_trials
 from rgat.experiments.records import open_experiment, read_record, write_record
-from rgat.experiments.request import ENSEMBLE, PRUNING, SELECTED
+from rgat.experiments.request import ENSEMBLE, FOREST, PRUNING, SELECTED
 from rgat.report import write_report
 from rgat.report.records import load_studies
 
 CONFIG = {"layer": "rgcn", "hidden_channels": 8, "pruned_relations": ["p", "q"]}
 
 
-def write_extended(folder, seeds=3, trials=6, declare=True):
-    """An experiment of the extended space: pruning, trials of two rungs, a declaration, and runs of two rows."""
+def write_extended(folder, seeds=3, trials=6, declare=True, forest=False):
+    """An experiment of the extended space: pruning, trials of two rungs, a declaration, and runs of its rows."""
     described = made_up.describe(seeds=seeds, trials=trials, budget="custom", space="extended")
     open_experiment(folder, described)
     extended = {"setting": "extended", "workers": 4}
@@ -33,11 +33,18 @@ def write_extended(folder, seeds=3, trials=6, declare=True):
         "by_rung": [trials, 2],
         "trials_sha256": digest_trials([record for record in written if record["model"] == SELECTED]),
     }
+    if forest:
+        trial = made_up.trial_record(FOREST, 0, 0.85, described) | extended | {"seconds": 24.0, "rung": 0}
+        chosen = [record for record in written if record["model"] == SELECTED]
+        declared["forest"] = {"model": FOREST, "trial": 0, "config": {"num_trees": 9}, "objective": 0.85}
+        declared["members"][0] = declared["forest"] | {"weight": 0.2}
+        declared["trials_sha256"] = digest_trials([*chosen, trial])
+        written.append(trial)
     base = {"data": "aifb", "budget": "custom", "config": {}, "model": SELECTED, "status": "done", "seconds": 0.0}
     declaration = base | extended | {"kind": "declaration", "declared": declared, "sha256": digest(declared)}
     if declare:
         written.append(declaration)
-        for model, score in ((SELECTED, 0.9), (ENSEMBLE, 0.95)):
+        for model, score in ((SELECTED, 0.9), (ENSEMBLE, 0.95), *([(FOREST, 0.8)] if forest else [])):
             for seed in range(seeds):
                 run = made_up.run_record(model, seed, score, None, described, setting="extended")
                 config = CONFIG if model == SELECTED else {}
@@ -72,6 +79,17 @@ def test_a_section_says_what_was_selected_on_what_and_at_which_cost(runs, tmp_pa
     assert "| declared ensemble | 95.00 ± 0.00 | 3 |" in text
     assert "| pruned relations | p, q |" in text
     assert "--space extended" in (tmp_path / "out/results.md").read_text()
+
+
+def test_a_forest_of_descriptors_has_its_row_and_its_place_among_the_members(tmp_path):
+    write_extended(tmp_path / "runs", forest=True)
+    write_report([tmp_path / "runs"], tmp_path / "out")
+    text = section(tmp_path / "out/results.md")
+    assert "at the last rung and a random forest of descriptors the ensemble" in text
+    assert "is confirmed: it matches the trials found, and all 9 final runs carry its digest." in text
+    assert "The search tried 6 configurations after 3 trainings" in text
+    assert "| descriptor forest | 80.00 ± 0.00 | 3 |" in text
+    assert "| Option | forest | trial 1 |" in text
 
 
 def test_before_a_declaration_there_are_no_rows(tmp_path):

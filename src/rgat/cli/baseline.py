@@ -26,7 +26,7 @@ def baseline(
     \b
     Nodes:   FEAT, WL, RDF2Vec, R-GCN
     Graphs:  Multitask, Bypass, Weave, GraphConv, logistic-regression,
-             random-forest, kernel-SVM
+             random-forest, descriptor-forest, kernel-SVM
 
     \b
     Examples:

@@ -26,13 +26,20 @@ from rgat.training.space import BESIDE_FEATURES, NO_FEATURES
 MEMBERS = 5  # of an ensemble
 
 
-def declare(folded: FoldedData, trials: Sequence[Record]) -> dict[str, Any]:
-    """Return what the final runs will be, chosen from the records of the trials."""
+def declare(folded: FoldedData, trials: Sequence[Record], forest: Record | None = None) -> dict[str, Any]:
+    """Return what the final runs will be, chosen from the records of the trials.
+
+    A ``forest`` of descriptors may be a member of the ensemble, but is not selected as the model.
+    """
     merged = merge(trials)
     if not merged:
         raise ValueError("at least one trial must finish before the time is over, got none; give more --minutes")
     best = select(finalists(merged) or merged)
-    members, score = choose_members(folded, finalists(merged))
+    candidates = finalists(merged)
+    if forest is not None:
+        found = {fold["fold"]: fold for fold in forest["folds"]}
+        candidates.append(forest | {"folds": [found[fold["fold"]] for fold in best["folds"]]})
+    members, score = choose_members(folded, candidates)
     declared: dict[str, Any] = {
         "selected": _final(best, folded.data),
         "members": [_final(trial, folded.data) | {"weight": 1 / MEMBERS} for trial in members],
@@ -40,8 +47,10 @@ def declare(folded: FoldedData, trials: Sequence[Record]) -> dict[str, Any]:
         "folds": [fold["fold"] for fold in best["folds"]],
         "trials": len(merged),
         "by_rung": np.bincount([trial["rung"] for trial in merged])[::-1].cumsum()[::-1].tolist(),
-        "trials_sha256": digest_trials(trials),
+        "trials_sha256": digest_trials(trials if forest is None else [*trials, forest]),
     }
+    if forest is not None:
+        declared["forest"] = _final(forest, folded.data)
     without = without_literals(declared["selected"]["config"])
     return declared if without is None else declared | {"without_literals": without}
 
@@ -51,7 +60,7 @@ def _final(trial: Record, data: Any) -> dict[str, Any]:
     config = trial["config"]
     if isinstance(data, NodeData) and not trial.get("rehearsal"):
         config = config | retraining(trial["folds"])
-    return {"trial": trial["trial"], "config": config, "objective": trial["objective"]}
+    return {"model": trial["model"], "trial": trial["trial"], "config": config, "objective": trial["objective"]}
 
 
 def retraining(folds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+from rgat.baselines.classic import NUM_TREES
 from rgat.data import GraphData, NodeData
 from rgat.experiments.declaration import declare, digest, retraining
 from rgat.experiments.inputs import base_relations, feature_groups
@@ -14,6 +15,7 @@ from rgat.experiments.records import Record, record_name
 from rgat.experiments.request import (
     BATCH_SIZE,
     ENSEMBLE,
+    FOREST,
     PRUNING,
     SELECTED,
     STACK,
@@ -46,7 +48,7 @@ PRUNING_SHARE = 0.2  # of the minutes of a search, at most
 def extended_units(
     protocol: Protocol, records: Sequence[Record], search_only: bool, minutes_spent: float
 ) -> list[Unit]:
-    """Return the units that can run now: a step of the search, the declaration, or the final runs."""
+    """Return the units that can run now: a step of the search, the forest, the declaration, or the final runs."""
     declarations = [record for record in records if record["kind"] == "declaration"]
     existing = {record_name(record) for record in records}
     if declarations:
@@ -60,7 +62,10 @@ def extended_units(
         units = units or _search_units(protocol, trials, pruning)
         if units:
             return units
-    return [] if search_only else [_declaration_unit(protocol, trials)]
+    if search_only:
+        return []
+    forests = [record for record in records if record["kind"] == "trial" and record["model"] == FOREST]
+    return _forest_units(protocol, forests) or [_declaration_unit(protocol, trials, forests)]
 
 
 def minutes_spent(records: Sequence[Record]) -> float:
@@ -71,7 +76,7 @@ def minutes_spent(records: Sequence[Record]) -> float:
 
 def minutes_of(request: Request, unit: Unit) -> float | None:
     """Return the minutes after which units like this one are stopped; None: there is no limit."""
-    if request.minutes is None or unit["kind"] != "trial":
+    if request.minutes is None or unit["kind"] != "trial" or unit["model"] == FOREST:
         return None
     return request.minutes * (PRUNING_SHARE if unit["model"] == PRUNING else 1.0)
 
@@ -173,8 +178,18 @@ def _trial_unit(
     return protocol.unit("trial", SELECTED, config, **about, folds=rungs_of(request)[rung])
 
 
-def _declaration_unit(protocol: Protocol, trials: Sequence[Record]) -> Unit:
-    declared = declare(protocol.folded, trials)
+def _forest_units(protocol: Protocol, forests: Sequence[Record]) -> list[Unit]:
+    """Return the training of a forest on all folds, for the ensemble; none without descriptors, or if it is done."""
+    data = protocol.folded.data
+    if forests or not isinstance(data, GraphData) or data.graphs.graph_attr is None:
+        return []
+    folds = [fold for rung in rungs_of(protocol.request) for fold in rung]
+    return [protocol.unit("trial", FOREST, {"num_trees": NUM_TREES}, trial=0, rung=0, folds=folds)]
+
+
+def _declaration_unit(protocol: Protocol, trials: Sequence[Record], forests: Sequence[Record]) -> Unit:
+    forest = next((record for record in forests if record["status"] == "done"), None)
+    declared = declare(protocol.folded, trials, forest)
     return protocol.unit("declaration", SELECTED, {}, declared=declared, sha256=digest(declared))
 
 
@@ -188,7 +203,7 @@ def _final_units(protocol: Protocol, declaration: Record) -> list[Unit]:
     best = declared["selected"]
     sentence = f"trial {best['trial']} of {declared['trials']}, {rule} ({best['objective']:.4f})"
     members = declared["members"]
-    chosen = ", ".join(str(member["trial"]) for member in members)
+    chosen = ", ".join("forest" if member.get("model") == FOREST else str(member["trial"]) for member in members)
     rows: dict[str, dict[str, Any]] = {
         SELECTED: {"config": best["config"], "selected_on": sentence},
         ENSEMBLE: {
@@ -197,6 +212,8 @@ def _final_units(protocol: Protocol, declaration: Record) -> list[Unit]:
             "selected_on": f"trials {chosen}, chosen greedily {rule} ({declared['ensemble_objective']:.4f})",
         },
     }
+    if "forest" in declared:
+        rows[FOREST] = {"config": declared["forest"]["config"], "selected_on": "nothing: the settings are given"}
     if "without_literals" in declared:
         rows[WITHOUT_LITERALS] = {"config": declared["without_literals"], "selected_on": f"{sentence}, with literals"}
     seeds = range(request.seeds)

@@ -36,12 +36,14 @@ LIMITS = ("max_epochs", "patience", "batch_size")  # options of a configuration 
 NULLABLE = ("num_bases", "num_attention_bases", "patience")  # TOML has no null: a file leaves these out
 SPACES = ("paper", "extended")
 EXTENDED = "extended"  # the space, and the setting of its records
-# Rows of the extended space: one search over all models, the relations that are better left out, what it declares.
-PRUNING, SELECTED, ENSEMBLE, WITHOUT_LITERALS = EXTENDED_MODELS = (
+# Rows of the extended space: one search over all models, the relations that are better left out, what it declares, and
+# what molecules' ensembles may have beside models of the graph.
+PRUNING, SELECTED, ENSEMBLE, WITHOUT_LITERALS, FOREST = EXTENDED_MODELS = (
     "relation pruning",
     "selected model",
     "declared ensemble",
     "selected model without literals",
+    "descriptor forest",
 )
 EXTENDED_FOLDS = {"node": 15, "graph": 4}  # three draws of five; four of ten
 MANY_TRIALS = 100_000  # where minutes end the search

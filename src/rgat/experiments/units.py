@@ -19,11 +19,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import nll_loss
 
+from rgat.baselines.classic import descriptor_forest
 from rgat.data import MISSING, GraphData, NodeData
 from rgat.data.dataset import PARTS
 from rgat.experiments.folds import FoldedData, decode
 from rgat.experiments.inputs import select_inputs, without_inputs
 from rgat.experiments.records import Record, environment, pack_array, rounded
+from rgat.experiments.request import FOREST
 from rgat.experiments.variants import build_variant
 from rgat.training import Epoch, Result, accuracy, fit_many, graph_logits, mean_roc_auc, roc_auc_per_task
 from rgat.training.capture import training_on
@@ -91,6 +93,8 @@ def train_units(
 
 
 def _run_group(group: Sequence[Unit], data: FoldedData, device: str, on_epoch: OnEpoch) -> list[dict[str, Any]]:
+    if group[0]["model"] == FOREST:
+        return [_run_forest(unit, data) for unit in group]
     if group[0]["kind"] == "trial":
         return [_run_trial(group[0], data, device, on_epoch)]
     if group[0]["kind"] == "declaration":  # it says what the final runs will be; there is nothing to train
@@ -176,8 +180,36 @@ def _run_trial(unit: Unit, data: FoldedData, device: str, on_epoch: OnEpoch) -> 
                 labels = fold_data.labels[fold_data.valid]
                 fold |= {"valid_metric": accuracy(outputs, labels), "valid_loss": nll_loss(outputs, labels).item()}
         folds.append(fold)
+    return _with_objective(folds)
+
+
+def _with_objective(folds: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the results of a trial from those of its folds."""
     objective, tie_breaker = (float(np.mean([fold[name] for fold in folds])) for name in ("valid_metric", "valid_loss"))
     return {"status": "done", "objective": objective, "tie_breaker": tie_breaker, "folds": folds}
+
+
+def _run_forest(unit: Unit, folded: FoldedData) -> dict[str, Any]:
+    """Train the forest of descriptors on each fold, or on a split."""
+    if unit["kind"] == "run":
+        data = folded.split(unit["split"])
+        outputs = _forest_logits(unit["config"], data, unit["seed"])
+        scores = {part: mean_roc_auc(logits, data.labels[getattr(data, part)]) for part, logits in outputs.items()}
+        return {"status": "done"} | score_entries(data, outputs, scores) | score_entries(data, None, None, "constant_")
+    folds = []
+    for number in unit["folds"]:
+        data = folded.fold(number)
+        logits = _forest_logits(unit["config"], data, fold_seed(unit["trial"], number))["valid"].log_softmax(-1)
+        labels = data.labels[data.valid]
+        loss = nll_loss(logits.flatten(0, 1), labels.flatten(), ignore_index=MISSING).item()
+        fold = {"fold": number, "valid_metric": mean_roc_auc(logits, labels), "valid_loss": loss}
+        folds.append(fold | {"outputs": pack_array(logits.clamp(min=LEAST_LOG).numpy())})
+    return _with_objective(folds)
+
+
+def _forest_logits(config: Mapping[str, Any], data: NodeData | GraphData, seed: int) -> dict[str, Tensor]:
+    assert isinstance(data, GraphData)
+    return descriptor_forest(data, seed, **config).logits
 
 
 def _train_folds(
@@ -234,12 +266,17 @@ def _run_ensembles(group: Sequence[Unit], folded: FoldedData, device: str) -> li
     means: list[dict[str, Tensor]] = [{} for _ in seeds]
     lost: dict[int, int] = {}  # seed: the member that diverged
     for number, member in enumerate(unit["members"]):
-        data = _with_inputs(folded, member["config"]).split(unit["split"])
         own_seeds = [seed + MEMBER_SEED * number for seed in seeds]
-        models, results = _train(member["config"], [data] * len(seeds), own_seeds, device)
-        lost |= {s: number for s, r in zip(seeds, results, strict=True) if _is_diverged(member["config"], r)}
-        for mean, model in zip(means, models, strict=True):
-            for part, logits in _part_logits(model, data, constant_attention=False).items():
+        if member.get("model") == FOREST:
+            data = folded.split(unit["split"])
+            outputs = [_forest_logits(member["config"], data, seed) for seed in own_seeds]
+        else:
+            data = _with_inputs(folded, member["config"]).split(unit["split"])
+            models, results = _train(member["config"], [data] * len(seeds), own_seeds, device)
+            lost |= {s: number for s, r in zip(seeds, results, strict=True) if _is_diverged(member["config"], r)}
+            outputs = [_part_logits(model, data, constant_attention=False) for model in models]
+        for mean, of_parts in zip(means, outputs, strict=True):
+            for part, logits in of_parts.items():
                 mean[part] = mean.get(part, 0) + member["weight"] * logits.softmax(-1)
     data = folded.split(unit["split"])
     return [

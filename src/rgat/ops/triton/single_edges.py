@@ -24,9 +24,7 @@ class SingleEdges(NamedTuple):
     """Which source rows have one edge, and where the sums of the others are."""
 
     row: Tensor  # [U] int32; the target of the only edge, or -1 - k for the k-th row of several edges
-    edge: (
-        Tensor  # [U] int32; of a row with one edge, that edge e, or -1 - e where it is alone in its (target, relation)
-    )
+    edge: Tensor  # [U] int32; the only edge e, or -1 - e where it is also alone in its (target, relation)
     several: Tensor  # [K] int32; the rows of several edges, or of none
     place: Tensor  # [U] int32; k of the k-th row of several edges
 
