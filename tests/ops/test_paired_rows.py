@@ -6,7 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rgat import RelationalGraph
-from rgat.ops import cache
+from rgat.nn import RGATConv
+from rgat.ops import backend, cache
+from rgat.ops.numba.queries import project_queries
 from rgat.ops.triton import paired_rows as module
 from rgat.ops.triton.paired_rows import find_pairs, paired_rows
 
@@ -60,6 +62,29 @@ def test_pairs_are_not_looked_for_again_where_rows_read_other_nodes(monkeypatch)
     other = s.reading_at(torch.randperm(s.num_nodes), False)
     assert paired_rows(other) is None
     assert paired_rows(s)
+
+
+def test_the_first_call_of_compiled_code_makes_no_table(monkeypatch):
+    monkeypatch.setattr(module, "_MIN_ROWS", 0)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: contextlib.nullcontext())
+    monkeypatch.setattr(contextlib.nullcontext, "synchronize", lambda self: None, raising=False)
+    found = []
+    monkeypatch.setattr(
+        "rgat.ops.numba.backend.project_queries",
+        lambda operands, call: found.append(paired_rows(call.structure)) or project_queries(operands, call),
+    )
+    graph, conv, x = random_graph(20, 60, 3).with_inverses().prepare(), RGATConv(4, 3, 6), torch.randn(20, 4)
+    compiled = torch.compile(conv, backend="aot_eager", fullgraph=True)
+    with backend("numba"):
+        compiled(x, graph).sum().backward()
+        with torch.no_grad():
+            compiled(x, graph)
+        assert found == [None, None]
+        conv(x, graph)
+        assert found[2] is not None
+        compiled(x, graph)
+        assert found[3] is found[2]
 
 
 def test_what_is_asked_for_at_once_is_computed_in_the_first_call_and_only_there(monkeypatch):

@@ -48,7 +48,8 @@ def derived(tensor: Tensor) -> dict[Any, Any]:
     return values
 
 
-_thread = threading.local()  # .at_once: whether `cached` computes what it is asked for
+# .at_once: whether `cached` computes what it is asked for; .compiled: whether compiled code called the operator
+_thread = threading.local()
 
 
 @contextmanager
@@ -59,6 +60,25 @@ def at_once() -> Iterator[None]:
         yield
     finally:
         _thread.at_once = before
+
+
+@contextmanager
+def compiled_code() -> Iterator[None]:
+    """Mark what runs in this thread as called by compiled code."""
+    before, _thread.compiled = getattr(_thread, "compiled", False), True
+    try:
+        yield
+    finally:
+        _thread.compiled = before
+
+
+def is_compiled_code() -> bool:
+    """Tell whether compiled code called the operator that runs in this thread.
+
+    Before it captures a CUDA graph, compiled code runs once with memory that nothing may keep, so no table may be made
+    in a first call.
+    """
+    return getattr(_thread, "compiled", False)
 
 
 def cached(tensor: Tensor, name: Any, compute: Callable[[], Any]) -> Any:

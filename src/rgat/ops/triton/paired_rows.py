@@ -7,12 +7,13 @@ inverse relations, the targets of a relation are the sources of its inverse, in 
 from __future__ import annotations
 
 import weakref
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from rgat.ops.cache import at_once, cached, kept_with
+from rgat.ops.cache import at_once, cached, is_compiled_code, kept_with
 from rgat.structure import Rows, Structure
 
 _MIN_ROWS = 1 << 17  # finding pairs waits for the device, which smaller batches of every step must not
@@ -28,15 +29,15 @@ class Pairs(NamedTuple):
 def paired_rows(s: Structure) -> Pairs | None:
     """Return the pairs of all relations of a large graph; None where some relation has none.
 
-    They are found in the first call, so that all steps round alike; but not again for other nodes in the same rows,
-    as `Structure.reading_at` makes in every call.
+    They are found in the first call, so that all steps round alike; but not in that of compiled code, and not again for
+    other nodes in the same rows, as `Structure.reading_at` makes in every call.
     """
     if len(s.targets.node) < max(_MIN_ROWS, len(s.sources.node)):
         return None
     first = kept_with(s.targets.by_node).setdefault("first nodes", weakref.ref(s.targets.node))
     if first() is not s.targets.node:
         return None
-    with at_once():
+    with nullcontext() if is_compiled_code() else at_once():
         found = cached(s.targets.node, ("pairs",), lambda: (weakref.ref(s.sources.node), find_pairs(s)))
     if found is None or found[0]() is not s.sources.node:  # while a step is captured, or with other sources
         return None

@@ -213,7 +213,7 @@ def _weight_grad(
         RP=power_of_two(num_relations, 1, 1024), BR=block_rows, BF=block_f, BM=block_m,
         BA=narrow_columns(narrow, 1 if dqueries is None else 2, 8), TOGETHER=together, HALVES=in_halves(x.dtype),
         PRECISION=precision(x.dtype), ACC=acc, warps=warps, stages=stages,
-        registers=_REGISTERS if in_halves(x.dtype) and num_rows > LARGE else None,
+        registers=_REGISTERS if in_halves(x.dtype) and block_f >= 64 and num_rows > LARGE else None,
     )  # fmt: skip
     size = part[0].numel()
     block = 64 if size > 1024 else 16
