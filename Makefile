@@ -26,7 +26,7 @@ test: setup
 
 # For a machine with a GPU and its own torch: needs pytest, pytest-xdist and hypothesis, no other library.
 test-gpu:
-	@PYTHONPATH=src:$$PYTHONPATH $(PYTHON) -m pytest -m gpu -n 16 --dist worksteal -p no:benchmark tests/training tests/ops tests/nn tests/sampling tests/test_node_classifier.py tests/data/test_graph_store.py
+	@OMP_NUM_THREADS=1 PYTHONPATH=src:$$PYTHONPATH $(PYTHON) -m pytest -m gpu -n 16 --dist worksteal -p no:benchmark tests/training tests/ops tests/nn tests/sampling tests/test_node_classifier.py tests/data/test_graph_store.py
 
 check: setup
 	@$(BIN)/ruff format --check .
