@@ -5,11 +5,9 @@
     python benchmarks/gpu.py --graphs aifb-like mutag-like
 
 Prints the median time by device events, the peak memory above the level before the call, and a floor: the time to move
-each needed byte once at the measured bandwidth. On small graphs also the mean wall-clock time of the first 20 steps on
-a new graph, with kernels compiled before, the time of the step captured in a CUDA graph, and the error against the
-float64 reference. Layers that exceed the device's memory are reported as out of memory. Finally times a model of two
-layers, eager and compiled in turns, by wall clock. "high" is `torch.set_float32_matmul_precision("high")`. The layer of
-512 channels in bfloat16 also shows the operations per second of its projections, as a share of a large product's.
+each needed byte once at the measured bandwidth. On small graphs also the time of the step captured in a CUDA graph, and
+the error against the float64 reference. Layers that exceed the device's memory are reported as out of memory. Finally
+times a model of two layers, eager and compiled in turns, by wall clock.
 """
 
 import argparse
@@ -22,11 +20,11 @@ import time
 import graphs
 import torch
 
-from rgat import RelationalGraph, ops
+from rgat import ops
 from rgat.models import NodeClassifier
 from rgat.nn import RGATConv, RGCNConv
 
-WIDE, NARROW, PLAIN, BROAD, LARGE = (64, 16, 4), (16, 16, 1), (64, 64, 1), (128, 32, 4), (512, 128, 4)
+WIDE, NARROW, PLAIN = (64, 16, 4), (16, 16, 1), (64, 64, 1)
 OURS = {
     "within additive": WIDE,
     "across additive": WIDE,
@@ -37,14 +35,10 @@ OURS = {
     "within additive, features given": WIDE,
     "within additive, F=16": NARROW,
     "across additive, F=16": NARROW,
-    "within additive, F=128": BROAD,
-    "within additive, high": WIDE,
-    "within additive, F=512 bf16": LARGE,
     "RGCN": PLAIN,
 }
 PEERS = {"RGATConv within": WIDE, "RGATConv across": WIDE, "RGCNConv": PLAIN, "FastRGCNConv": PLAIN}
 SMALL = ("aifb-like", "mutag-like")
-ONLY_ON = {"within additive, F=512 bf16": "bgs-like"}
 
 
 def our_layer(word, width, num_relations):
@@ -101,20 +95,6 @@ def captured(function):
     return graph.replay
 
 
-def first_calls(layer, x, graph, cotangent, calls=20):
-    """Return the wall-clock milliseconds of the first steps on a graph that no layer has seen."""
-    sizes = {"num_nodes": graph.num_nodes, "num_relations": graph.num_relations}
-    new = RelationalGraph(graph.edge_index.clone(), graph.edge_type.clone(), validate=False, **sizes).prepare()
-    samples = []
-    for _ in range(calls):
-        torch.cuda.synchronize()
-        started = time.perf_counter()
-        step(layer, x, (new,), cotangent)
-        torch.cuda.synchronize()
-        samples.append(1e3 * (time.perf_counter() - started))
-    return samples
-
-
 def bandwidth():
     """Measure bytes per second of a copy of two GiB."""
     a = torch.empty(2**29, device="cuda")
@@ -123,23 +103,11 @@ def bandwidth():
     return 2 * a.numel() * 4 / milliseconds * 1e3
 
 
-def matrix_rate():
-    """Measure operations per second of a product of two bfloat16 matrices of 8,192 rows and columns."""
-    a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    return 2 * 8192**3 / statistics.median(device_milliseconds(lambda: a @ b, 10)) * 1e3
-
-
-def projection_operations(graph, width):
-    """Count the operations to project the source rows, and for the gradients of inputs and kernels."""
-    F, D, H = width
-    return 3 * 2 * graph.structure.sources.node.shape[0] * F * D * H
-
-
-def needed_bytes(graph, width, size):
+def needed_bytes(graph, width):
     """Count bytes to write and read values, inputs, outputs and their gradients once, and the edge indices."""
     F, D, H = width
     rows, nodes, edges = graph.structure.sources.node.shape[0], graph.num_nodes, graph.num_edges
-    return size * (4 * rows * H * D + 2 * nodes * (F + H * D)) + 4 * 6 * edges
+    return 4 * (4 * rows * H * D + 2 * nodes * (F + H * D) + 6 * edges)
 
 
 def _needs_grad(word):
@@ -170,10 +138,9 @@ def measure(name, word, width, graph, calls, peer=False, backend="auto"):
     record = {"graph": name, "layer": word, "width": width, "who": "PyG" if peer else backend}
 
     def run():
-        with ops.backend(backend), torch.autocast("cuda", torch.bfloat16, enabled="bf16" in word):
+        with ops.backend(backend):
             step(layer, x, inputs, cotangent)
 
-    torch.set_float32_matmul_precision("high" if "high" in word else "highest")
     try:
         run()
         torch.cuda.synchronize()
@@ -184,12 +151,10 @@ def measure(name, word, width, graph, calls, peer=False, backend="auto"):
         record["samples"] = device_milliseconds(run, calls, 3 if peer else 20)
         record["peak_bytes"] = torch.cuda.max_memory_allocated() - before
         if not peer and backend == "auto" and name in SMALL:
-            record["first"] = first_calls(layer, x, graph, cotangent)
             record["captured"] = device_milliseconds(captured(run), calls)
             record["disagreement"] = disagreement(word, width, graph)
     except torch.OutOfMemoryError:
         record["samples"] = None
-    torch.set_float32_matmul_precision("highest")
     torch.cuda.empty_cache()
     return record
 
@@ -235,10 +200,7 @@ def show(record):
         return
     line += f" {statistics.median(record['samples']):9.3f} ms {record['peak_bytes'] / 2**30:7.2f} GiB"
     line += f", floor {record['floor']:.3f} ms"
-    if "of_matrix_rate" in record:
-        line += f", {100 * record['of_matrix_rate']:.0f} % of the rate of a large product"
     if "captured" in record:
-        line += f", first 20 {statistics.mean(record['first']):.2f} ms" if "first" in record else ""
         line += f", captured {statistics.median(record['captured']):.3f} ms, error {record['disagreement']:.0e}"
     print(line, flush=True)
 
@@ -284,7 +246,6 @@ def main():
     parser.add_argument(
         "--ours-alone", action="store_true", help="skip the plain PyTorch backend and PyTorch Geometric"
     )
-    parser.add_argument("--no-compiled", action="store_true", help="skip the model of two layers")
     parser.add_argument("--out", help="write all samples to this JSON file")
     parser.add_argument("--show", help="print the results in this JSON file instead of measuring")
     parser.add_argument("--plot", help="with --show, also draw the results to this file")
@@ -312,28 +273,23 @@ def main():
         graph = graphs.synthetic(*graphs.SHAPES[name]).to("cuda").prepare()
         graph.validate = False
         print(f"\n{name}: {graph} ({time.perf_counter() - started:.0f} s)", flush=True)
-        jobs = [(word, width, False, "auto") for word, width in OURS.items() if ONLY_ON.get(word, name) == name]
+        jobs = [(word, width, False, "auto") for word, width in OURS.items()]
         if not arguments.ours_alone:
             jobs += [(word, OURS[word], False, "torch") for word in ("within additive", "RGCN")]
             jobs += [(word, width, True, "auto") for word, width in PEERS.items()]
         for word, width, peer, backend in jobs:
             calls = arguments.calls if not peer else 3
             record = measure(name, word, width, graph, calls, peer, backend)
-            record["floor"] = 1e3 * needed_bytes(graph, width, 2 if "bf16" in word else 4) / rate
-            if "bf16" in word and record["samples"]:
-                seconds = statistics.median(record["samples"]) / 1e3
-                record["of_matrix_rate"] = projection_operations(graph, width) / seconds / matrix_rate()
+            record["floor"] = 1e3 * needed_bytes(graph, width) / rate
             show(record)
             records.append(record)
-        if not arguments.no_compiled:
-            compiled.append(measure_compiled(name, graph))
-            show_compiled(compiled[-1])
-        del graph
-        if arguments.out:
-            about = {"device": device, "torch": torch.__version__, "python": platform.python_version()}
-            about |= {"bytes_per_second": rate, "command": " ".join(sys.argv)}
-            with open(arguments.out, "w", encoding="utf-8") as file:
-                json.dump({"about": about, "layers": records, "compiled": compiled}, file, separators=(",", ":"))
+        compiled.append(measure_compiled(name, graph))
+        show_compiled(compiled[-1])
+    if arguments.out:
+        about = {"device": device, "torch": torch.__version__, "python": platform.python_version()}
+        about |= {"bytes_per_second": rate, "command": " ".join(sys.argv)}
+        with open(arguments.out, "w", encoding="utf-8") as file:
+            json.dump({"about": about, "layers": records, "compiled": compiled}, file, separators=(",", ":"))
 
 
 if __name__ == "__main__":

@@ -7,10 +7,9 @@ from helpers import assert_close, assert_matches_reference, hub_graph, pack_half
 from rgat import RelationalGraph, ops
 from rgat.models import NodeClassifier
 from rgat.nn import RGATConv, RGCNConv
-from rgat.nn.stacked import stack_layers
 from rgat.ops import cache
 from rgat.ops.torch import backend as vectorised
-from rgat.ops.triton import paired_rows, recording, single_edges
+from rgat.ops.triton import recording
 
 pytestmark = pytest.mark.gpu
 
@@ -201,133 +200,6 @@ def test_cached_tables_of_a_graph_change_no_bit():
             assert all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
 
 
-@pytest.mark.parametrize("score", ["additive", "multiplicative"])
-@pytest.mark.parametrize("heads", [1, 2])
-@pytest.mark.parametrize("is_shared", [True, False])
-def test_a_stack_agrees_with_the_plain_backend(score, heads, is_shared):
-    graph = random_graph(20, 80, 4).to("cuda").prepare()
-    stacked = stack_layers([RGATConv(6, 8, 4, heads=heads, score=score) for _ in range(3)]).cuda()
-    x = torch.randn(20, 6, device="cuda") if is_shared else torch.randn(20, 3, 6, device="cuda")
-    x.requires_grad_()
-    cotangent, results = torch.randn(20, 3, 8 * heads, device="cuda"), []
-    for backend in ("torch", "triton"):
-        with ops.backend(backend):
-            out = stacked(x, graph)
-            results.append([out, *torch.autograd.grad(out, [x, *stacked.parameters()], cotangent)])
-    for expected, actual in zip(*results, strict=True):
-        assert_close(actual, expected, 1e-5)
-
-
-def test_the_same_tensor_may_be_values_and_keys():
-    s = random_graph(12, 50, 4).to("cuda").structure
-    call = ops.Call(s, ops.Attention([False], None))
-    values = torch.randn(len(s.sources.node), 1, 8, device="cuda", requires_grad=True)
-    queries, grads = torch.randn(len(s.targets.node), 1, 8, device="cuda"), []
-    for keys in (values, values.view_as(values)):
-        out, _ = ops.attend(values, queries, keys, None, call)
-        grads.append(torch.autograd.grad(out.square().sum(), values)[0])
-    assert_close(grads[0], grads[1], 1e-5)
-
-
-def test_query_kernels_of_another_magnitude_than_key_kernels_keep_their_gradients(monkeypatch):
-    monkeypatch.setattr(paired_rows, "_MIN_ROWS", 0)
-    graph = random_graph(60, 500, 3).with_inverses().with_self_loops()
-    conv = RGATConv(64, 16, 7, heads=2, scope="across", score="multiplicative", attention_channels=4)
-    with torch.no_grad():
-        query, key = conv.attention_kernel.weight.chunk(2, dim=2)
-        query *= 1e4
-        key /= 1e4
-    assert_matches_reference(conv, torch.randn(60, 64), graph, torch.float32, backend="triton", device="cuda")
-
-
-@pytest.mark.parametrize(
-    ("F", "options"),
-    [
-        (16, {}),
-        (64, {"scope": "across", "heads": 4}),
-        (128, {"scope": ["within", "across"], "out_channels": 64}),
-        (70, {"score": "multiplicative", "attention_channels": 1, "feature_dropout": 0.3, "edge_dropout": 0.3}),
-        (64, {"score": "multiplicative", "attention_channels": 16, "out_channels": 16, "edge_dropout": 0.3}),
-        (64, {"score": "multiplicative", "attention_channels": 16, "out_channels": 16, "feature_dropout": 0.3}),
-    ],
-)
-def test_queries_of_paired_rows_agree_with_the_reference(F, options, monkeypatch):
-    monkeypatch.setattr(paired_rows, "_MIN_ROWS", 0)
-    graph = random_graph(60, 500, 3).with_inverses().with_self_loops()
-    conv = RGATConv(F, **({"out_channels": 8, "num_relations": 7, "heads": 2} | options))
-    assert_matches_reference(conv, torch.randn(60, F), graph, torch.float32, backend="triton", device="cuda")
-
-
-def graph_of_single_edges():
-    """Return a graph in which most source rows have one edge, some have several, and two have 700."""
-    graph, parallel = random_graph(60, 100, 3), torch.tensor([[0], [1]]).expand(2, 700)
-    edges, relation = torch.cat([graph.edge_index, parallel], dim=1), torch.cat([graph.edge_type, parallel[0]])
-    graph = RelationalGraph(edges, relation, num_nodes=60, num_relations=3)
-    return graph.with_inverses().with_self_loops()
-
-
-def find_at_once(monkeypatch):
-    """Find paired rows and single edges in graphs of any size and in the first call."""
-    monkeypatch.setattr(paired_rows, "_MIN_ROWS", 0)
-    monkeypatch.setattr(single_edges, "_MIN_ROWS", 0)
-    monkeypatch.setattr(cache, "_CALLS_BEFORE_CACHING", 1)
-
-
-@pytest.mark.parametrize(
-    ("F", "layer", "options"),
-    [
-        (16, RGATConv, {}),
-        (64, RGATConv, {"scope": "across", "heads": 4, "out_channels": 16}),
-        (64, RGATConv, {"scope": "across", "heads": 3, "out_channels": 16, "edge_dropout": 0.3}),
-        (128, RGATConv, {"scope": ["within", "across"], "out_channels": 64}),
-        (24, RGATConv, {"heads": 3, "out_channels": 64}),  # wider than a block
-        (300, RGATConv, {"out_channels": 64, "bias": False}),
-        (70, RGATConv, {"score": "multiplicative", "attention_channels": 1, "edge_dropout": 0.3}),
-        (64, RGATConv, {"score": "multiplicative", "attention_channels": 4, "out_channels": 16}),
-        (64, RGCNConv, {"out_channels": 64}),
-        (33, RGCNConv, {"out_channels": 32, "edge_dropout": 0.3}),
-    ],
-)
-def test_gradients_through_rows_with_one_edge_agree_with_the_reference(F, layer, options, monkeypatch):
-    find_at_once(monkeypatch)
-    read = []
-    monkeypatch.setattr(
-        "rgat.ops.triton.backend.single_edges", lambda s: read.append(single_edges.single_edges(s)) or read[-1]
-    )
-    options = {"out_channels": 8, "num_relations": 7} | options
-    conv = layer(F, **({"heads": 2} if layer is RGATConv else {}) | options)
-    assert_matches_reference(
-        conv, torch.randn(60, F), graph_of_single_edges(), torch.float32, backend="triton", device="cuda",
-        attention=layer is RGATConv,
-    )  # fmt: skip
-    assert read
-    assert all(table is not None and 0 < len(table.several) < len(table.row) / 2 for table in read)
-
-
-@pytest.mark.parametrize("most_fused", [0, 1 << 18])
-@pytest.mark.parametrize("options", [{}, {"scope": "across", "edge_dropout": 0.3}])
-def test_leaving_out_gradients_of_rows_with_one_edge_changes_no_bit(options, most_fused, monkeypatch):
-    find_at_once(monkeypatch)
-    monkeypatch.setattr("rgat.ops.triton.attention_kernels._MAX_FUSED_EDGES", most_fused)
-    conv, x = RGATConv(64, 16, 7, heads=4, **options).cuda(), torch.randn(60, 64, device="cuda")
-    results = []
-    for least in (0, 1 << 30):
-        monkeypatch.setattr(single_edges, "_MIN_ROWS", least)
-        if conv.edge_dropout:
-            conv.dropout_state.zero_()
-        results.append(step(conv, x, graph_of_single_edges().to("cuda").prepare()))
-    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
-
-
-def test_a_graph_in_which_every_row_has_one_edge(monkeypatch):
-    find_at_once(monkeypatch)
-    edges = torch.stack([torch.arange(40), torch.randint(40, (40,))])
-    graph = RelationalGraph(edges, torch.arange(40) % 3, num_nodes=40, num_relations=3)
-    for conv in (RGATConv(16, 8, 3, heads=2, scope="across"), RGCNConv(16, 8, 3)):
-        options = {"backend": "triton", "device": "cuda", "attention": isinstance(conv, RGATConv)}
-        assert_matches_reference(conv, torch.randn(40, 16), graph, torch.float32, **options)
-
-
 @pytest.mark.parametrize("x_is_given", [False, True])
 @pytest.mark.parametrize(
     ("options", "dtype", "recordings"),
@@ -340,9 +212,8 @@ def test_a_graph_in_which_every_row_has_one_edge(monkeypatch):
         (
             {"scope": "across", "score": "multiplicative", "attention_channels": 5},
             torch.float32,
-            2,
-        ),  # values are read in place of keys
-        ({"score": "multiplicative", "attention_channels": 3}, torch.float32, 0),  # kernels are transposed by PyTorch
+            0,
+        ),  # kernels are transposed by PyTorch
         ({"feature_dropout": 0.3, "edge_dropout": 0.3}, torch.float32, 2),
         ({"head_merge": "mean", "edge_dim": 3}, torch.float32, 2),
     ],

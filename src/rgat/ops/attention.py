@@ -212,31 +212,12 @@ def _operands(
     return Operands(*widen((x if x.dim() == 3 else x.unsqueeze(1), weight, query_weight, edge_logits), backend))
 
 
-_MAX_QUERY = 64  # channels of a head, up to which queries as wide as values may replace queries and keys
-
-
-def _has_keys(backend: Backend, x: Tensor, kernels: Tensor, attention_kernels: Tensor | None, call: Call) -> bool:
-    """Tell whether keys are made; where values can be read in their place for less, queries are as wide as values.
-
-    Under feature dropout they cannot: logits are those of the values before it. In half precision gradients would be
-    less exact than those of keys. More attention channels than 128 do not fit the kernel that joins both.
-    """
-    if attention_kernels is None or not backend.VALUES_AS_KEYS or call.attention.negative_slope is not None:
-        return True
-    if x.element_size() < 4:
-        return True
-    channels, width = kernels.shape[3], attention_kernels.shape[3]
-    has_masks = call.state is not None and call.attention.feature_dropout > 0
-    return has_masks or channels > _MAX_QUERY or not channels < 2 * width <= 4 * _MAX_QUERY
-
-
 @operator("rgat::convolve_graph", record=True)
 def _convolve(inputs: _ConvolveInputs) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return the outputs, the fields of `Saved`, and the folded kernels."""
     x, kernels, attention_kernels, edge_logits, bias, call = inputs
     backend = _backend(x, call)
-    with_keys = _has_keys(backend, x, kernels, attention_kernels, call)
-    weight, query_weight = fold_kernels(backend, kernels, attention_kernels, x, with_keys)
+    weight, query_weight = fold_kernels(backend, kernels, attention_kernels, x)
     operands = _operands(backend, x, weight, query_weight, edge_logits)
     (wide_bias,) = widen((bias,), backend)
     out, saved = backend.convolve(operands, wide_bias, call)
@@ -251,9 +232,6 @@ def _(inputs: _ConvolveInputs) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, 
     s, backend = call.structure, _backend(x, call)
     relations, heads, in_channels, channels = kernels.shape
     width = 0 if attention_kernels is None else attention_kernels.shape[3]
-    key_width = width
-    if not _has_keys(backend, x, kernels, attention_kernels, call):
-        width, key_width = channels, 0
     dtype = x.dtype if backend.TAKES_HALF else wide(x.dtype)
     sources, targets = s.sources.node.shape[0], s.targets.node.shape[0]
     batch = x.shape[1] if x.dim() == 3 else 1
@@ -262,13 +240,13 @@ def _(inputs: _ConvolveInputs) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, 
         attention=x.new_empty(s.target.shape[0], heads, dtype=wide(x.dtype)),
         queries=x.new_empty(targets if width else 0, heads, width, dtype=dtype),
         values=x.new_empty(sources, batch, share * channels, dtype=dtype),
-        keys=x.new_empty(sources, batch, share * key_width, dtype=dtype),
+        keys=x.new_empty(sources, batch, share * width, dtype=dtype),
         sums=x.new_empty(targets if any(call.aggregated) else 0, heads, in_channels, dtype=dtype),
     )
     folded = (x.new_empty(0), x.new_empty(0))
     if width:
         sizes = (relations, batch, in_channels)
-        folded = (x.new_empty(*sizes, share * (channels + key_width)), x.new_empty(*sizes, share * width))
+        folded = (x.new_empty(*sizes, share * (channels + width)), x.new_empty(*sizes, share * width))
     return x.new_empty(_num_nodes(call), heads, channels), *saved, *folded
 
 
@@ -295,8 +273,7 @@ def _convolve_backward(
         wide_grad, wide_grad_attention, wide_saved, operands, call, needs[0]
     )
     assert dweight is not None
-    with_keys = _has_keys(backend, x, kernels, attention_kernels, call)
-    dkernels, dattention = fold_kernels_backward(backend, dweight, dquery_weight, kernels, attention_kernels, with_keys)
+    dkernels, dattention = fold_kernels_backward(backend, dweight, dquery_weight, kernels, attention_kernels)
     grads = (None if dx is None else dx.view(x.shape), dkernels, dattention, dlogits, dbias)
     return like_inputs(grads, inputs[:5], needs, grad)
 

@@ -64,9 +64,9 @@ class Saved(NamedTuple):
     """What the forward pass of a convolution keeps for the backward pass, which runs on the same backend."""
 
     attention: Tensor  # [E, H]; on a compiled backend the sign bit of additive attention is the sign of the score
-    queries: Tensor  # [V, H, A], or [V, H, D] where values are read in place of keys
-    values: Tensor  # [U, P, H * D / P]; after dropout on a compiled backend
-    keys: Tensor  # [U, P, H * A / P], or empty
+    queries: Tensor  # [V, H, A]
+    values: Tensor  # [U, P, H * D / P]; Numba's are after dropout
+    keys: Tensor  # [U, P, H * A / P]
     sums: Tensor  # [V, H, F] where inputs are aggregated first, else empty
 
 
@@ -187,7 +187,6 @@ class Backend(Protocol):
 
     TAKES_HALF: bool  # accepts half precision, and accumulates in single precision
     READS_TABLES: bool  # also implements `TableBackend`
-    VALUES_AS_KEYS: bool  # also implements `ValueBackend`
 
     def why_not(self) -> str | None:
         """Say why this backend cannot be used on this machine; None if it can."""
@@ -279,24 +278,3 @@ class TableBackend(Backend, Protocol):
         call: Call,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return the gradients of the table, both kernels and the edge logits."""
-
-
-class ValueBackend(Backend, Protocol):
-    """A backend that can read values in place of keys under the multiplicative score, by queries of their width.
-
-    Its ``convolve`` does so where the kernels of target rows are as wide as those of values and there are no keys.
-    """
-
-    def join_scores(self, attention: Tensor) -> Tensor:
-        """Return ``K Q.T`` of each head, ``[R, H, D, D]``, from attention kernels ``[R, H, 2 D, A]``, ``Q`` first."""
-
-    def join_scores_backward(self, grad: Tensor, attention: Tensor) -> Tensor:
-        """Return the gradient of the attention kernels."""
-
-    def fold_queries(self, kernels: Tensor, joined: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the kernels of source and target rows, both ``[R, 1, F, H D]``, from those of values and scores."""
-
-    def fold_queries_backward(
-        self, dweight: Tensor, dquery: Tensor, kernels: Tensor, joined: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Return the gradients of kernels and joined scores."""

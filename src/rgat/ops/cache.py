@@ -7,10 +7,8 @@ memory moves (as it does when it is shared with another process).
 
 from __future__ import annotations
 
-import threading
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -48,50 +46,17 @@ def derived(tensor: Tensor) -> dict[Any, Any]:
     return values
 
 
-# .at_once: whether `cached` computes what it is asked for; .compiled: whether compiled code called the operator
-_thread = threading.local()
-
-
-@contextmanager
-def at_once() -> Iterator[None]:
-    """Let `cached` compute in this thread whatever it is asked for, because its tensors are known to be used again."""
-    before, _thread.at_once = getattr(_thread, "at_once", False), True
-    try:
-        yield
-    finally:
-        _thread.at_once = before
-
-
-@contextmanager
-def compiled_code() -> Iterator[None]:
-    """Mark what runs in this thread as called by compiled code."""
-    before, _thread.compiled = getattr(_thread, "compiled", False), True
-    try:
-        yield
-    finally:
-        _thread.compiled = before
-
-
-def is_compiled_code() -> bool:
-    """Tell whether compiled code called the operator that runs in this thread.
-
-    Before it captures a CUDA graph, compiled code runs once with memory that nothing may keep, so no table may be made
-    in a first call.
-    """
-    return getattr(_thread, "compiled", False)
-
-
 def cached(tensor: Tensor, name: Any, compute: Callable[[], Any]) -> Any:
     """Return ``compute()``, which follows from a tensor on a GPU, once it was asked for often enough; None: not yet.
 
-    The value is computed in the twelfth call with the same tensor and name, or ``at_once``, so a batch that is used
-    once neither pays nor waits for it. During a CUDA-graph capture no kernel runs, so nothing is computed.
+    The value is computed in the twelfth call with the same tensor and name, so a batch that is used once neither pays
+    nor waits for it. During a CUDA-graph capture no kernel runs, so nothing is computed.
     """
     values = derived(tensor)
     calls, value = values.get(name, (0, None))
     if value is not None or torch.cuda.is_current_stream_capturing():
         return value
-    if calls + 1 >= _CALLS_BEFORE_CACHING or getattr(_thread, "at_once", False):
+    if calls + 1 == _CALLS_BEFORE_CACHING:
         with torch.inference_mode(False):
             value = compute()
         torch.cuda.current_stream(tensor.device).synchronize()  # other streams may use it next

@@ -1,9 +1,9 @@
 """Dropout masks as a pure function of (seed, call number, ids, head, channel), the same on every backend.
 
-A mask is recomputed in the backward pass; threads, the order of the edges and the backend cannot change it. Each id (a
-row ``relation * N + node``, or an edge's position in the sorted order) gets a 64-bit key by SplitMix64's finaliser.
-Each column (``head * D + channel``, or the head) then costs one 32-bit finaliser, which vectorises well and needs no
-64-bit product in an inner loop.
+A mask is recomputed wherever it is needed and never stored; threads, the order of the edges and the backend cannot
+change it. Each id (a row ``relation * N + node``, or an edge's position in the sorted order) gets a 64-bit key by the
+finaliser of SplitMix64. Each column (``head * D + channel``, or the head) then costs one 32-bit finaliser, which
+vectorises well and needs no 64-bit product in an inner loop.
 
 The ``state`` of a call is the int64 pair (seed, call number). The state of a stack of models is ``[S, 6]``, one row per
 member: its pair, then for each kind of mask the threshold below which an element is dropped and the bits of the scale.

@@ -17,20 +17,15 @@ values of all heads and then their keys, and one for its target rows, their quer
     weight[r] = [W[r, 1] ... W[r, H]  W[r, 1] K[r, 1] ... W[r, H] K[r, H]]        F x H (D + A)
     query[r]  = [W[r, 1] Q[r, 1] ... W[r, H] Q[r, H]]                             F x H A
 
-Under the multiplicative score a logit is ``q_i . k_j = (g_i Q) . (g_j K) = (g_i Q K.T) . g_j``. A backend that reads
-values in place of keys makes queries with ``Q K.T``, and no keys.
-
 Each backend folds in one pass: a chain of products, transpositions and copies would cost as much as the edges.
 """
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 from torch import Tensor
 
-from rgat.ops.backend import Backend, Places, ValueBackend
+from rgat.ops.backend import Backend, Places
 from rgat.ops.dispatch import get_backend
 from rgat.ops.registration import like_inputs, operator, widen
 from rgat.ops.torch.backend import fold_heads, unfold_heads
@@ -171,7 +166,7 @@ def fold_values(kernels: Tensor, x: Tensor) -> Tensor:
 
 
 def fold_kernels(
-    backend: Backend, kernels: Tensor, attention: Tensor | None, x: Tensor, with_keys: bool = True
+    backend: Backend, kernels: Tensor, attention: Tensor | None, x: Tensor
 ) -> tuple[Tensor, Tensor | None]:
     """Return the matrices ``[R, P, F, M]`` of source and target rows for inputs ``x``, ``[N, F]`` or ``[N, P, F]``.
 
@@ -180,22 +175,14 @@ def fold_kernels(
     if attention is None:
         return fold_values(kernels, x), None
     dtype, batch = x.dtype, x.shape[1] if x.dim() == 3 else 1
-    kernels, attention = _split_batch(kernels, batch), _split_batch(attention, batch)
-    if with_keys:
-        weight, query = backend.fold(*widen((kernels, _swap_halves(attention, kernels.shape[3]))))
-    else:
-        queries, (kernels, attention) = cast(ValueBackend, backend), widen((kernels, attention))
-        weight, query = queries.fold_queries(kernels, queries.join_scores(attention))
+    kernels = _split_batch(kernels, batch)
+    attention = _swap_halves(_split_batch(attention, batch), kernels.shape[3])
+    weight, query = backend.fold(*widen((kernels, attention)))
     return _join_batch(weight.to(dtype), batch), _join_batch(query.to(dtype), batch)
 
 
 def fold_kernels_backward(
-    backend: Backend,
-    dweight: Tensor,
-    dquery: Tensor | None,
-    kernels: Tensor,
-    attention: Tensor | None,
-    with_keys: bool = True,
+    backend: Backend, dweight: Tensor, dquery: Tensor | None, kernels: Tensor, attention: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
     """Return the gradients of kernels and attention kernels from those of the folded matrices."""
     batch = dweight.shape[1]
@@ -203,12 +190,6 @@ def fold_kernels_backward(
     if attention is None or dquery is None:
         return unfold_heads(dweight, split.shape[1]).reshape(kernels.shape), None
     dquery = dquery.reshape(-1, 1, *dquery.shape[2:])
-    parts = _split_batch(attention, batch)
-    if not with_keys:
-        queries, (dweight, dquery, split, parts) = cast(ValueBackend, backend), widen((dweight, dquery, split, parts))
-        dkernels, djoined = queries.fold_queries_backward(dweight, dquery, split, queries.join_scores(parts))
-        dattention = queries.join_scores_backward(djoined, parts)
-        return dkernels.reshape(kernels.shape), dattention.reshape(attention.shape)
-    tensors = widen((dweight, dquery, split, _swap_halves(parts, split.shape[3])))
+    tensors = widen((dweight, dquery, split, _swap_halves(_split_batch(attention, batch), split.shape[3])))
     dkernels, dattention = backend.fold_backward(*tensors)
     return dkernels.reshape(kernels.shape), _swap_halves(dattention, attention.shape[3]).reshape(attention.shape)

@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from rgat.ops.backend import Backend
-from rgat.ops.cache import compiled_code
 from rgat.ops.triton import recording
 from rgat.structure import Rows, Structure
 
@@ -119,8 +118,7 @@ class Operator:
         _, _, short = name.partition("::")
         schema = torch.library.infer_schema(run, mutates_args=())
         _LIBRARY.define(short + schema, tags=(torch.Tag.pt2_compliant_tag,))  # type: ignore[no-untyped-call]
-        self._compiled = _in_compiled_code(self.function)
-        _LIBRARY.impl(short, self._compiled, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+        _LIBRARY.impl(short, self.function, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
         _LIBRARY.impl(short, self._dispatched, "Autograd", with_keyset=True)  # type: ignore[no-untyped-call]
         self.traced = getattr(torch.ops.rgat, short).default
         self._differentiable: Any = None
@@ -218,7 +216,7 @@ class Operator:
             with torch._C._AutoDispatchBelowAutograd():
                 return self.traced.redispatch(keys & torch._C._after_autograd_keyset, *flat)
 
-        return self._call(below if is_traced(tensors) else self._compiled, flat, tensors)
+        return self._call(below if is_traced(tensors) else self.function, flat, tensors)
 
     def _call(self, function: Callable[..., Any], flat: tuple[Any, ...], tensors: list[Tensor]) -> Any:
         with_grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
@@ -235,15 +233,6 @@ def operator(name: str, record: bool = False) -> Callable[[Callable[..., Any]], 
 def _recorded(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*arguments: Any) -> Any:
         return recording.replay_or_run(function, arguments) if arguments[0].is_cuda else function(*arguments)
-
-    call.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
-    return call
-
-
-def _in_compiled_code(function: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*arguments: Any) -> Any:
-        with compiled_code():
-            return function(*arguments)
 
     call.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
     return call

@@ -62,7 +62,6 @@ __all__ += ["project", "project_input_grad", "project_weight_grad"]
 
 TAKES_HALF = False
 READS_TABLES = True
-VALUES_AS_KEYS = False
 
 EDGES_PER_TARGET = 2  # that cost as much as a target by itself
 PRODUCTS_PER_EDGE = 512  # numbers of a kernel that multiply a row and its gradient in the time of an edge

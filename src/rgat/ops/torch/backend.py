@@ -16,7 +16,6 @@ from rgat.structure import Rows, Structure
 
 TAKES_HALF = False
 READS_TABLES = False
-VALUES_AS_KEYS = False
 
 
 def why_not() -> str | None:

@@ -1,8 +1,8 @@
 """Attend in Triton: logits by edge, softmax by group, weighted sum by target; launchers on CUDA tensors, no autograd.
 
-With ``a`` the attention and ``m`` the scaled dropout masks, backward is per edge and head (``value`` after dropout)::
+With ``a`` the attention and ``m`` the scaled dropout masks, backward is per edge and head::
 
-    da      = m_edge * (dout[target] . value[source row]) + dattention                           by edge
+    da      = m_edge * (dout[target] . (m_feature * value[source row])) + dattention             by edge
     dlogit  = a * (da - sum of a * da over the softmax group) (times LeakyReLU')                 by softmax group
     dvalue  = m_feature * sum over the row's edges: a * m_edge * dout[target]                    by source row
     additive: dquery = sum over the group: dlogit, dkey = sum over the row: dlogit               by group, by source row
@@ -15,7 +15,6 @@ With ``a`` the attention and ``m`` the scaled dropout masks, backward is per edg
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import triton
@@ -24,10 +23,9 @@ from torch import Tensor
 
 from rgat.ops.backend import Call
 from rgat.ops.cache import cached
-from rgat.ops.triton.dropout_kernels import Dropout, drop_rows, edge_mask
-from rgat.ops.triton.launch import LARGE, launch, num_blocks, power_of_two, sum_dtype
+from rgat.ops.triton.dropout_kernels import MASK_INTEGERS, Dropout, drop_edges, drop_features
+from rgat.ops.triton.launch import LARGE, launch, num_blocks, sum_dtype
 from rgat.ops.triton.segment_kernels import Segments, head_columns, segment_sum, tile_heads
-from rgat.ops.triton.single_edges import SingleEdges, ValueGrads
 from rgat.ops.triton.softmax_kernels import constant_attention, softmax
 from rgat.structure import Structure
 
@@ -44,15 +42,15 @@ def _by_target(s: Structure) -> Segments:
     return Segments(s.target_ptr, s.target)
 
 
-def row_ids(call: Call) -> Tensor:
+def _row_ids(call: Call) -> Tensor:
     """Return ``relation * N + node`` of the source rows, which the masks of feature dropout depend on."""
     s = call.structure
     if not call.attention.feature_dropout:
         return s.source_ptr  # kernels take some tensor, and do not read it
-    ids: Tensor | None = s.row_id
-    if ids is None:
-        ids = cached(s.sources.node, ("keys", s.num_nodes), s.source_ids)
-    return s.source_ids() if ids is None else ids
+    row_ids: Tensor | None = s.row_id
+    if row_ids is None:
+        row_ids = cached(s.sources.node, ("keys", s.num_nodes), s.source_ids)
+    return s.source_ids() if row_ids is None else row_ids
 
 
 @triton.jit(do_not_specialize=["size"])
@@ -88,80 +86,34 @@ def _logits_kernel(
     tl.store(out + at, result, exists)
 
 
-@triton.jit(do_not_specialize=["size"])
+@triton.jit(do_not_specialize=["size", *MASK_INTEGERS])
 def _attention_grad_kernel(
-    out, grad, values, attention, grad_attention, mask, target, source_row, group, group_ptr, size, H: tl.constexpr,
-    D: tl.constexpr, BE: tl.constexpr, HP: tl.constexpr, DP: tl.constexpr, ACC: tl.constexpr,
+    out, grad, values, attention, grad_attention, target, source_row, row_id, edge_id, feature_state, edge_state, size,
+    feature_threshold, feature_scale, edge_threshold, edge_scale,
+    H: tl.constexpr, D: tl.constexpr, MEMBERS: tl.constexpr, BE: tl.constexpr, HP: tl.constexpr, DP: tl.constexpr,
+    ACC: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradient of the attention; with ``group``, zero for edges that are alone in their softmax group."""
+    """Write the gradient of the attention."""
     edge = tl.program_id(0).to(tl.int64) * BE + tl.arange(0, BE)
     live = edge < size
     row = tl.load(source_row + edge, live, 0)
     i = tl.load(target + edge, live, 0)
-    reads = live
-    if group is not None:
-        whole = tl.load(group + edge, live, 0)
-        reads = live & (tl.load(group_ptr + whole + 1, live, 0) - tl.load(group_ptr + whole, live, 0) > 1)
     result = tl.zeros([HP, BE], ACC)
     for first in tl.static_range(0, D, DP):
         head, column, inside = head_columns(tl.program_id(1), first, HP, DP, H, D)
-        inside = inside & reads[None, :, None]
+        inside = inside & live[None, :, None]
         value = tl.load(values + (row.to(tl.int64) * (H * D))[None, :, None] + column, inside, 0.0).to(ACC)
         received = tl.load(grad + (i.to(tl.int64) * (H * D))[None, :, None] + column, inside, 0.0).to(ACC)
+        value = drop_features(value, feature_state, row_id, row, live, head, column, feature_threshold, feature_scale,
+                              H, D, MEMBERS, ACC)  # fmt: skip
         result += tl.sum(received * value, 2)
+    result = drop_edges(result, edge_state, edge_id, edge, live, head, edge_threshold, edge_scale, H, MEMBERS, ACC)
     at = (edge * H)[None, :] + head[:, None]
     exists = live[None, :] & (head < H)[:, None]
-    if mask is not None:
-        result *= tl.load(mask + at, exists, 0.0)
     if grad_attention is not None:
         upstream = tl.load(grad_attention + at, exists, 0.0)
         result += tl.where(tl.load(attention + at, exists, 0.0) < 0, -upstream, upstream)
     tl.store(out + at, result, exists)
-
-
-@triton.jit(do_not_specialize=["size"])
-def _factors_kernel(
-    out, dkeys, attention, mask, dlogits, row, edge, size, WITHIN: tl.constexpr, H: tl.constexpr, BE: tl.constexpr,
-    HP: tl.constexpr,
-):  # fmt: skip
-    """Write the factors of ``ValueGrads`` for rows with one edge, 1 for others, and with ``dlogits`` the former's keys.
-
-    ``WITHIN`` relations, edges that are alone have attention 1 and gradients 0, which are not read.
-    """
-    u = tl.program_id(0).to(tl.int64) * BE + tl.arange(0, BE)
-    live = u < size
-    is_single = live & (tl.load(row + u, live, -1) >= 0)
-    e = tl.load(edge + u, is_single, 0)
-    reads = is_single
-    if WITHIN:
-        reads = is_single & (e >= 0)
-    head = tl.arange(0, HP)
-    exists = (head < H)[None, :]
-    to = (u * H)[:, None] + head[None, :]
-    at = (tl.where(e < 0, -1 - e, e).to(tl.int64) * H)[:, None] + head[None, :]
-    factor = tl.abs(tl.load(attention + at, reads[:, None] & exists, 1.0))
-    if mask is not None:
-        factor *= tl.load(mask + at, is_single[:, None] & exists, 1.0)
-    tl.store(out + to, factor, live[:, None] & exists)
-    if dlogits is not None:
-        tl.store(dkeys + to, tl.load(dlogits + at, reads[:, None] & exists, 0.0), is_single[:, None] & exists)
-
-
-def _write_factors(
-    attention: Tensor, mask: Tensor | None, single: SingleEdges, within: bool, dlogits: Tensor | None,
-    dkeys: Tensor | None,
-) -> Tensor:  # fmt: skip
-    """Return the factors of ``ValueGrads``; with ``dlogits`` fill the gradients of the keys of rows with one edge."""
-    num_rows, num_heads = len(single.row), attention.shape[1]
-    factor = attention.new_empty(num_rows, num_heads)
-    heads = power_of_two(num_heads)
-    rows = max(1, 512 // heads)
-    launch(
-        _factors_kernel, (num_blocks(num_rows, rows), 1, 1),
-        (factor, dkeys, attention, mask, dlogits, single.row, single.edge), (num_rows,), WITHIN=within, H=num_heads,
-        BE=rows, HP=heads,
-    )  # fmt: skip
-    return factor
 
 
 def _attention(
@@ -191,11 +143,8 @@ def attend(
     edge_logits: Tensor | None,
     call: Call,
     bias: Tensor | None = None,
-    dropped: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Return the output ``[N, H, D]`` and, before dropout, the attention of the sorted edges ``[E, H]``.
-
-    ``dropped``: the values are after feature dropout.
 
     With the additive score the attention has the sign of the logit, which backward needs for LeakyReLU's derivative
     and no cast loses. Take the absolute value before returning it to a user.
@@ -208,10 +157,11 @@ def attend(
         out = out.zero_() if bias is None else out.copy_(bias.view(num_heads, channels))
         return out, values.new_zeros(num_edges, num_heads, dtype=dtype)
     attention = _attention(queries, keys, edge_logits, call, dtype)
-    if not dropped:
-        values = drop_rows(values, row_ids(call), Dropout.of(call.state, settings.feature_dropout))
-    mask = edge_mask(attention, s.edge_id, Dropout.of(call.state, settings.edge_dropout))
-    segment_sum(out, values, _by_target(s), index=s.source_row, weight=attention, mask=mask, absolute=True, bias=bias)
+    segment_sum(
+        out, values, _by_target(s), index=s.source_row, weight=attention, absolute=True, bias=bias,
+        row_id=_row_ids(call), edge_id=s.edge_id, on_values=Dropout.of(call.state, settings.feature_dropout),
+        on_edges=Dropout.of(call.state, settings.edge_dropout),
+    )  # fmt: skip
     return out, attention
 
 
@@ -233,80 +183,52 @@ def attend_backward(
     keys: Tensor | None,
     edge_logits: Tensor | None,
     call: Call,
-    dropped: bool = False,
-    values_are_keys: bool = False,
-    single: SingleEdges | None = None,
-) -> tuple[Tensor | ValueGrads, Tensor | None, Tensor | None, Tensor | None]:
-    """Return the gradients of values, queries, keys and edge logits; None where there is no such input.
-
-    ``dropped``: the values are after feature dropout; their gradients are those before it.
-
-    With ``values_are_keys`` the gradient of the values is that of both, and there is none of the keys.
-
-    With ``single`` that of the values is ``ValueGrads``; only without feature dropout, and where values are not keys.
-    """
+) -> tuple[Tensor | None, ...]:
+    """Return the gradients of values, queries, keys and edge logits; None where there is no such input."""
     s, (across, negative_slope, feature_dropout, edge_dropout, _) = call.structure, call.attention
     on_features, on_edges = Dropout.of(call.state, feature_dropout), Dropout.of(call.state, edge_dropout)
-    row_id = row_ids(call)
-    (num_edges, num_heads), channels = attention.shape, values.shape[2]
+    row_id = _row_ids(call)
     by_source = Segments(s.source_ptr, s.source_row, s.by_source)
-    if s.target.shape[0] == 0 or values.numel() == 0 or grad.numel() == 0:
+    dvalues = torch.empty_like(values)
+    if s.target.shape[0] == 0 or dvalues.numel() == 0 or grad.numel() == 0:
         zeros = [None if queries is None or t is None else torch.zeros_like(t) for t in (queries, keys, edge_logits)]
-        return torch.zeros_like(values), zeros[0], zeros[1], zeros[2]
-    if not dropped:
-        values = drop_rows(values, row_id, on_features)
-    mask = edge_mask(attention, s.edge_id, on_edges)
+        return dvalues.zero_(), zeros[0], zeros[1], zeros[2]
     target, sorted_target = _by_source(s.target, lambda: s.target, s)
-    only = by_source if single is None else by_source._replace(only=single.several)
 
-    def sum_by_source(
-        dlogits: Tensor | None = None, dkeys: Tensor | None = None, **further: Any
-    ) -> Tensor | ValueGrads:
-        options: dict[str, Any] = {"index": target, "by_position": sorted_target, "weight": attention, "mask": mask}
-        options |= {"absolute": True, **further}
-        if dkeys is not None and num_edges <= _MAX_FUSED_EDGES:  # fewer launches, but fewer programs
-            options |= {"edge_values": dlogits, "edge_out": dkeys}
-        elif dkeys is not None and dlogits is not None:
-            segment_sum(dkeys, dlogits.unsqueeze(-1), only, index=None)
-        if single is None:
-            dvalues = torch.empty_like(values)
-            segment_sum(dvalues, grad, only, row_id=row_id, on_rows=on_features, **options)
-            return dvalues
-        sums = values.new_empty(len(single.several), num_heads, channels)
-        segment_sum(sums, grad, only, out_row=single.place, **options)
-        factor = _write_factors(attention, mask, single, not any(across), dlogits, dkeys)
-        flat, flat_sums = (rows.view(len(rows), 1, num_heads * channels) for rows in (grad, sums))
-        return ValueGrads(flat, flat_sums, single.row, factor)
+    def sum_by_source(edge_values: Tensor | None, edge_out: Tensor | None) -> None:
+        segment_sum(
+            dvalues, grad, by_source, index=target, by_position=sorted_target, weight=attention, absolute=True,
+            edge_values=edge_values, edge_out=edge_out, row_id=row_id, edge_id=s.edge_id, on_rows=on_features,
+            on_edges=on_edges,
+        )  # fmt: skip
 
     if queries is None or keys is None:
-        return sum_by_source(), None, None, None
+        sum_by_source(None, None)
+        return dvalues, None, None, None
 
+    (num_edges, num_heads), channels = attention.shape, values.shape[2]
     heads, padded, rows = tile_heads(num_heads, channels)
     rows = min(rows, 64)
     dlogits = torch.empty_like(attention)
-    groups = (None, None) if any(across) else (s.group, s.group_ptr)
     launch(
         _attention_grad_kernel, (num_blocks(num_edges, rows), num_blocks(num_heads, heads), 1),
-        (dlogits, grad, values, None if grad_attention is None else attention, grad_attention, mask, s.target,
-         s.source_row, *groups), (num_edges,), H=num_heads, D=channels, BE=rows, HP=heads, DP=padded,
+        (dlogits, grad, values, None if grad_attention is None else attention, grad_attention, s.target,
+         s.source_row, row_id, s.edge_id, on_features.state, on_edges.state),
+        (num_edges, *on_features[1:3], *on_edges[1:3]), H=num_heads, D=channels,
+        MEMBERS=max(on_features.members, on_edges.members), BE=rows, HP=heads, DP=padded,
         ACC=sum_dtype(dlogits.dtype)[1],
     )  # fmt: skip
     softmax(dlogits, attention, _by_group(s), _by_target(s), across, negative_slope)
 
-    edge_grads = None if edge_logits is None else dlogits.to(edge_logits.dtype)
-    dqueries = torch.empty_like(queries)
+    dqueries, dkeys = torch.empty_like(queries), torch.empty_like(keys)
+    fused = negative_slope is not None and num_edges <= _MAX_FUSED_EDGES  # fewer launches, but fewer programs
+    sum_by_source(*((dlogits, dkeys) if fused else (None, None)))
     if negative_slope is None:
-        segment_sum(dqueries, keys, _by_group(s), index=s.source_row, weight=dlogits, out_row=s.targets.by_node)
         row, sorted_row = _by_source(s.group, lambda: s.targets.by_node.index_select(0, s.group), s)
-        if values_are_keys:
-            if sorted_row != sorted_target:
-                target, row, sorted_target = s.target, s.targets.by_node.index_select(0, s.group), False
-            return sum_by_source(more=(queries, dlogits, row)), dqueries, None, edge_grads
-        dvalue_rows = sum_by_source()
-        dkeys = torch.empty_like(keys)
+        segment_sum(dqueries, keys, _by_group(s), index=s.source_row, weight=dlogits, out_row=s.targets.by_node)
         segment_sum(dkeys, queries, by_source, index=row, by_position=sorted_row, weight=dlogits)
-        return dvalue_rows, dqueries, dkeys, edge_grads
-    dkeys = torch.empty_like(keys)
-    dvalue_rows = sum_by_source(dlogits, dkeys)
-    segment_sum(dqueries, dlogits.unsqueeze(-1), _by_group(s), index=None, out_row=s.targets.by_node)
-    return dvalue_rows, dqueries, dkeys, edge_grads
+    else:
+        segment_sum(dqueries, dlogits.unsqueeze(-1), _by_group(s), index=None, out_row=s.targets.by_node)
+        if not fused:
+            segment_sum(dkeys, dlogits.unsqueeze(-1), by_source, index=None)
+    return dvalues, dqueries, dkeys, None if edge_logits is None else dlogits.to(edge_logits.dtype)

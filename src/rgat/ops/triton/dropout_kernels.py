@@ -1,7 +1,6 @@
-"""Compute dropout masks in Triton; see ``ops/dropout.py`` for the layout of the state.
+"""Recompute dropout masks inside Triton kernels; see ``ops/dropout.py`` for the layout of the state.
 
-The feature mask is applied where values are written: ``projection_kernels``, or ``drop_rows`` for values that others
-made; and where their gradients are: ``segment_kernels``. The edge mask is computed once in each pass.
+``segment_kernels`` applies them in weighted sums, ``attention_kernels`` in the gradient of the attention.
 """
 
 # ruff: noqa: N803
@@ -11,16 +10,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from rgat.ops.dropout import EDGES, FEATURES, drop_below, scale_bits
-from rgat.ops.triton.launch import launch, num_blocks, power_of_two, sum_dtype
 
 _FEATURE_MASK, _EDGE_MASK = tl.constexpr(FEATURES), tl.constexpr(EDGES)
-MASK_INTEGERS = ("feature_threshold", "feature_scale")
+MASK_INTEGERS = ("feature_threshold", "feature_scale", "edge_threshold", "edge_scale")
 
 
 class Dropout(NamedTuple):
@@ -89,75 +86,14 @@ def drop_features(
 
 
 @triton.jit
-def drop_row_tile(
-    values, state, row_id, row, live, column, threshold, scale, D: tl.constexpr, H: tl.constexpr,
-    MEMBERS: tl.constexpr, ACC: tl.constexpr,
+def drop_edges(
+    values, state, edge_id, edge, live, head, threshold, scale, H: tl.constexpr, MEMBERS: tl.constexpr,
+    ACC: tl.constexpr,
 ):  # fmt: skip
-    """Multiply ``values`` ``[rows, columns]`` by the feature mask of their rows."""
-    ids = tl.load(row_id + row, live, 0)[:, None]
-    head = (column // D)[None, :]
-    mask = _mask(state, _FEATURE_MASK, ids, head, column[None, :], threshold, scale, D, H, MEMBERS, ACC)
-    return values * mask
-
-
-@triton.jit(do_not_specialize=["size", "threshold", "scale"])
-def _drop_rows_kernel(
-    out, values, row_id, state, size, threshold, scale, C: tl.constexpr, H: tl.constexpr, MEMBERS: tl.constexpr,
-    BR: tl.constexpr, BC: tl.constexpr, ACC: tl.constexpr,
-):  # fmt: skip
-    """Write the values ``[size, C]`` times the feature mask."""
-    row = tl.program_id(0).to(tl.int64) * BR + tl.arange(0, BR)
-    column = tl.program_id(1) * BC + tl.arange(0, BC)
-    live = row < size
-    inside = live[:, None] & (column < C)[None, :]
-    at = (row * C)[:, None] + column[None, :]
-    tile = tl.load(values + at, inside, 0.0).to(ACC)
-    tile = drop_row_tile(tile, state, row_id, row, live, column, threshold, scale, C // H, H, MEMBERS, ACC)
-    tl.store(out + at, tile, inside)
-
-
-@triton.jit(do_not_specialize=["size", "threshold", "scale"])
-def _edge_mask_kernel(
-    out, edge_id, state, size, threshold, scale, H: tl.constexpr, MEMBERS: tl.constexpr, BE: tl.constexpr,
-    HP: tl.constexpr, ACC: tl.constexpr,
-):  # fmt: skip
-    """Write the edge mask, which depends on ``edge_id`` or on the position."""
-    edge = tl.program_id(0).to(tl.int64) * BE + tl.arange(0, BE)
-    live = edge < size
-    head = tl.arange(0, HP)[None, :]
-    ids = edge
-    if edge_id is not None:
-        ids = tl.load(edge_id + edge, live, 0)
-    mask = _mask(state, _EDGE_MASK, ids[:, None], head, head, threshold, scale, 1, H, MEMBERS, ACC)
-    tl.store(out + (edge * H)[:, None] + head, mask, live[:, None] & (head < H))
-
-
-def drop_rows(values: Tensor, row_id: Tensor, drop: Dropout) -> Tensor:
-    """Return the values ``[U, H, D]`` times the mask of feature dropout."""
-    if drop.state is None or values.numel() == 0:
-        return values
-    (size, heads, channels), out = values.shape, torch.empty_like(values)
-    block = power_of_two(heads * channels, 1, 128)
-    launch(
-        _drop_rows_kernel, (num_blocks(size, 2048 // block), num_blocks(heads * channels, block), 1),
-        (out, values, row_id, drop.state), (size, *drop[1:3]), C=heads * channels, H=heads, MEMBERS=drop.members,
-        BR=2048 // block, BC=block, ACC=sum_dtype(values.dtype)[1],
-    )  # fmt: skip
-    return out
-
-
-def edge_mask(like: Tensor, edge_id: Tensor | None, drop: Dropout) -> Tensor | None:
-    """Return the mask of edge dropout in the shape of the attention ``like``, ``[E, H]``; None: no dropout.
-
-    Kernels that read it from memory take less time than ones that compute it for each channel.
-    """
-    if drop.state is None:
-        return None
-    (num_edges, heads), mask = like.shape, torch.empty_like(like)
-    padded = power_of_two(heads)
-    block = max(1, 512 // padded)
-    launch(
-        _edge_mask_kernel, (num_blocks(num_edges, block), 1, 1), (mask, edge_id, drop.state), (num_edges, *drop[1:3]),
-        H=heads, MEMBERS=drop.members, BE=block, HP=padded, ACC=sum_dtype(like.dtype)[1],
-    )  # fmt: skip
-    return mask
+    """Multiply ``values`` ``[heads, edges]`` by the edge mask, which depends on ``edge_id`` or on the position."""
+    if state is not None:
+        heads = head[:, None]
+        if edge_id is not None:
+            edge = tl.load(edge_id + edge, live, 0)
+        values *= _mask(state, _EDGE_MASK, edge[None, :], heads, heads, threshold, scale, 1, H, MEMBERS, ACC)
+    return values

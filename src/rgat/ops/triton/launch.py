@@ -25,11 +25,9 @@ _compiled: dict[tuple[Any, ...], Any] = {}
 
 def launch(
     kernel: Any, grid: tuple[int, int, int], tensors: tuple[Tensor | None, ...], integers: tuple[int, ...] = (),
-    warps: int = 4, stages: int = 3, registers: int | None = None, **constants: Any,
+    warps: int = 4, stages: int = 3, **constants: Any,
 ) -> None:  # fmt: skip
     """Run a kernel on tensors, then integers, then ``constants`` in the order of its signature.
-
-    ``registers`` limits those of a thread, so that more programs fit on a multiprocessor.
 
     Triton looks up compiled code by everything that it may specialise on, which takes longer than a kernel on a small
     graph. Here the key is dtypes, alignment, constants and whether an integer needs 64 bits, so a kernel must name its
@@ -38,7 +36,7 @@ def launch(
     device = tensors[0].get_device()  # type: ignore[union-attr]
     if device != torch.cuda.current_device():
         with torch.cuda.device(device):
-            launch(kernel, grid, tensors, integers, warps, stages, registers, **constants)
+            launch(kernel, grid, tensors, integers, warps, stages, **constants)
         return
     addresses = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
     dtypes = [None if tensor is None else tensor.dtype for tensor in tensors]
@@ -47,13 +45,10 @@ def launch(
         aligned = tuple(address is not None and address % 16 == 0 for address in addresses)
     wide = max(integers, default=0) >= 2**31 and tuple(integer >= 2**31 for integer in integers)
     values = tuple(constants.values())
-    key = (id(kernel), device, warps, stages, registers, *values, *dtypes, aligned, wide)
+    key = (id(kernel), device, warps, stages, *values, *dtypes, aligned, wide)
     compiled = _compiled.get(key)
     if compiled is None:
-        options = {"num_warps": warps, "num_stages": stages}
-        if registers is not None:
-            options["maxnreg"] = registers
-        compiled = _compiled[key] = kernel[grid](*tensors, *integers, **constants, **options)
+        compiled = _compiled[key] = kernel[grid](*tensors, *integers, **constants, num_warps=warps, num_stages=stages)
     else:
         stream = torch._C._cuda_getCurrentRawStream(device)
         compiled[grid](*addresses, *integers, *values, stream=stream)
@@ -69,16 +64,6 @@ def sum_dtype(dtype: torch.dtype) -> tuple[torch.dtype, Any]:
 def power_of_two(size: int, low: int = 1, high: int = 1 << 30) -> int:
     """Return the next power of two, between ``low`` and ``high``."""
     return min(max(1 << (size - 1).bit_length(), low), high)
-
-
-@functools.cache
-def _shared_memory(device: int) -> int:
-    return getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0)
-
-
-def holds_wide_blocks() -> bool:
-    """Tell whether the current device has the shared memory of the widest blocks, up to 196 KiB, as the H100 has."""
-    return _shared_memory(torch.cuda.current_device()) >= 200 << 10
 
 
 def num_blocks(size: int, block: int) -> int:

@@ -5,10 +5,10 @@ GPU takes to run them. On an H200 a step on AIFB takes 2.0 to 2.4 ms without thi
 CUDA graph cannot be captured here, because the inputs of an operation have other addresses in each call.
 
 Which kernels run, and on which grids, depends only on the graph, the shapes, the dtypes and the options. So
-``replay_or_run`` counts the calls of an operation with equal ones. The fifth call makes all tables of the graph that
-kernels read (`cache`), and the sixth is recorded: ``launch`` reports each kernel to ``note_launch``, a dispatch mode
-watches PyTorch's own operations, and each address is stored relative to the input, output or temporary that it lies in.
-Later calls allocate outputs and one block of temporaries and start the recorded kernels on the new addresses.
+``replay_or_run`` counts the calls of an operation with equal ones. The 16th call is recorded: ``launch`` reports each
+kernel to ``note_launch``, a dispatch mode watches PyTorch's own operations, and each address is stored relative to the
+input, output or temporary that it lies in. Later calls allocate outputs and one block of temporaries and start the
+recorded kernels on the new addresses.
 
 An operation is recorded only if nothing but allocations, views and launches happen in it, its inputs do not overlap,
 and its inputs and outputs are contiguous; otherwise every call runs as usual. So do calls whose inputs are not aligned
@@ -39,9 +39,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rgat.ops.cache import at_once
-
-_CALLS_BEFORE_RECORDING = 6  # a batch that is used once seldom passes as many layers of the same shape
+_CALLS_BEFORE_RECORDING = 16  # more than `cache` needs to have all tables of a graph
 _MAX_ENTRIES = 256  # over all graphs
 _MAX_TEMPORARY_BYTES = 1 << 28
 _ALIGNMENT = 512
@@ -281,7 +279,4 @@ def replay_or_run(function: Callable[..., Any], arguments: tuple[Any, ...]) -> A
         if entry.calls == _CALLS_BEFORE_RECORDING:
             result, entry.recording = _record(function, arguments, inputs, graph)
             return result
-        if entry.calls == _CALLS_BEFORE_RECORDING - 1:
-            with at_once():
-                return function(*arguments)
     return function(*arguments)

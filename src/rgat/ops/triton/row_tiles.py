@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from rgat.ops.cache import cached
-from rgat.ops.triton.launch import LARGE, power_of_two
+from rgat.ops.triton.launch import LARGE
 from rgat.ops.triton.recording import allows_tf32
 
 
@@ -45,57 +45,9 @@ def load_rows(x, row, live, p, column, P: tl.constexpr, C: tl.constexpr):
 
 
 @triton.jit
-def load_value_grads(
-    grad, sums, factor, at, row, live, first, C: tl.constexpr, H: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr
-):
-    """Return ``BC`` columns from ``first`` on of the rows of ``ValueGrads``, which are ``at`` in its tensors."""
-    column = first + tl.arange(0, BC)
-    begin = tl.where(at >= 0, grad + at.to(tl.int64) * C, sums + (-1 - at).to(tl.int64) * C)
-    tile = tl.load(begin[:, None] + column[None, :], live[:, None] & (column < C)[None, :], 0.0)
-    heads: tl.constexpr = BC * H // C if BC * H > C else 1  # in these columns
-    head = first * H // C + tl.arange(0, heads)
-    at_factor = (row.to(tl.int64) * H)[:, None] + head[None, :]
-    factors = tl.load(factor + at_factor, live[:, None] & (head < H)[None, :], 0.0)
-    return tl.reshape(tl.reshape(tile, [BR, heads, BC // heads]) * factors[:, :, None], [BR, BC])
-
-
-@triton.jit
 def rows_to_read(node, row, end):
     """Return the rows of ``x`` that some rows read: their nodes, or without ``node`` the rows themselves."""
     return row if node is None else tl.load(node + row, row < end, 0)
-
-
-@triton.jit
-def beside(left, right):
-    """Return two matrices of the same shape as one, the columns of the second after those of the first."""
-    return tl.reshape(tl.permute(tl.join(left, right), (0, 2, 1)), [left.shape[0], 2 * left.shape[1]])
-
-
-@triton.jit
-def apart(x):
-    """Return the first and the second half of the columns of a matrix."""
-    return tl.split(tl.permute(tl.reshape(x, [x.shape[0], 2, x.shape[1] // 2]), (0, 2, 1)))
-
-
-@triton.jit
-def load_narrow(keys, queries, row, shift, live, a, A: tl.constexpr):
-    """Return rows of ``keys`` ``[rows, A]`` and, beside them, of ``queries``, ``shift`` rows further on."""
-    inside = live[:, None] & (a < A)[None, :]
-    tile = tl.load(keys + (row.to(tl.int64) * A)[:, None] + a[None, :], inside, 0.0)
-    if queries is not None:
-        tile = beside(tile, tl.load(queries + ((row + shift).to(tl.int64) * A)[:, None] + a[None, :], inside, 0.0))
-    return tile
-
-
-@triton.jit
-def store_narrow(keys, queries, tile, row, shift, live, a, A: tl.constexpr):
-    """Write what ``load_narrow`` returns."""
-    inside = live[:, None] & (a < A)[None, :]
-    mine = tile
-    if queries is not None:
-        mine, others = apart(tile)
-        tl.store(queries + ((row + shift).to(tl.int64) * A)[:, None] + a[None, :], others, inside)
-    tl.store(keys + (row.to(tl.int64) * A)[:, None] + a[None, :], mine, inside)
 
 
 @triton.jit
@@ -113,8 +65,8 @@ def halves(x, top):
     """Return two float16 numbers whose sum is ``x`` times a power of two, and the inverse of that power.
 
     Together they have the 22 bits of two tf32 numbers, but multiply at twice the speed and can be transposed. ``top``
-    is the largest ``|x|``. Numbers more than 2^17 times smaller keep fewer bits, so each product has one ``top`` for
-    each row of its left factor and one for each column of its right factor.
+    is the largest ``|x|``. Numbers more than 2^17 times smaller keep fewer bits, so gradients of kernels use one
+    ``top`` per feature, and products of rows one per row.
     """
     bits = tl.minimum(tl.maximum(267 - (top.to(tl.int32, bitcast=True) >> 23), 1), 253)
     x = x * (bits << 23).to(tl.float32, bitcast=True)
@@ -123,40 +75,26 @@ def halves(x, top):
 
 
 @triton.jit
-def dot_halves(a, a_low, b, b_low, total, PRECISION: tl.constexpr):
-    """Return ``total + a @ b`` for numbers split by ``halves``; "tf32" takes the first halves, as precise as tf32."""
-    if PRECISION == "tf32x3":
-        total = tl.dot(a_low, b, total)
-        total = tl.dot(a, b_low, total)
+def dot_halves(a, a_low, b, b_low, total):
+    """Return ``total + a @ b`` for numbers split by ``halves``."""
+    total = tl.dot(a_low, b, total)
+    total = tl.dot(a, b_low, total)
     return tl.dot(a, b, total)
 
 
 @triton.jit
-def split(x, AXIS: tl.constexpr, SPLIT: tl.constexpr):
-    """Return ``halves(x)`` with a scale for each slice along an axis; without ``SPLIT`` return ``x`` three times."""
+def split(x, BY_ROW: tl.constexpr, SPLIT: tl.constexpr):
+    """Return ``halves(x)`` with one scale, or one per row; without ``SPLIT`` return ``x`` three times."""
     high, low, undo = x, x, x
     if SPLIT:
-        high, low, undo = halves(x, tl.expand_dims(tl.max(tl.abs(x), AXIS), AXIS))
+        high, low, undo = halves(x, tl.max(tl.abs(x), 1)[:, None] if BY_ROW else tl.max(tl.abs(x)))
     return high, low, undo
 
 
 @triton.jit
-def level_rows(x):
-    """Return ``x`` with each row divided by a power of two that brings it near 1, and these powers as a row.
-
-    ``a @ x`` is ``(a * powers) @ (the rest)``, whose left factor then shows how much each of its columns adds.
-    """
-    bits = tl.minimum(tl.maximum(tl.max(tl.abs(x), 1).to(tl.int32, bitcast=True) >> 23, 1), 253)
-    x = x * ((254 - bits) << 23).to(tl.float32, bitcast=True)[:, None]
-    return x, (bits << 23).to(tl.float32, bitcast=True)[None, :]
-
-
-@triton.jit
 def split_product(a, a_low, a_undo, b, b_low, b_undo, zeros, PRECISION: tl.constexpr, SPLIT: tl.constexpr):
-    """Return ``a @ b`` for matrices from ``split``, of ``a`` along its rows and of ``b`` along its columns."""
-    if SPLIT:
-        return dot_halves(a, a_low, b, b_low, zeros, PRECISION) * a_undo * b_undo
-    return dot(a, b, zeros, PRECISION)
+    """Return ``a @ b`` for matrices from ``split``."""
+    return dot_halves(a, a_low, b, b_low, zeros) * a_undo * b_undo if SPLIT else dot(a, b, zeros, PRECISION)
 
 
 def precision(dtype: torch.dtype) -> str | None:
@@ -164,11 +102,6 @@ def precision(dtype: torch.dtype) -> str | None:
     if dtype == torch.float64:
         return None
     return "tf32x3" if dtype == torch.float32 and not allows_tf32() else "tf32"
-
-
-def in_halves(dtype: torch.dtype) -> bool:
-    """Tell whether products of numbers of this dtype are products of their halves."""
-    return dtype == torch.float32
 
 
 def tiles_by_node(node: Tensor | None, relation_ptr: Tensor, num_tiles: int, rows: int) -> Tensor | None:
@@ -192,17 +125,8 @@ def rows_per_tile(num_rows: int, most: int) -> int:
     return min(max(1 << (num_rows // 400).bit_length() >> 1, 64), most)
 
 
-NARROW = 16  # columns of the narrow parts of a kernel, at most
-
-
-def narrow_columns(width: int, parts: int, least: int) -> int:
-    """Return the columns of a tile for one of so many narrow parts, which together have at least ``least``."""
-    return power_of_two(width, least // parts)
-
-
 def fit_one_launch(weight: Tensor, widths: Sequence[int]) -> bool:
-    """Tell whether one launch serves all parts of a kernel's columns, of which only the first may be wide."""
+    """Tell whether one launch serves both parts of a kernel's columns: the second is narrow, both fit into a tile."""
     _, batch, inputs, _ = weight.shape
-    most = 128 if weight.dtype == torch.float32 else 64
-    fits = batch == 1 and max(inputs, widths[0]) <= most and sum(widths[1:]) <= NARROW
-    return len(widths) > 1 and fits and weight.dtype != torch.float64
+    fits = batch == 1 and max(inputs, widths[0]) <= 64 and widths[-1] <= 16
+    return len(widths) == 2 and fits and weight.dtype != torch.float64

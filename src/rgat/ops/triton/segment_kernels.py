@@ -1,4 +1,4 @@
-"""Sum over segments of edges in Triton, without atomics.
+"""Sum over segments of edges in Triton, without atomics; edges and features are dropped on the way.
 
 A segment is a range of consecutive positions in some order of the edges, such as all edges of a target. One program
 sums several short segments side by side. Segments longer than a chunk are summed in parts: the positions are cut into
@@ -24,7 +24,7 @@ import triton.language as tl
 from torch import Tensor
 
 from rgat.ops.cache import cached
-from rgat.ops.triton.dropout_kernels import MASK_INTEGERS, NO_DROPOUT, Dropout, drop_features
+from rgat.ops.triton.dropout_kernels import MASK_INTEGERS, NO_DROPOUT, Dropout, drop_edges, drop_features
 from rgat.ops.triton.launch import LARGE, launch, num_blocks, power_of_two, sum_dtype
 
 
@@ -34,7 +34,6 @@ class Segments(NamedTuple):
     ptr: Tensor  # [S + 1], positions
     segment: Tensor  # [E], of each edge
     edge_at: Tensor | None = None  # [E], the edge at each position; None: edges are in this order
-    only: Tensor | None = None  # the segments that are summed; None: all
 
 
 @triton.jit
@@ -61,12 +60,10 @@ def long_part(number, slots, ptr, segment, edge_at, size, CHUNK: tl.constexpr):
 
 
 @triton.jit
-def short_segments(number, only, ptr, num_segments, CHUNK: tl.constexpr, T: tl.constexpr):
+def short_segments(number, ptr, num_segments, CHUNK: tl.constexpr, T: tl.constexpr):
     """Return ``T`` segments, their ranges, and which of them are short; the other ranges are empty."""
     segment = number * T + tl.arange(0, T)
     live = segment < num_segments
-    if only is not None:
-        segment = tl.load(only + segment, live, 0).to(tl.int64)
     first = tl.load(ptr + segment, live, 0)
     last = tl.load(ptr + segment + 1, live, 0)
     live = live & (last - first <= CHUNK)
@@ -88,9 +85,10 @@ def head_columns(block, first, HP: tl.constexpr, DP: tl.constexpr, H: tl.constex
 
 @triton.jit
 def _add_edges(
-    total, edge_total, position, live, head, column, inside, values, weight, mask, more_values, more_weight,
-    more_index, edge_values, index, edge_at, H: tl.constexpr, D: tl.constexpr, BY_POSITION: tl.constexpr,
-    PER_CHANNEL: tl.constexpr, ABSOLUTE: tl.constexpr, ACC: tl.constexpr,
+    total, edge_total, position, live, head, column, inside, values, weight, edge_values, index, edge_at, row_id,
+    edge_id, feature_state, feature_threshold, feature_scale, edge_state, edge_threshold, edge_scale, H: tl.constexpr,
+    D: tl.constexpr, MEMBERS: tl.constexpr, BY_POSITION: tl.constexpr, PER_CHANNEL: tl.constexpr,
+    ABSOLUTE: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     """Add one edge to each sum ``[heads, positions, channels]`` and ``[heads, positions]``."""
     edge = position
@@ -101,6 +99,8 @@ def _add_edges(
         row = tl.load(index + (position if BY_POSITION else edge), live, 0)
     at = (row.to(tl.int64) * (H * D))[None, :, None] + column
     message = tl.load(values + at, live[None, :, None] & inside, 0.0).to(ACC)
+    message = drop_features(message, feature_state, row_id, row, live, head, column, feature_threshold, feature_scale,
+                            H, D, MEMBERS, ACC)  # fmt: skip
     at = (edge.to(tl.int64) * H)[None, :] + head[:, None]
     exists = live[None, :] & (head < H)[:, None]
     if PER_CHANNEL:
@@ -111,14 +111,8 @@ def _add_edges(
         factor = tl.load(weight + at, exists, 0.0)
         if ABSOLUTE:
             factor = tl.abs(factor)
-        if mask is not None:
-            factor *= tl.load(mask + at, exists, 0.0)
+        factor = drop_edges(factor, edge_state, edge_id, edge, live, head, edge_threshold, edge_scale, H, MEMBERS, ACC)
         message *= factor[:, :, None]
-    if more_values is not None:
-        row = tl.load(more_index + (position if BY_POSITION else edge), live, 0)
-        more = (row.to(tl.int64) * (H * D))[None, :, None] + column
-        more_factor = tl.load(more_weight + at, exists, 0.0)
-        message += tl.load(more_values + more, live[None, :, None] & inside, 0.0).to(ACC) * more_factor[:, :, None]
     if edge_values is not None:
         edge_total += tl.load(edge_values + at, exists, 0.0)
     return total + message, edge_total
@@ -159,11 +153,11 @@ def _write_sums(
 
 @triton.jit(do_not_specialize=["size", "num_segments", "num_parts", *MASK_INTEGERS])
 def _segment_sum_kernel(
-    out, edge_out, part, values, weight, mask, more_values, more_weight, more_index, edge_values, bias, index, ptr,
-    segment_of, edge_at, only, out_row, row_id, row_state, slots, size, num_segments, num_parts, feature_threshold,
-    feature_scale, JOIN: tl.constexpr, BY_POSITION: tl.constexpr, PER_CHANNEL: tl.constexpr, ABSOLUTE: tl.constexpr,
-    H: tl.constexpr, D: tl.constexpr, MEMBERS: tl.constexpr, T: tl.constexpr, K: tl.constexpr, CHUNK: tl.constexpr,
-    BE: tl.constexpr, HP: tl.constexpr, DP: tl.constexpr, ACC: tl.constexpr,
+    out, edge_out, part, values, weight, edge_values, bias, index, ptr, segment_of, edge_at, out_row, row_id,
+    edge_id, feature_state, row_state, edge_state, slots, size, num_segments, num_parts, feature_threshold,
+    feature_scale, edge_threshold, edge_scale, JOIN: tl.constexpr, BY_POSITION: tl.constexpr, PER_CHANNEL: tl.constexpr,
+    ABSOLUTE: tl.constexpr, H: tl.constexpr, D: tl.constexpr, MEMBERS: tl.constexpr, T: tl.constexpr, K: tl.constexpr,
+    CHUNK: tl.constexpr, BE: tl.constexpr, HP: tl.constexpr, DP: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     """Sum the short segments and the parts of the long ones; with ``JOIN``, in a second launch, sum these parts."""
     number = tl.program_id(0).to(tl.int64)
@@ -188,9 +182,9 @@ def _segment_sum_kernel(
                     )
                 else:
                     total, edge_total = _add_edges(
-                        total, edge_total, position, position < end, head, column, inside, values, weight, mask,
-                        more_values, more_weight, more_index, edge_values, index, edge_at, H, D, BY_POSITION,
-                        PER_CHANNEL, ABSOLUTE, ACC,
+                        total, edge_total, position, position < end, head, column, inside, values, weight, edge_values,
+                        index, edge_at, row_id, edge_id, feature_state, feature_threshold, feature_scale, edge_state,
+                        edge_threshold, edge_scale, H, D, MEMBERS, BY_POSITION, PER_CHANNEL, ABSOLUTE, ACC,
                     )  # fmt: skip
             total = tl.sum(total, 1)[:, None, :]
             edge_total = tl.sum(edge_total, 1)[:, None]
@@ -203,16 +197,16 @@ def _segment_sum_kernel(
                 tl.store(part + slot * (H * (D + 1)) + column, total, inside)
                 tl.store(part + slot * (H * (D + 1)) + H * D + head[:, None], edge_total, (head < H)[:, None])
     elif not JOIN:
-        segment, first, last, live = short_segments(number - num_parts, only, ptr, num_segments, CHUNK, T)
+        segment, first, last, live = short_segments(number - num_parts, ptr, num_segments, CHUNK, T)
         total = tl.zeros([HP, T, DP], ACC)
         edge_total = tl.zeros([HP, T], ACC)
         for step in range(0, tl.max(last - first), K):
             for ahead in tl.static_range(K):
                 position = first + (step + ahead)
                 total, edge_total = _add_edges(
-                    total, edge_total, position, position < last, head, column, inside, values, weight, mask,
-                    more_values, more_weight, more_index, edge_values, index, edge_at, H, D, BY_POSITION,
-                    PER_CHANNEL, ABSOLUTE, ACC,
+                    total, edge_total, position, position < last, head, column, inside, values, weight, edge_values,
+                    index, edge_at, row_id, edge_id, feature_state, feature_threshold, feature_scale, edge_state,
+                    edge_threshold, edge_scale, H, D, MEMBERS, BY_POSITION, PER_CHANNEL, ABSOLUTE, ACC,
                 )  # fmt: skip
         _write_sums(total, edge_total, segment, live, head, column, inside, out, edge_out, edge_values, bias, out_row,
                     row_id, row_state, feature_threshold, feature_scale, H, D, MEMBERS, ACC)  # fmt: skip
@@ -273,40 +267,38 @@ def _segments_per_program(num_edges: int, num_segments: int, width: int) -> tupl
 
 def segment_sum(
     out: Tensor, values: Tensor, segments: Segments, *, index: Tensor | None, by_position: bool = False,
-    weight: Tensor | None = None, mask: Tensor | None = None, absolute: bool = False,
-    edge_values: Tensor | None = None, edge_out: Tensor | None = None, bias: Tensor | None = None,
-    out_row: Tensor | None = None, row_id: Tensor | None = None, on_rows: Dropout = NO_DROPOUT,
-    more: tuple[Tensor | None, Tensor | None, Tensor | None] = (None, None, None),
+    weight: Tensor | None = None, absolute: bool = False, edge_values: Tensor | None = None,
+    edge_out: Tensor | None = None, bias: Tensor | None = None, out_row: Tensor | None = None,
+    row_id: Tensor | None = None, edge_id: Tensor | None = None, on_values: Dropout = NO_DROPOUT,
+    on_rows: Dropout = NO_DROPOUT, on_edges: Dropout = NO_DROPOUT,
 ) -> None:  # fmt: skip
-    """Fill ``out[s]`` with ``m_row[s] * sum over edges e of s: mask[e] * weight[e] * values[index[e]]``.
+    """Fill ``out[s]`` with ``m_row[s] * sum over edges e of s: m_edge[e] * weight[e] * m_value * values[index[e]]``.
 
     Adds ``bias``, writes to row ``out_row[s]`` where that is given, and fills ``edge_out[s]`` with the sum of
-    ``edge_values[e]``. ``more`` (values, weight, index) adds a second sum. ``by_position``: indices are in the order of
-    the segments. ``absolute``: use absolute weights. Segments that are not in ``segments.only`` must have one edge.
+    ``edge_values[e]``. ``by_position``: ``index`` is in the order of the segments. ``absolute``: use absolute weights.
     """
-    num_rows, num_heads, channels = out.shape
-    num_segments = num_rows if segments.only is None else len(segments.only)
-    flat = channels == 1 and edge_values is mask is on_rows.state is more[0] is None
+    num_segments, num_heads, channels = out.shape
+    flat = channels == 1 and edge_values is None and on_edges.state is on_values.state is on_rows.state is None
     if flat:  # neighbouring threads then read the same row
         num_heads, channels = 1, num_heads
     num_edges = segments.segment.shape[0]
     dtype, acc = sum_dtype(out.dtype)
     heads, padded, rows = tile_heads(num_heads, channels)
     long = find_long(segments)
-    others = 0 if segments.only is None else segments.ptr.shape[0] - 1 - num_segments  # of one edge each
-    together, ahead, warps = _segments_per_program(num_edges - others, num_segments, heads * padded)
+    together, ahead, warps = _segments_per_program(num_edges, num_segments, heads * padded)
     part = out.new_empty(long.num_slots, num_heads * (channels + 1), dtype=dtype)
+    features = on_values if on_rows.state is None else on_rows
     tensors = (
-        out, edge_out, part, values, weight, mask, *more, edge_values, bias, index, *segments, out_row, row_id,
-        on_rows.state, long.slots,
+        out, edge_out, part, values, weight, edge_values, bias, index, *segments, out_row, row_id, edge_id,
+        on_values.state, on_rows.state, on_edges.state, long.slots,
     )  # fmt: skip
     for join, num_parts in enumerate((long.num_parts, long.num_begins)):
         grid = num_parts + (0 if join else num_blocks(num_segments, together))
         if grid > 0:
             launch(
                 _segment_sum_kernel, (grid, num_blocks(num_heads, heads) * num_blocks(channels, padded), 1), tensors,
-                (num_edges, num_segments, num_parts, *on_rows[1:3]), warps, JOIN=join,
+                (num_edges, num_segments, num_parts, *features[1:3], *on_edges[1:3]), warps, JOIN=join,
                 BY_POSITION=by_position, PER_CHANNEL=flat and weight is not None, ABSOLUTE=absolute, H=num_heads,
-                D=channels, MEMBERS=on_rows.members, T=together, K=ahead, CHUNK=long.chunk,
+                D=channels, MEMBERS=max(features.members, on_edges.members), T=together, K=ahead, CHUNK=long.chunk,
                 BE=min(rows, 64), HP=heads, DP=padded, ACC=acc,
             )  # fmt: skip

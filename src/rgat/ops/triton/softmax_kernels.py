@@ -152,7 +152,7 @@ def _softmax_kernel(
                 tl.store(part + at, top, wanted[None, :])
                 tl.store(part + at + H, total, wanted[None, :])
     elif not JOIN:
-        _segment, first, last, _live = short_segments(number - num_parts, None, ptr, num_segments, CHUNK, T)
+        _segment, first, last, _live = short_segments(number - num_parts, ptr, num_segments, CHUNK, T)
         top = tl.full([T, HP], float("-inf"), ACC)
         total = tl.zeros([T, HP], ACC)
         longest = tl.max(last - first)
