@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import shutil
+import sys
 import time
 from types import SimpleNamespace
 
@@ -417,7 +418,8 @@ def test_a_forest_of_descriptors_is_trained_before_the_declaration(with_forest):
         assert fold["valid_loss"] == pytest.approx(-right.mean().item(), rel=1e-2)
     (declared,) = (record["declared"] for record in records if record["kind"] == "declaration")
     assert declared["selected"]["model"] == SELECTED
-    assert declared["forest"]["objective"] == forest["objective"]
+    assert declared["folds"] == [0, 1]  # no trial has reached the last rung
+    assert declared["forest"]["objective"] == np.mean([fold["valid_metric"] for fold in forest["folds"][:2]])
     assert digest_trials(trials) == declared["trials_sha256"]
     assert declaration.declare(protocol.folded, [t for t in trials if t["model"] == SELECTED], forest) == declared
 
@@ -450,14 +452,39 @@ def test_a_member_of_an_ensemble_may_be_a_forest(with_forest):
     assert not torch.allclose(first, second, atol=0.05)
 
 
-def test_a_forest_that_failed_is_no_member(with_forest):
+def _without_declaration(records):
+    return [record for record in records if record["kind"] == "trial"]
+
+
+def test_nothing_is_declared_with_a_forest_that_failed_or_lacks_a_fold(with_forest):
     protocol, records, _ = with_forest
-    trials = [record for record in records if record["kind"] == "trial" and record["model"] == SELECTED]
-    failed = make_unit("trial", "molecules", FOREST, {}, trial=0, rung=0, setting="extended")
-    (unit,) = next_units(protocol, [*trials, failed | {"status": "failed", "seconds": 1.0}])
+    *trials, forest = sorted(_without_declaration(records), key=lambda record: record["model"] == FOREST)
+    failed = forest | {"status": "failed", "error": "MemoryError: full", "objective": None, "folds": []}
+    with pytest.raises(ValueError, match=r"descriptor forest .* failed \(MemoryError: full\); .* delete records/desc"):
+        next_units(protocol, [*trials, failed])
+    with pytest.raises(ValueError, match=r"descriptor-forest.* must have the folds 0, 1, but lacks 1; delete it"):
+        next_units(protocol, [*trials, forest | {"folds": [forest["folds"][0], forest["folds"][2]]}])
+
+
+def test_a_request_made_before_the_forest_has_none(with_forest):
+    protocol, records, _ = with_forest
+    trials = [record for record in _without_declaration(records) if record["model"] == SELECTED]
+    models = tuple(model for model in protocol.request.models if model != FOREST)
+    earlier = dataclasses.replace(protocol, request=dataclasses.replace(protocol.request, models=models))
+    (unit,) = next_units(earlier, trials)
     assert unit["kind"] == "declaration"
     assert "forest" not in unit["declared"]
     assert {member["model"] for member in unit["declared"]["members"]} == {SELECTED}
+
+
+def test_a_search_of_molecules_without_scikit_learn_does_not_begin(with_forest, monkeypatch):
+    protocol, _, _ = with_forest
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    empty = dataclasses.replace(protocol, folder=protocol.folder.parent / "empty")
+    shutil.copytree(protocol.folder, empty.folder, ignore=shutil.ignore_patterns("*+extended"))
+    with pytest.raises(ImportError, match=r"need scikit-learn; install it with `pip install 'rgat\[baselines\]'`"):
+        run_protocol(empty)
+    assert not empty.records()
 
 
 @pytest.mark.parametrize("name", ["institute", "molecules"])

@@ -88,6 +88,8 @@ def test_a_forest_of_descriptors_has_its_row_and_its_place_among_the_members(tmp
     assert "at the last rung and a random forest of descriptors the ensemble" in text
     assert "is confirmed: it matches the trials found, and all 9 final runs carry its digest." in text
     assert "The search tried 6 configurations after 3 trainings" in text
+    assert "failed or diverged: 1.1 device minutes." in text
+    assert "The random forest of descriptors took 0.4 minutes of one process on the folds." in text
     assert "| descriptor forest | 80.00 ± 0.00 | 3 |" in text
     assert "| Option | forest | trial 1 |" in text
 

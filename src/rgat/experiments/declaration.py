@@ -36,10 +36,8 @@ def declare(folded: FoldedData, trials: Sequence[Record], forest: Record | None 
         raise ValueError("at least one trial must finish before the time is over, got none; give more --minutes")
     best = select(finalists(merged) or merged)
     candidates = finalists(merged)
-    if forest is not None:
-        found = {fold["fold"]: fold for fold in forest["folds"]}
-        candidates.append(forest | {"folds": [found[fold["fold"]] for fold in best["folds"]]})
-    members, score = choose_members(folded, candidates)
+    shortened = None if forest is None else _on_folds(forest, [fold["fold"] for fold in best["folds"]])
+    members, score = choose_members(folded, candidates if shortened is None else [*candidates, shortened])
     declared: dict[str, Any] = {
         "selected": _final(best, folded.data),
         "members": [_final(trial, folded.data) | {"weight": 1 / MEMBERS} for trial in members],
@@ -49,10 +47,23 @@ def declare(folded: FoldedData, trials: Sequence[Record], forest: Record | None 
         "by_rung": np.bincount([trial["rung"] for trial in merged])[::-1].cumsum()[::-1].tolist(),
         "trials_sha256": digest_trials(trials if forest is None else [*trials, forest]),
     }
-    if forest is not None:
-        declared["forest"] = _final(forest, folded.data)
+    if shortened is not None:
+        declared["forest"] = _final(shortened, folded.data)
     without = without_literals(declared["selected"]["config"])
     return declared if without is None else declared | {"without_literals": without}
+
+
+def _on_folds(forest: Record, numbers: Sequence[int]) -> Record:
+    """Return the forest's trial on these folds alone, on which it is compared with the other trials."""
+    found = {fold["fold"]: fold for fold in forest["folds"]}
+    missing = [number for number in numbers if number not in found]
+    if missing:
+        raise ValueError(
+            f"{record_name(forest)} must have the folds {', '.join(map(str, numbers))}, but lacks "
+            f"{', '.join(map(str, missing))}; delete it, and the forest is trained again"
+        )
+    folds = [found[number] for number in numbers]
+    return forest | {"folds": folds, "objective": float(np.mean([fold["valid_metric"] for fold in folds]))}
 
 
 def _final(trial: Record, data: Any) -> dict[str, Any]:

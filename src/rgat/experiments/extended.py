@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rgat.baselines.classic import NUM_TREES
+from rgat.baselines.svm import sklearn_svm
 from rgat.data import GraphData, NodeData
 from rgat.experiments.declaration import declare, digest, retraining
 from rgat.experiments.inputs import base_relations, feature_groups
@@ -64,8 +65,16 @@ def extended_units(
             return units
     if search_only:
         return []
-    forests = [record for record in records if record["kind"] == "trial" and record["model"] == FOREST]
-    return _forest_units(protocol, forests) or [_declaration_unit(protocol, trials, forests)]
+    forest = next((record for record in records if record["kind"] == "trial" and record["model"] == FOREST), None)
+    if forest is None and _takes_forest(protocol):
+        return [_forest_unit(protocol)]
+    return [_declaration_unit(protocol, trials, forest)]
+
+
+def check_libraries(protocol: Protocol) -> None:
+    """Raise an error before a search takes its time, if what comes after it needs a library that is missing here."""
+    if _takes_forest(protocol):
+        sklearn_svm()
 
 
 def minutes_spent(records: Sequence[Record]) -> float:
@@ -178,17 +187,25 @@ def _trial_unit(
     return protocol.unit("trial", SELECTED, config, **about, folds=rungs_of(request)[rung])
 
 
-def _forest_units(protocol: Protocol, forests: Sequence[Record]) -> list[Unit]:
-    """Return the training of a forest on all folds, for the ensemble; none without descriptors, or if it is done."""
+def _takes_forest(protocol: Protocol) -> bool:
+    """Return whether a forest of descriptors may join the ensemble; requests made before it existed do not list it."""
     data = protocol.folded.data
-    if forests or not isinstance(data, GraphData) or data.graphs.graph_attr is None:
-        return []
+    has_descriptors = isinstance(data, GraphData) and data.graphs.graph_attr is not None
+    return has_descriptors and FOREST in protocol.request.models
+
+
+def _forest_unit(protocol: Protocol) -> Unit:
+    """Return the training of the forest on all folds."""
     folds = [fold for rung in rungs_of(protocol.request) for fold in rung]
-    return [protocol.unit("trial", FOREST, {"num_trees": NUM_TREES}, trial=0, rung=0, folds=folds)]
+    return protocol.unit("trial", FOREST, {"num_trees": NUM_TREES}, trial=0, rung=0, folds=folds)
 
 
-def _declaration_unit(protocol: Protocol, trials: Sequence[Record], forests: Sequence[Record]) -> Unit:
-    forest = next((record for record in forests if record["status"] == "done"), None)
+def _declaration_unit(protocol: Protocol, trials: Sequence[Record], forest: Record | None) -> Unit:
+    if forest is not None and forest["status"] != "done":
+        raise ValueError(
+            f"the descriptor forest must be trained before the ensemble is declared, but failed ({forest['error']}); "
+            f"mend that, delete records/{record_name(forest)} in {protocol.folder} and start again"
+        )
     declared = declare(protocol.folded, trials, forest)
     return protocol.unit("declaration", SELECTED, {}, declared=declared, sha256=digest(declared))
 

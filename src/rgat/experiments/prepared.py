@@ -2,7 +2,8 @@
 
 `rgat reproduce ... --propose` prepares the folder: it writes the request, the data and the next units of work. This
 module needs only torch, numpy and safetensors; it has its own command line because `rgat` needs Typer and Rich. Units
-that have a record are not run again. With Optuna, `--all` continues with the next rounds and the final runs.
+that have a record are not run again. With Optuna, `--all` continues with the next rounds and the final runs; the
+extended space of molecules needs scikit-learn too.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     try:
         run_prepared(options.folder, options.device, options.workers, options.search_only, options.all)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ImportError) as error:
         print(f"rgat: {error}", file=sys.stderr)
         raise SystemExit(2) from None
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rgat.experiments.executors import open_executor
-from rgat.experiments.extended import extended_units, minutes_of, minutes_spent
+from rgat.experiments.extended import check_libraries, extended_units, minutes_of, minutes_spent
 from rgat.experiments.paper import paper_units
 from rgat.experiments.protocol import Protocol
 from rgat.experiments.records import Record, read_record, record_name, write_record
@@ -60,6 +60,8 @@ def run_protocol(
     records, request = protocol.records(), protocol.request
     if request.minutes is not None and processes_per_run > 1:
         raise ValueError("`processes_per_run` must be 1 with `minutes`, after which trials are stopped; give `trials`")
+    if request.space == EXTENDED and not search_only:
+        check_libraries(protocol)
     started = time.monotonic() - 60 * minutes_spent([record for record in records if record["kind"] == "trial"])
     shared = shared_entries(protocol, 1 if executor == "local" else workers or os.cpu_count() or 1)
 

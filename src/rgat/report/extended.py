@@ -84,12 +84,17 @@ def describe(study: Study) -> list[str]:
     pruning = [trial for trial in study.trials if trial["model"] == PRUNING]
     first = [trial for trial in trials if not trial.get("rung")]
     lost = sum(trial["status"] != "done" for trial in trials)
-    minutes = device_minutes(study.trials)
+    minutes = device_minutes([*pruning, *trials])
+    forest_minutes = sum(trial["seconds"] for trial in study.trials if trial["model"] == FOREST) / 60
     removed = f" after {len(pruning)} trainings that each leave out one relation or none" if pruning else ""
     sentences = [
         f"The search tried {len(first)} configurations{removed}, in {len(trials)} trainings on validation folds, of "
         f"which {lost} failed or diverged: {minutes:.1f} device minutes."
     ]
+    if forest_minutes:
+        sentences.append(
+            f"The random forest of descriptors took {forest_minutes:.1f} minutes of one process on the folds."
+        )
     if not study.declarations:
         return [*sentences, "Nothing is declared yet, so there are no final runs."]
     declaration = study.declarations[0]
