@@ -1,13 +1,21 @@
 """A search within minutes: what it tries, when it ends, and what it selects."""
 
+import dataclasses
+import statistics
+
 import pytest
+import torch
 
 import rgat
 from rgat.data import load
 from rgat.predictor import searching
 from rgat.predictor.searching import OutOfTimeError, TimedSearch, check_minutes, searched_space
+from rgat.predictor.stages import CROSS_VALIDATION, SEARCH
+from rgat.predictor.trainer import Trainer
+from rgat.predictor.validation import make_folds
+from rgat.progress import Stages
 from rgat.training.configuration import configure
-from rgat.training.run import Epoch
+from rgat.training.run import Epoch, curve_from_json
 
 
 class Clock:
@@ -118,3 +126,32 @@ def test_layers_beyond_the_second_have_the_penalty_of_the_second_unless_one_was_
             expected = given.get("kernel_l2_3", config["kernel_l2_2"])
             assert (config["num_layers"], config["kernel_l2_3"]) == (given["num_layers"], expected)
             assert any(name.startswith("attention_l2") for name in config) == (config["model"] != "RGCN")
+
+
+def _trainer(folder=None):
+    data = load("institute")
+    data = dataclasses.replace(data, valid=data.valid[:0])  # so that there are folds
+    stages = Stages(lambda step: None, [SEARCH])
+    return Trainer(data, make_folds(data, 0), torch.device("cpu"), 0, stages, folder)
+
+
+def test_configurations_are_compared_at_the_epoch_where_the_final_training_ends(tmp_path):
+    config = configure("node", {"model": "RGCN", "max_epochs": 20, "patience": 20, "hidden_channels": 4})
+    trainer = _trainer(tmp_path)
+    points = trainer.try_config(config, 0, 1)
+    best, _ = trainer.cross_validate(config, Stages(lambda step: None, [CROSS_VALIDATION]))
+    assert len(points) == 5
+    end = statistics.median_high([point.epoch for point in best])
+    assert len({point.epoch for point in best}) > 1  # or all folds would end there anyhow
+    curves = [curve_from_json(curve) for curve in trainer.fold_results.curves.values()]
+    assert points == [curve[end - 1] for curve in curves]
+    assert _trainer(tmp_path).try_config(config, 0, 1) == points  # from the folder alone
+
+
+def test_a_point_of_a_curve_is_the_last_validated_one():
+    results, nan = _trainer().fold_results, float("nan")
+    curve = [Epoch(1, 1.0, 0.9, 0.5), Epoch(2, 1.0, nan, nan), Epoch(3, 1.0, 0.7, 0.6), Epoch(4, 1.0, 0.8, 0.4)]
+    results.add({"a": 1}, 0, curve[2], curve, None)
+    assert [results.points_at(end, {"a": 1}, [0])[0].epoch for end in (1, 2, 3, 4, 9)] == [1, 1, 3, 4, 4]
+    results.curves.clear()  # as in a folder of an earlier version
+    assert results.points_at(9, {"a": 1}, [0]) == [curve[2]]

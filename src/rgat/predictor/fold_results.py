@@ -27,7 +27,7 @@ _LARGEST = 1 << 20  # bytes of `FIT`
 
 
 class FoldResults:
-    """The best epoch of each fold's model and its held-out logits, by configuration and fold.
+    """The best epoch of each fold's model, its learning curve and its held-out logits, by configuration and fold.
 
     They are stored under a digest of everything that they depend on, so those of another data set, seed or
     configuration are never returned. Without a folder they live in memory alone.
@@ -37,10 +37,11 @@ class FoldResults:
         self.folder, self.seed = folder, seed
         self.data = {} if folder is None else digest_data(data)
         self.points: dict[str, Any] = {}
+        self.curves: dict[str, Any] = {}
         self.logits: dict[str, Tensor] = {}
         if folder is not None and has_checkpoint(folder, FOLDS):
             self.logits, record = load_checkpoint(folder, FOLDS)
-            self.points = record["points"]
+            self.points, self.curves = record["points"], record.get("curves", {})
 
     def of(self, data: Data, kind: str) -> FoldResults:
         """Return the results of another input of the same graph; all are written together."""
@@ -94,6 +95,19 @@ class FoldResults:
         key = self._key(config, fold)
         return (curve_from_json([self.points[key]])[0], self.logits.get(key)) if key in self.points else None
 
+    def points_at(self, epoch: int, config: Mapping[str, Any], folds: Sequence[int]) -> list[Epoch]:
+        """Return a point of each fold's learning curve: the last validated one up to an epoch.
+
+        It is the best one where no curve was kept, as in a fit that an earlier version began.
+        """
+        points = []
+        for fold in folds:
+            key = self._key(config, fold)
+            curve = curve_from_json(self.curves.get(key, []))
+            known = [point for point in curve if point.epoch <= epoch and not math.isnan(point.valid_loss)]
+            points.append(known[-1] if known else curve_from_json([self.points[key]])[0])
+        return points
+
     def distances(self, config: Mapping[str, Any], num_folds: int) -> Tensor:
         """Return the distances of held-out nodes to the training nodes of their folds; earlier versions kept none."""
         keys = (f"{self._key(config, fold)}{DISTANCES}" for fold in range(num_folds))
@@ -104,18 +118,19 @@ class FoldResults:
         config: Mapping[str, Any],
         fold: int,
         best: Epoch,
+        curve: Sequence[Epoch],
         logits: Tensor | None,
         distances: Tensor | None = None,
     ) -> None:
         """Add a finished fold, and write it to the folder."""
         key = self._key(config, fold)
-        (self.points[key],) = curve_to_json([best])
+        (self.points[key],), self.curves[key] = curve_to_json([best]), curve_to_json(curve)
         if logits is not None:
             self.logits[key] = logits
         if distances is not None:
             self.logits[f"{key}{DISTANCES}"] = distances
         if self.folder is not None and processes().rank == 0:
-            save_checkpoint(self.folder, self.logits, {"points": self.points}, FOLDS)
+            save_checkpoint(self.folder, self.logits, {"points": self.points, "curves": self.curves}, FOLDS)
 
     def remove(self) -> None:
         """Remove the file of a fit that is complete."""

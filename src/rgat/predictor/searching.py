@@ -20,7 +20,7 @@ STEP = 8  # new configurations of a step; fewer than in an experiment, whose wor
 FIRST_FOLDS = 2  # of each configuration; the better ones get the others too
 FINAL_MARGIN = 1.3  # what follows the search may take longer than its folds did
 
-# Takes a configuration, what to show, folds and a time; returns the best epoch of each fold.
+# Takes a configuration, what to show, folds and a time; returns the point of each fold's curve that is compared.
 CrossValidate = Callable[[Config, str, Sequence[int], float | None], Sequence[Epoch]]
 
 
@@ -57,12 +57,12 @@ def search_trials(
         tried = config if trial == 0 else config | proposals[trial % ROUND]
         record = {"trial": trial, "model": config["model"], "config": dict.fromkeys(priors) | tried, "error": None}
         try:
-            best = try_config(tried, trial, trials)
+            points = try_config(tried, trial, trials)
         except ValueError as error:  # it diverged, which is no reason to stop the search
             finished.append(record | {"status": "diverged", "error": str(error)})
             continue
         objective, tie_breaker = (
-            statistics.mean(getattr(point, name) for point in best) for name in ("valid_metric", "valid_loss")
+            statistics.mean(getattr(point, name) for point in points) for name in ("valid_metric", "valid_loss")
         )
         finished.append(record | {"status": "done", "objective": objective, "tie_breaker": tie_breaker, "tried": tried})
     chosen: Config = select(finished)["tried"]
@@ -135,8 +135,8 @@ class TimedSearch:
         record: Record = {**trial, "rung": rung, "status": "done", "error": None, "folds": []}
         try:
             text = f"configuration {trial['trial'] + 1}"
-            best = cross_validate(trial["config"], text, self.rungs[rung], until)
-            record["folds"] = [{"valid_metric": each.valid_metric, "valid_loss": each.valid_loss} for each in best]
+            points = cross_validate(trial["config"], text, self.rungs[rung], until)
+            record["folds"] = [{"valid_metric": each.valid_metric, "valid_loss": each.valid_loss} for each in points]
         except OutOfTimeError:
             return False
         except ValueError as error:  # it diverged, which is no reason to stop the search

@@ -110,17 +110,17 @@ class Trainer:
         return len(self.folds) or 1
 
     def try_config(self, config: Config, trial: int, trials: int) -> list[Epoch]:
-        """Return the best epochs of a configuration of a search, which is one of so many."""
+        """Return what a configuration of a search, one of so many, is compared by."""
         text = f"configuration {trial + 1} of {trials}"
         part = self.stages.part(SEARCH, trial / trials, (trial + 1) / trials, text)
-        return self.cross_validate(config, Stages(part, [CROSS_VALIDATION]))[0]
+        return self._compared_points(config, Stages(part, [CROSS_VALIDATION]))
 
     def search(
         self, config: Config, given: Mapping[str, Any], minutes: float, started: float, models: int
     ) -> tuple[Config, str]:
         """Search a configuration in time to train so many models after it; return it and a sentence about it."""
 
-        def best_epochs(config: Config, text: str, folds: Sequence[int], until: float | None) -> list[Epoch]:
+        def compared_points(config: Config, text: str, folds: Sequence[int], until: float | None) -> list[Epoch]:
             def show(step: Step) -> None:
                 now = time.monotonic()
                 if until is not None and now >= until:
@@ -128,12 +128,23 @@ class Trainer:
                 self.stages(SEARCH, min(1.0, (now - started) / (60 * minutes)), text)
 
             self.trained.clear()  # hundreds of models would fill the memory
-            return self.cross_validate(config, Stages(show, [CROSS_VALIDATION]), folds)[0]
+            return self._compared_points(config, Stages(show, [CROSS_VALIDATION]), folds)
 
         share = models / self.num_folds
         metric = None if self.data.values is None else metric_name(self.data.targets)
         timed = TimedSearch(task_of(self.data), config, given, self.num_folds, self.seed, share, metric)
-        return timed.run(best_epochs, minutes, started)
+        return timed.run(compared_points, minutes, started)
+
+    def _compared_points(self, config: Config, stages: Stages, folds: Sequence[int] | None = None) -> list[Epoch]:
+        """Train on folds; return a point of each learning curve, all at the epoch where the final training would end.
+
+        The final training has no validation data that could choose an epoch. A search that compared the best epoch of
+        each fold would prefer settings whose curves jump.
+        """
+        best, _ = self.cross_validate(config, stages, folds)
+        if not self.folds:  # the final training stops by the validation part
+            return best
+        return self.fold_results.points_at(_final_epoch(best), config, folds or range(len(self.folds)))
 
     def cross_validate(
         self, config: Config, stages: Stages, folds: Sequence[int] | None = None
@@ -168,7 +179,8 @@ class Trainer:
             data = self.folds[fold] if self.folds else None
             logits = None if data is None else node_logits(model, data, nodes=data.valid)
             distances = None if data is None else TrainingRows(model, data, self.seed).held_out()
-            self.fold_results.add(config, fold, result.curve[result.best_epoch - 1], logits, distances)
+            best = result.curve[result.best_epoch - 1]
+            self.fold_results.add(config, fold, best, result.curve, logits, distances)
 
     def _keep_trained(self, config: Config, model: Model, result: Result) -> None:
         """Keep a model of the validation part, of several the best and the RGCN, so that none is trained twice."""
@@ -197,8 +209,7 @@ class Trainer:
             # Each node is predicted by the model that did not learn from it.
             held_out = torch.cat([fold.valid for fold in self.folds])
             calibration = calibrate(torch.cat(logits), self.data, held_out, loss_weights(self.data, config))
-            epochs = statistics.median_high([point.epoch for point in best])
-            settings = dataclasses.replace(settings, max_epochs=epochs, patience=None)
+            settings = dataclasses.replace(settings, max_epochs=_final_epoch(best), patience=None)
         key = digest(sorted(config.items()))
         known = self.trained.get(key)  # the first member, as a candidate or a rival
         members, results = ([], []) if known is None else ([known[0]], [known[1]])
@@ -256,3 +267,8 @@ class Trainer:
         models, results = self.run([self.data], config, split_config(config)[1], [self.seed * 1000], show)
         self._keep_trained(config, models[0], results[0])
         return self.data.valid, self._valid_logits(models[0])
+
+
+def _final_epoch(best: Sequence[Epoch]) -> int:
+    """Return the number of epochs of the final training, from the best epochs of the folds."""
+    return statistics.median_high([point.epoch for point in best])
