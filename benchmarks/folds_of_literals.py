@@ -1,6 +1,7 @@
 """Compare what simple models and our model learn from a knowledge graph with literals, on folds of the training part.
 
     python benchmarks/folds_of_literals.py simple     # needs scikit-learn
+    python benchmarks/folds_of_literals.py kernel
     python benchmarks/folds_of_literals.py ours
 
 All scores are accuracies on held-out folds: draws of five folds that no search uses. The test part is not read.
@@ -14,6 +15,7 @@ from collections import Counter
 import numpy as np
 import torch
 
+from rgat.baselines import min_max
 from rgat.data import load
 from rgat.experiments.folds import NUM_FOLDS, fold_data
 from rgat.experiments.inputs import feature_groups, select_inputs, without_inputs
@@ -115,6 +117,14 @@ def simple(folded, draws):
             show(f"{words}: {name}", columns.shape[1], scores, draws)
 
 
+def kernel(folded, draws):
+    folds = [folded.fold(number) for number in numbers_of(draws)]
+    for iterations in (*((count,) for count in min_max.ITERATIONS), min_max.ITERATIONS):
+        scores = [min_max.run(fold, iterations=iterations).scores(fold)["valid"] for fold in folds]
+        name = "by cross-validation" if len(iterations) > 1 else iterations[0]
+        show(f"min-max kernel, iterations: {name}", "", scores, draws)
+
+
 def ours(folded, draws):
     for name, change in OURS.items():
         config = BASE | change
@@ -128,13 +138,18 @@ def ours(folded, draws):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", choices=("simple", "ours"))
-    parser.add_argument("--data", default="mutag-literals", choices=("mutag-literals", "aifb-literals"))
+    parser.add_argument("models", choices=("simple", "kernel", "ours"))
+    names = ("mutag-literals", "aifb-literals", "mutag", "aifb")
+    parser.add_argument("--data", default="mutag-literals", choices=names, help="the last two only with the kernel")
     parser.add_argument("--draws", type=int, default=4)
     options = parser.parse_args()
     torch.set_num_threads(1)
     print("| input | columns | accuracy on folds, % |\n| --- | ---: | ---: |")
-    (simple if options.models == "simple" else ours)(fold_data(load(options.data)), options.draws)
+    if options.models != "kernel" and not options.data.endswith("literals"):
+        parser.error(
+            f"--data must have literals for {options.models}, got {options.data}; give {options.data}-literals"
+        )
+    {"simple": simple, "kernel": kernel, "ours": ours}[options.models](fold_data(load(options.data)), options.draws)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import dataclasses
 import os
 import sys
 import tracemalloc
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rgat import RelationalGraph, memory
-from rgat.baselines import NODE_BASELINES, feat, rdf2vec, rgcn, svm, wl
+from rgat.baselines import NODE_BASELINES, feat, min_max, rdf2vec, rgcn, svm, wl
 from rgat.data import NodeData, load
 from rgat.models import NodeClassifier
 
@@ -370,3 +371,77 @@ def test_the_published_figures(name, feat_right, wl_right):
     hashed = wl.run(data, num_features=1 << 20)
     assert hashed.config["depth"] == chosen.config["depth"]
     assert abs(right(hashed) - right(chosen)) <= 1
+
+
+def surroundings_by_hand(data, instances, iterations):
+    """What `min_max.surroundings` counts, as counters of nested tuples."""
+    (sources, targets), relations = data.graph.edge_index.tolist(), data.graph.edge_type.tolist()
+    edges = [(s, r, t) for s, r, t in zip(sources, relations, targets, strict=True) if s != t]
+    labels = {node: () if data.x is None else tuple(data.x[node].tolist()) for node in range(data.graph.num_nodes)}
+    counts = {node: Counter((r, "name", s) for s, r, t in edges if t == node) for node in instances}
+    for iteration in range(iterations + 1):
+        labels |= dict.fromkeys(instances, "instance")
+        around = {node: sorted((r, repr(labels[s])) for s, r, t in edges if t == node) for node in labels}
+        for node in instances:
+            counts[node] += Counter((iteration, each) for each in around[node])
+        labels = {node: (label, tuple(around[node])) for node, label in labels.items()}
+    if data.x is not None:
+        for node in instances:
+            counts[node] += Counter((k, v) for k, v in enumerate(data.x[node].tolist()) if v)
+    return counts
+
+
+@pytest.mark.parametrize("iterations", [0, 1, 3])
+@pytest.mark.parametrize("with_features", [False, True])
+def test_the_min_max_kernel_is_its_equation(iterations, with_features):
+    data = two_kinds()
+    if with_features:
+        x = torch.randint(-1, 2, (data.graph.num_nodes, 2), generator=torch.Generator().manual_seed(1)).float()
+        data = dataclasses.replace(data, x=x)
+    instances = svm.labelled(data).tolist()[:12]
+    kernel = min_max.min_max(min_max.surroundings(data, np.array(instances), iterations))
+    counts = surroundings_by_hand(data, instances, iterations)
+    keys = {key for count in counts.values() for key in count}
+    shared = {
+        key: sorted(count[key] for count in counts.values())[-2] for key in keys
+    }  # occurrences that two nodes have
+    for i, first in enumerate(instances):
+        for j, second in enumerate(instances):
+            pairs = [(min(counts[first][k], shared[k]), min(counts[second][k], shared[k])) for k in shared]
+            expected = sum(map(min, pairs)) / sum(map(max, pairs))
+            assert kernel[i, j] == pytest.approx(expected, abs=1e-12)
+    assert len({*np.round(kernel.ravel(), 6)}) > 10
+
+
+def test_columns_of_a_kernel_have_its_inner_products():
+    generator = np.random.default_rng(0)
+    counts = generator.integers(0, 3, (9, 5)).astype(float)
+    counts[8] = counts[0]  # a kernel without full rank
+    kernel = counts @ counts.T
+    columns = min_max.kernel_columns(kernel, np.arange(1, 9))
+    assert columns.shape == (9, 5)
+    assert np.allclose(columns @ columns[1:].T, kernel[:, 1:], atol=1e-8)
+
+
+def test_the_min_max_kernel_does_not_depend_on_the_order_of_edges_and_nodes():
+    data = two_kinds()
+    outcome = min_max.run(data)
+    order = torch.randperm(data.graph.num_edges, generator=torch.Generator().manual_seed(2))
+    shuffled = RelationalGraph(
+        data.graph.edge_index[:, order],
+        data.graph.edge_type[order],
+        num_nodes=data.graph.num_nodes,
+        num_relations=data.graph.num_relations,
+    )
+    again = min_max.run(dataclasses.replace(data, graph=shuffled))
+    assert again.config == outcome.config
+    for part, logits in outcome.logits.items():
+        assert torch.allclose(again.logits[part], logits, atol=1e-5)
+
+
+def test_the_min_max_kernel_refuses_one_class_and_negative_iterations():
+    data = two_kinds()
+    with pytest.raises(ValueError, match="two kinds must have two classes to learn from"):
+        min_max.run(dataclasses.replace(data, labels=data.labels.clamp(max=0)))
+    with pytest.raises(ValueError, match="`iterations` must be an integer of at least 0, got -1"):
+        min_max.run(data, iterations=(-1,))

@@ -26,6 +26,7 @@ from rgat.experiments.request import (
     ENSEMBLE,
     EXTENDED_MODELS,
     FOREST,
+    KERNEL,
     PRUNING,
     SELECTED,
     WITHOUT_LITERALS,
@@ -84,11 +85,12 @@ def test_the_stages_follow_one_another(finished):
     assert shown[0] == [("trial", PRUNING, number, None) for number in range(3)]
     assert shown[1] == [("trial", SELECTED, number, 0) for number in range(3)]
     kinds = [{kind for kind, *_ in stage} for stage in shown]
+    assert shown[-3] == [("trial", KERNEL, 0, 0)]
     assert kinds[-2:] == [{"declaration"}, {"run"}]
-    rungs = [rung for stage in shown[2:-2] for *_, rung in stage]
+    rungs = [rung for stage in shown[2:-3] for *_, rung in stage]
     assert sorted(rungs) == [0, 0, 1]
     assert {record["setting"] for record in records} == {"extended"}
-    assert {record["model"] for record in records} == {PRUNING, SELECTED, ENSEMBLE}
+    assert {record["model"] for record in records} == {PRUNING, SELECTED, ENSEMBLE, KERNEL}
 
 
 def test_a_trial_sees_no_test_data_and_keeps_what_it_predicts_for_held_out_nodes(finished):
@@ -109,16 +111,19 @@ def test_final_runs_carry_the_digest_of_the_declaration(finished):
     _, records, _ = finished
     (declaration,) = [record for record in records if record["kind"] == "declaration"]
     trials = [record for record in records if record["kind"] == "trial" and record["model"] == SELECTED]
+    (kernel,) = [record for record in records if record["kind"] == "trial" and record["model"] == KERNEL]
     declared = declaration["declared"]
     assert declaration["sha256"] == digest(declared)
-    assert declared["trials_sha256"] == digest_trials(trials[::-1])
+    assert declared["trials_sha256"] == digest_trials([kernel, *trials[::-1]])
+    assert declared["kernel"]["objective"] == kernel["objective"]
     best = [trial for trial in merge(trials) if trial["rung"] == 1]
     assert [declared["selected"]["trial"]] == [trial["trial"] for trial in best]
     assert (declared["trials"], declared["by_rung"]) == (5, [5, 1])
     runs = [record for record in records if record["kind"] == "run"]
-    assert [(run["model"], run["seed"]) for run in runs] == [(ENSEMBLE, 0), (ENSEMBLE, 1), (SELECTED, 0), (SELECTED, 1)]
+    rows = [(ENSEMBLE, 0), (ENSEMBLE, 1), (KERNEL, 0), (SELECTED, 0), (SELECTED, 1)]
+    assert [(run["model"], run["seed"]) for run in runs] == rows
     assert {run["declaration"] for run in runs} == {declaration["sha256"]}
-    assert all("over 5 folds without test data" in run["selected_on"] for run in runs)
+    assert all("over 5 folds without test data" in run["selected_on"] for run in runs if run["model"] != KERNEL)
 
 
 def test_an_ensemble_is_the_weighted_mean_of_its_members(finished):
@@ -127,7 +132,7 @@ def test_an_ensemble_is_the_weighted_mean_of_its_members(finished):
     assert sum(member["weight"] for member in unit["members"]) == pytest.approx(1)
     means = 0.0
     for number, member in enumerate(unit["members"]):
-        alone = {"kind": "run", "model": SELECTED, "config": member["config"], "split": None}
+        alone = {"kind": "run", "model": member["model"], "config": member["config"], "split": None}
         seeds = [seed + 1000 * number for seed in unit["stack"]]
         stack = [alone | {"seed": seed, "stack": seeds} for seed in seeds]
         run = next(train_units(stack, protocol.folded))
@@ -197,7 +202,9 @@ def test_minutes_end_the_search_and_earlier_calls_count(finished, tmp_path):
     assert minutes_spent(half) == 0.5
     assert {unit["kind"] for unit in next_units(timed, half)} == {"trial"}
     whole = [record | {"seconds": 60.0, "workers": 2} for record in trials[:2]]
-    assert [unit["kind"] for unit in next_units(timed, whole)] == ["declaration"]
+    assert [(unit["kind"], unit["model"]) for unit in next_units(timed, whole)] == [("trial", KERNEL)]
+    kernel = next(record for record in records if record["kind"] == "trial" and record["model"] == KERNEL)
+    assert [unit["kind"] for unit in next_units(timed, [*whole, kernel])] == ["declaration"]
     with pytest.raises(ValueError, match="at least one trial must finish before the time is over"):
         next_units(timed, [], minutes=1.0)
     pruning = [unit["model"] for unit in next_units(timed, [], minutes=0.1)]

@@ -85,11 +85,11 @@ def test_a_forest_of_descriptors_has_its_row_and_its_place_among_the_members(tmp
     write_extended(tmp_path / "runs", forest=True)
     write_report([tmp_path / "runs"], tmp_path / "out")
     text = section(tmp_path / "out/results.md")
-    assert "at the last rung and a random forest of descriptors the ensemble" in text
+    assert "at the last rung and the descriptor forest the ensemble" in text
     assert "is confirmed: it matches the trials found, and all 9 final runs carry its digest." in text
     assert "The search tried 6 configurations after 3 trainings" in text
     assert "failed or diverged: 1.1 device minutes." in text
-    assert "The random forest of descriptors took 0.4 minutes of one process on the folds." in text
+    assert "The descriptor forest took 0.4 minutes of one process on the folds." in text
     assert "| descriptor forest | 80.00 ± 0.00 | 3 |" in text
     assert "| Option | forest | trial 1 |" in text
 

@@ -24,7 +24,7 @@ def baseline(
     """Train other systems of the paper's tables and write records.
 
     \b
-    Nodes:   FEAT, WL, RDF2Vec, R-GCN
+    Nodes:   FEAT, WL, RDF2Vec, R-GCN, min-max-kernel
     Graphs:  Multitask, Bypass, Weave, GraphConv, logistic-regression,
              random-forest, descriptor-forest, kernel-SVM
 

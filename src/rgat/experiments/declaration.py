@@ -18,6 +18,7 @@ from torch import Tensor
 from rgat.data import MISSING, NodeData
 from rgat.experiments.folds import FoldedData
 from rgat.experiments.records import Record, record_name, unpack_array
+from rgat.experiments.request import CANDIDATES
 from rgat.training import accuracy, mean_roc_auc
 from rgat.training.halving import finalists, merge
 from rgat.training.search import common_epoch, select
@@ -26,18 +27,17 @@ from rgat.training.space import BESIDE_FEATURES, NO_FEATURES
 MEMBERS = 5  # of an ensemble
 
 
-def declare(folded: FoldedData, trials: Sequence[Record], forest: Record | None = None) -> dict[str, Any]:
+def declare(folded: FoldedData, trials: Sequence[Record], candidate: Record | None = None) -> dict[str, Any]:
     """Return what the final runs will be, chosen from the records of the trials.
 
-    A ``forest`` of descriptors may be a member of the ensemble, but is not selected as the model.
+    A ``candidate`` beside the models of the graph may be a member of the ensemble, but is not selected as the model.
     """
     merged = merge(trials)
     if not merged:
         raise ValueError("at least one trial must finish before the time is over, got none; give more --minutes")
     best = select(finalists(merged) or merged)
-    candidates = finalists(merged)
-    shortened = None if forest is None else _on_folds(forest, [fold["fold"] for fold in best["folds"]])
-    members, score = choose_members(folded, candidates if shortened is None else [*candidates, shortened])
+    beside = [] if candidate is None else [_on_folds(candidate, [fold["fold"] for fold in best["folds"]])]
+    members, score = choose_members(folded, [*finalists(merged), *beside])
     declared: dict[str, Any] = {
         "selected": _final(best, folded.data),
         "members": [_final(trial, folded.data) | {"weight": 1 / MEMBERS} for trial in members],
@@ -45,31 +45,30 @@ def declare(folded: FoldedData, trials: Sequence[Record], forest: Record | None 
         "folds": [fold["fold"] for fold in best["folds"]],
         "trials": len(merged),
         "by_rung": np.bincount([trial["rung"] for trial in merged])[::-1].cumsum()[::-1].tolist(),
-        "trials_sha256": digest_trials(trials if forest is None else [*trials, forest]),
+        "trials_sha256": digest_trials(trials if candidate is None else [*trials, candidate]),
     }
-    if shortened is not None:
-        declared["forest"] = _final(shortened, folded.data)
+    declared |= {CANDIDATES[trial["model"]]: _final(trial, folded.data) for trial in beside}
     without = without_literals(declared["selected"]["config"])
     return declared if without is None else declared | {"without_literals": without}
 
 
-def _on_folds(forest: Record, numbers: Sequence[int]) -> Record:
-    """Return the forest's trial on these folds alone, on which it is compared with the other trials."""
-    found = {fold["fold"]: fold for fold in forest["folds"]}
+def _on_folds(candidate: Record, numbers: Sequence[int]) -> Record:
+    """Return a candidate's trial on these folds alone, on which it is compared with the other trials."""
+    found = {fold["fold"]: fold for fold in candidate["folds"]}
     missing = [number for number in numbers if number not in found]
     if missing:
         raise ValueError(
-            f"{record_name(forest)} must have the folds {', '.join(map(str, numbers))}, but lacks "
-            f"{', '.join(map(str, missing))}; delete it, and the forest is trained again"
+            f"{record_name(candidate)} must have the folds {', '.join(map(str, numbers))}, but lacks "
+            f"{', '.join(map(str, missing))}; delete it, and it is trained again"
         )
     folds = [found[number] for number in numbers]
-    return forest | {"folds": folds, "objective": float(np.mean([fold["valid_metric"] for fold in folds]))}
+    return candidate | {"folds": folds, "objective": float(np.mean([fold["valid_metric"] for fold in folds]))}
 
 
 def _final(trial: Record, data: Any) -> dict[str, Any]:
     """Return a trial's configuration as its final runs have it."""
     config = trial["config"]
-    if isinstance(data, NodeData) and not trial.get("rehearsal"):
+    if isinstance(data, NodeData) and trial["model"] not in CANDIDATES and not trial.get("rehearsal"):
         config = config | retraining(trial["folds"])
     return {"model": trial["model"], "trial": trial["trial"], "config": config, "objective": trial["objective"]}
 

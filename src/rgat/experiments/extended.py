@@ -6,8 +6,9 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+from rgat.baselines import DETERMINISTIC
 from rgat.baselines.classic import NUM_TREES
-from rgat.baselines.svm import sklearn_svm
+from rgat.baselines.svm import scipy_sparse, sklearn_svm
 from rgat.data import GraphData, NodeData
 from rgat.experiments.declaration import declare, digest, retraining
 from rgat.experiments.inputs import base_relations, feature_groups
@@ -15,8 +16,10 @@ from rgat.experiments.protocol import Protocol
 from rgat.experiments.records import Record, record_name
 from rgat.experiments.request import (
     BATCH_SIZE,
+    CANDIDATES,
     ENSEMBLE,
     FOREST,
+    KERNEL,
     PRUNING,
     SELECTED,
     STACK,
@@ -44,12 +47,16 @@ RUNGS: dict[str, tuple[range, ...]] = {
 }
 MOST_PRUNED = 60  # relations whose removal is tried
 PRUNING_SHARE = 0.2  # of the minutes of a search, at most
+_CHOICE = {  # by which the settings of a candidate beside the models are chosen
+    FOREST: "nothing: the settings are given",
+    KERNEL: "cross-validation on the training part, in each run",
+}
 
 
 def extended_units(
     protocol: Protocol, records: Sequence[Record], search_only: bool, minutes_spent: float
 ) -> list[Unit]:
-    """Return the units that can run now: a step of the search, the forest, the declaration, or the final runs."""
+    """Return the units that can run now: a step of the search, the candidate, the declaration, or final runs."""
     declarations = [record for record in records if record["kind"] == "declaration"]
     existing = {record_name(record) for record in records}
     if declarations:
@@ -65,16 +72,18 @@ def extended_units(
             return units
     if search_only:
         return []
-    forest = next((record for record in records if record["kind"] == "trial" and record["model"] == FOREST), None)
-    if forest is None and _takes_forest(protocol):
-        return [_forest_unit(protocol)]
-    return [_declaration_unit(protocol, trials, forest)]
+    name = _candidate(protocol)
+    candidate = next((record for record in records if record["kind"] == "trial" and record["model"] == name), None)
+    if trials and candidate is None and name is not None:
+        return [_candidate_unit(protocol, name)]
+    return [_declaration_unit(protocol, trials, candidate)]
 
 
 def check_libraries(protocol: Protocol) -> None:
     """Raise an error before a search takes its time, if what comes after it needs a library that is missing here."""
-    if _takes_forest(protocol):
+    if _candidate(protocol) is not None:
         sklearn_svm()
+        scipy_sparse()
 
 
 def minutes_spent(records: Sequence[Record]) -> float:
@@ -85,7 +94,7 @@ def minutes_spent(records: Sequence[Record]) -> float:
 
 def minutes_of(request: Request, unit: Unit) -> float | None:
     """Return the minutes after which units like this one are stopped; None: there is no limit."""
-    if request.minutes is None or unit["kind"] != "trial" or unit["model"] == FOREST:
+    if request.minutes is None or unit["kind"] != "trial" or unit["model"] in CANDIDATES:
         return None
     return request.minutes * (PRUNING_SHARE if unit["model"] == PRUNING else 1.0)
 
@@ -187,26 +196,32 @@ def _trial_unit(
     return protocol.unit("trial", SELECTED, config, **about, folds=rungs_of(request)[rung])
 
 
-def _takes_forest(protocol: Protocol) -> bool:
-    """Return whether a forest of descriptors may join the ensemble; requests made before it existed do not list it."""
+def _candidate(protocol: Protocol) -> str | None:
+    """Return what may join the ensemble beside models of the graph; requests made before it existed do not list it.
+
+    For molecules it is a forest of descriptors, for nodes a kernel on their surroundings.
+    """
     data = protocol.folded.data
     has_descriptors = isinstance(data, GraphData) and data.graphs.graph_attr is not None
-    return has_descriptors and FOREST in protocol.request.models
+    name = KERNEL if isinstance(data, NodeData) else FOREST if has_descriptors else None
+    return name if name in protocol.request.models else None
 
 
-def _forest_unit(protocol: Protocol) -> Unit:
-    """Return the training of the forest on all folds."""
+def _candidate_unit(protocol: Protocol, name: str) -> Unit:
+    """Return the training of the candidate on all folds."""
     folds = [fold for rung in rungs_of(protocol.request) for fold in rung]
-    return protocol.unit("trial", FOREST, {"num_trees": NUM_TREES}, trial=0, rung=0, folds=folds)
+    config = {"num_trees": NUM_TREES} if name == FOREST else {}
+    return protocol.unit("trial", name, config, trial=0, rung=0, folds=folds)
 
 
-def _declaration_unit(protocol: Protocol, trials: Sequence[Record], forest: Record | None) -> Unit:
-    if forest is not None and forest["status"] != "done":
+def _declaration_unit(protocol: Protocol, trials: Sequence[Record], candidate: Record | None) -> Unit:
+    if candidate is not None and candidate["status"] != "done":
         raise ValueError(
-            f"the descriptor forest must be trained before the ensemble is declared, but failed ({forest['error']}); "
-            f"mend that, delete records/{record_name(forest)} in {protocol.folder} and start again"
+            f"the {candidate['model']} must be trained before the ensemble is declared, but failed "
+            f"({candidate['error']}); mend that, delete records/{record_name(candidate)} in {protocol.folder} "
+            "and start again"
         )
-    declared = declare(protocol.folded, trials, forest)
+    declared = declare(protocol.folded, trials, candidate)
     return protocol.unit("declaration", SELECTED, {}, declared=declared, sha256=digest(declared))
 
 
@@ -220,7 +235,7 @@ def _final_units(protocol: Protocol, declaration: Record) -> list[Unit]:
     best = declared["selected"]
     sentence = f"trial {best['trial']} of {declared['trials']}, {rule} ({best['objective']:.4f})"
     members = declared["members"]
-    chosen = ", ".join("forest" if member.get("model") == FOREST else str(member["trial"]) for member in members)
+    chosen = ", ".join(CANDIDATES.get(member.get("model"), str(member["trial"])) for member in members)
     rows: dict[str, dict[str, Any]] = {
         SELECTED: {"config": best["config"], "selected_on": sentence},
         ENSEMBLE: {
@@ -229,19 +244,26 @@ def _final_units(protocol: Protocol, declaration: Record) -> list[Unit]:
             "selected_on": f"trials {chosen}, chosen greedily {rule} ({declared['ensemble_objective']:.4f})",
         },
     }
-    if "forest" in declared:
-        rows[FOREST] = {"config": declared["forest"]["config"], "selected_on": "nothing: the settings are given"}
+    for name, key in CANDIDATES.items():
+        if key in declared:
+            rows[name] = {"config": declared[key]["config"], "selected_on": _CHOICE[name]}
     if "without_literals" in declared:
         rows[WITHOUT_LITERALS] = {"config": declared["without_literals"], "selected_on": f"{sentence}, with literals"}
     seeds = range(request.seeds)
     stacks = {seed: list(seeds[seed // STACK * STACK :][:STACK]) for seed in seeds if request.task == "node"}
     return [
         protocol.unit(
-            "run", model, split=split, seed=seed, stack=stacks.get(seed), declaration=declaration["sha256"], **about
+            "run",
+            model,
+            split=split,
+            seed=seed,
+            stack=None if model in CANDIDATES else stacks.get(seed),
+            declaration=declaration["sha256"],
+            **about,
         )
         for model, about in rows.items()
         for split in protocol.folded.splits
-        for seed in seeds
+        for seed in (seeds[:1] if model in DETERMINISTIC else seeds)
     ]
 
 

@@ -37,14 +37,19 @@ NULLABLE = ("num_bases", "num_attention_bases", "patience")  # TOML has no null:
 SPACES = ("paper", "extended")
 EXTENDED = "extended"  # the space, and the setting of its records
 # Rows of the extended space: one search over all models, the relations that are better left out, what it declares, and
-# what molecules' ensembles may have beside models of the graph.
-PRUNING, SELECTED, ENSEMBLE, WITHOUT_LITERALS, FOREST = EXTENDED_MODELS = (
+# what ensembles may have beside models of the graph.
+PRUNING, SELECTED, ENSEMBLE, WITHOUT_LITERALS, FOREST, KERNEL = EXTENDED_MODELS = (
     "relation pruning",
     "selected model",
     "declared ensemble",
     "selected model without literals",
     "descriptor forest",
+    "min-max kernel",
 )
+CANDIDATES = {
+    FOREST: "forest",
+    KERNEL: "kernel",
+}  # for ensembles beside models of the graph, and their key in a declaration
 EXTENDED_FOLDS = {"node": 15, "graph": 4}  # three draws of five; four of ten
 MANY_TRIALS = 100_000  # where minutes end the search
 # Keys of a TOML file that asks for an experiment, and of one that `rgat reproduce --configs` wrote.

@@ -19,13 +19,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import nll_loss
 
-from rgat.baselines.classic import descriptor_forest
+from rgat.baselines import DETERMINISTIC, GRAPH_BASELINES, NODE_BASELINES
 from rgat.data import MISSING, GraphData, NodeData
 from rgat.data.dataset import PARTS
 from rgat.experiments.folds import FoldedData, decode
 from rgat.experiments.inputs import select_inputs, without_inputs
 from rgat.experiments.records import Record, environment, pack_array, rounded
-from rgat.experiments.request import FOREST
+from rgat.experiments.request import CANDIDATES
 from rgat.experiments.variants import build_variant
 from rgat.training import Epoch, Result, accuracy, fit_many, graph_logits, mean_roc_auc, roc_auc_per_task
 from rgat.training.capture import training_on
@@ -93,8 +93,8 @@ def train_units(
 
 
 def _run_group(group: Sequence[Unit], data: FoldedData, device: str, on_epoch: OnEpoch) -> list[dict[str, Any]]:
-    if group[0]["model"] == FOREST:
-        return [_run_forest(unit, data) for unit in group]
+    if group[0]["model"] in CANDIDATES:
+        return [_run_candidate(unit, data) for unit in group]
     if group[0]["kind"] == "trial":
         return [_run_trial(group[0], data, device, on_epoch)]
     if group[0]["kind"] == "declaration":  # it says what the final runs will be; there is nothing to train
@@ -189,27 +189,33 @@ def _with_objective(folds: list[dict[str, Any]]) -> dict[str, Any]:
     return {"status": "done", "objective": objective, "tie_breaker": tie_breaker, "folds": folds}
 
 
-def _run_forest(unit: Unit, folded: FoldedData) -> dict[str, Any]:
-    """Train the forest of descriptors on each fold, or on a split."""
+def _run_candidate(unit: Unit, folded: FoldedData) -> dict[str, Any]:
+    """Train what may join an ensemble beside models of the graph, on each fold or on a split."""
+    metric = _metric(folded.data)
     if unit["kind"] == "run":
         data = folded.split(unit["split"])
-        outputs = _forest_logits(unit["config"], data, unit["seed"])
-        scores = {part: mean_roc_auc(logits, data.labels[getattr(data, part)]) for part, logits in outputs.items()}
+        outputs = _candidate_logits(unit, data, unit["seed"])
+        scores = {part: metric(logits, data.labels[getattr(data, part)]) for part, logits in outputs.items()}
         return {"status": "done"} | score_entries(data, outputs, scores) | score_entries(data, None, None, "constant_")
     folds = []
     for number in unit["folds"]:
         data = folded.fold(number)
-        logits = _forest_logits(unit["config"], data, fold_seed(unit["trial"], number))["valid"].log_softmax(-1)
+        logits = _candidate_logits(unit, data, fold_seed(unit["trial"], number))["valid"].log_softmax(-1)
         labels = data.labels[data.valid]
-        loss = nll_loss(logits.flatten(0, 1), labels.flatten(), ignore_index=MISSING).item()
-        fold = {"fold": number, "valid_metric": mean_roc_auc(logits, labels), "valid_loss": loss}
+        loss = nll_loss(logits.flatten(0, -2), labels.flatten(), ignore_index=MISSING).item()
+        fold = {"fold": number, "valid_metric": metric(logits, labels), "valid_loss": loss}
         folds.append(fold | {"outputs": pack_array(logits.clamp(min=LEAST_LOG).numpy())})
     return _with_objective(folds)
 
 
-def _forest_logits(config: Mapping[str, Any], data: NodeData | GraphData, seed: int) -> dict[str, Tensor]:
-    assert isinstance(data, GraphData)
-    return descriptor_forest(data, seed, **config).logits
+def _candidate_logits(about: Mapping[str, Any], data: NodeData | GraphData, seed: int) -> dict[str, Tensor]:
+    """Return the outputs of each part of the candidate that a unit or a member of an ensemble names."""
+    systems = NODE_BASELINES if isinstance(data, NodeData) else GRAPH_BASELINES
+    return systems[about["model"]](data, seed, **about["config"]).logits
+
+
+def _metric(data: NodeData | GraphData) -> Callable[[Tensor, Tensor], float]:
+    return accuracy if isinstance(data, NodeData) else mean_roc_auc
 
 
 def _train_folds(
@@ -267,9 +273,11 @@ def _run_ensembles(group: Sequence[Unit], folded: FoldedData, device: str) -> li
     lost: dict[int, int] = {}  # seed: the member that diverged
     for number, member in enumerate(unit["members"]):
         own_seeds = [seed + MEMBER_SEED * number for seed in seeds]
-        if member.get("model") == FOREST:
+        if member.get("model") in CANDIDATES:
             data = folded.split(unit["split"])
-            outputs = [_forest_logits(member["config"], data, seed) for seed in own_seeds]
+            different = own_seeds[:1] if member["model"] in DETERMINISTIC else own_seeds
+            outputs = [_candidate_logits(member, data, seed) for seed in different]
+            outputs *= len(seeds) // len(different)
         else:
             data = _with_inputs(folded, member["config"]).split(unit["split"])
             models, results = _train(member["config"], [data] * len(seeds), own_seeds, device)
@@ -288,7 +296,7 @@ def _run_ensembles(group: Sequence[Unit], folded: FoldedData, device: str) -> li
 
 
 def _score_ensemble(mean: Mapping[str, Tensor], data: NodeData | GraphData) -> dict[str, Any]:
-    metric = accuracy if isinstance(data, NodeData) else mean_roc_auc
+    metric = _metric(data)
     logits = {part: values.log().clamp(min=LEAST_LOG) for part, values in mean.items()}
     scores = {part: metric(values, data.labels[getattr(data, part)]) for part, values in logits.items()}
     return {"status": "done"} | score_entries(data, logits, scores) | score_entries(data, None, None, "constant_")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rgat.experiments.declaration import MEMBERS, digest, digest_trials
 from rgat.experiments.records import Record
-from rgat.experiments.request import ENSEMBLE, FOREST, PRUNING, SELECTED, WITHOUT_LITERALS
+from rgat.experiments.request import CANDIDATES, ENSEMBLE, PRUNING, SELECTED, WITHOUT_LITERALS
 from rgat.report.formats import EMPTY, Cell, Column, Line, ReportTable
 from rgat.report.studies import ModelRow, Study
 from rgat.report.tables import MEAN, count_cell, half_width_cell, mean_cell, option_cell, option_line
@@ -31,8 +31,7 @@ def rows(study: Study) -> ReportTable | None:
     objectives: dict[str, float] = {}
     for declared in (declaration["declared"] for declaration in study.declarations):
         objectives = {SELECTED: declared["selected"]["objective"], ENSEMBLE: declared["ensemble_objective"]}
-        if "forest" in declared:
-            objectives[FOREST] = declared["forest"]["objective"]
+        objectives |= {name: declared[key]["objective"] for name, key in CANDIDATES.items() if key in declared}
     lines = []
     for row in _rows(study):
         objective = objectives.get(row.model)
@@ -61,7 +60,7 @@ def rows(study: Study) -> ReportTable | None:
 
 def _rows(study: Study) -> list[ModelRow]:
     """Return the rows with attention, the selected model first and the ensemble last."""
-    order = {model: number for number, model in enumerate((SELECTED, WITHOUT_LITERALS, FOREST, ENSEMBLE))}
+    order = {model: number for number, model in enumerate((SELECTED, WITHOUT_LITERALS, *CANDIDATES, ENSEMBLE))}
     rows = [row for row in study.rows if not row.constant]
     return sorted(rows, key=lambda row: order.get(row.model, len(order)))
 
@@ -73,7 +72,7 @@ def members(study: Study) -> ReportTable | None:
     chosen = study.declarations[0]["declared"]["members"]
     options = sorted({option for member in chosen for option in member["config"]})
     lines = [option_line(name, [option_cell(member["config"].get(name)) for member in chosen]) for name in options]
-    names = ["forest" if member.get("model") == FOREST else f"trial {member['trial']}" for member in chosen]
+    names = [CANDIDATES.get(member.get("model"), f"trial {member['trial']}") for member in chosen]
     columns = [Column("Option", text=True), *map(Column, names)]
     return ReportTable(f"{study.key}-members", f"{study.title}: members of the ensemble", columns, lines, folded=True)
 
@@ -85,26 +84,26 @@ def describe(study: Study) -> list[str]:
     first = [trial for trial in trials if not trial.get("rung")]
     lost = sum(trial["status"] != "done" for trial in trials)
     minutes = device_minutes([*pruning, *trials])
-    forest_minutes = sum(trial["seconds"] for trial in study.trials if trial["model"] == FOREST) / 60
+    beside = [trial for trial in study.trials if trial["model"] in CANDIDATES]
     removed = f" after {len(pruning)} trainings that each leave out one relation or none" if pruning else ""
     sentences = [
         f"The search tried {len(first)} configurations{removed}, in {len(trials)} trainings on validation folds, of "
         f"which {lost} failed or diverged: {minutes:.1f} device minutes."
     ]
-    if forest_minutes:
-        sentences.append(
-            f"The random forest of descriptors took {forest_minutes:.1f} minutes of one process on the folds."
-        )
+    sentences += [
+        f"The {trial['model']} took {trial['seconds'] / 60:.1f} minutes of one process on the folds."
+        for trial in beside
+    ]
     if not study.declarations:
         return [*sentences, "Nothing is declared yet, so there are no final runs."]
     declaration = study.declarations[0]
     declared = declaration["declared"]
     counts = ", ".join(map(str, declared["by_rung"]))
-    forest = " and a random forest of descriptors" if "forest" in declared else ""
+    others = "".join(f" and the {name}" for name, key in CANDIDATES.items() if key in declared)
     sentences.append(
         f"Selection rule: successive halving, in which {counts} configurations reached the rungs; the best mean "
         f"validation {study.metric} over {len(declared['folds'])} folds selects the model, and {MEMBERS} greedy "
-        f"choices with replacement among the configurations at the last rung{forest} the ensemble, by the same folds."
+        f"choices with replacement among the configurations at the last rung{others} the ensemble, by the same folds."
     )
     return [*sentences, _checked(study, declaration, trials), _looks(study)]
 
@@ -117,8 +116,9 @@ def _checked(study: Study, declaration: Record, trials: Sequence[Record]) -> str
         problems.append("it is not as it was written")
     if any(run.get("declaration") != sha for run in study.runs):
         problems.append("some runs do not carry its digest")
-    forests = [trial for trial in study.trials if trial["model"] == FOREST and "forest" in declaration["declared"]]
-    if digest_trials([*trials, *forests]) != declaration["declared"]["trials_sha256"]:
+    declared = [name for name, key in CANDIDATES.items() if key in declaration["declared"]]
+    beside = [trial for trial in study.trials if trial["model"] in declared]
+    if digest_trials([*trials, *beside]) != declaration["declared"]["trials_sha256"]:
         problems.append("it was made from other trials than those found")
     start = f"Declaration {str(sha)[:12]}"
     if problems:
