@@ -1,9 +1,10 @@
-"""Train the selected model of `tox21-distinct`, and the forest, on the validation part too, without early stopping.
+r"""Train the selected model of `tox21-distinct`, and the forest, on the validation part too, without early stopping.
 
 MoleculeNet's splits keep a tenth of the molecules for early stopping. Here the models learn from these as well, as the
 paper's protocol does with nodes: as many epochs as gave the highest mean ROC-AUC on the folds of the search.
 
-    python benchmarks/whole_training.py results/tox21-distinct-extended.records.gz --out benchmarks/results/whole_training.json
+    python benchmarks/whole_training.py results/tox21-distinct-extended.records.gz \
+        --out benchmarks/results/whole_training.json
 
 It needs the data file, trains one model at a time and can be interrupted (what `--out` has is left out).
 """
