@@ -2,6 +2,7 @@
 
 import dataclasses
 import statistics
+import time
 
 import pytest
 import torch
@@ -9,28 +10,31 @@ import torch
 import rgat
 from rgat.data import load
 from rgat.predictor import searching
+from rgat.predictor.fold_results import CURVE
 from rgat.predictor.searching import OutOfTimeError, TimedSearch, check_minutes, searched_space
 from rgat.predictor.stages import CROSS_VALIDATION, SEARCH
 from rgat.predictor.trainer import Trainer
 from rgat.predictor.validation import make_folds
 from rgat.progress import Stages
-from rgat.training.configuration import configure
-from rgat.training.run import Epoch, curve_from_json
+from rgat.training.configuration import configure, split_config
+from rgat.training.run import Epoch
 
 
 class Clock:
     """Time that passes only in trainings, a second for each fold."""
 
     def __init__(self, monkeypatch, metric):
-        self.now, self.metric, self.calls = 100.0, metric, []
+        self.now, self.metric, self.calls, self.done = 100.0, metric, [], set()
         monkeypatch.setattr(searching.time, "monotonic", lambda: self.now)
 
     def cross_validate(self, config, step, folds, until):
-        for _ in folds:
+        new = [fold for fold in folds if (str(config), fold) not in self.done]
+        for _ in new:
             self.now += 1.0
             if until is not None and self.now >= until:
                 raise OutOfTimeError
-        self.calls.append((config, list(folds)))
+        self.done |= {(str(config), fold) for fold in new}
+        self.calls.append((config, new))
         return [Epoch(1, 0.0, 1.0, self.metric(config)) for _ in folds]
 
 
@@ -128,6 +132,11 @@ def test_layers_beyond_the_second_have_the_penalty_of_the_second_unless_one_was_
             assert any(name.startswith("attention_l2") for name in config) == (config["model"] != "RGCN")
 
 
+def compared(points):
+    """What configurations are compared by; the other numbers of a point are not kept."""
+    return [(point.epoch, point.valid_loss, point.valid_metric) for point in points]
+
+
 def _trainer(folder=None):
     data = load("institute")
     data = dataclasses.replace(data, valid=data.valid[:0])  # so that there are folds
@@ -143,9 +152,35 @@ def test_configurations_are_compared_at_the_epoch_where_the_final_training_ends(
     assert len(points) == 5
     end = statistics.median_high([point.epoch for point in best])
     assert len({point.epoch for point in best}) > 1  # or all folds would end there anyhow
-    curves = [curve_from_json(curve) for curve in trainer.fold_results.curves.values()]
-    assert points == [curve[end - 1] for curve in curves]
-    assert _trainer(tmp_path).try_config(config, 0, 1) == points  # from the folder alone
+    _, results = trainer.run(trainer.folds, config, split_config(config)[1], [1000, 1001, 1002, 1003, 1004], print)
+    assert compared(points) == compared(result.curve[end - 1] for result in results)
+    again = _trainer(tmp_path)
+    again.run = None  # the folder alone has them
+    assert compared(again.try_config(config, 0, 1)) == compared(points)
+
+
+def test_a_search_in_time_compares_all_folds_at_one_epoch(monkeypatch):
+    """Folds end at epochs 10 and 50, then 20, 20 and 20: the final training at 50 after the first two, then at 20."""
+    trainer, ends, seen = _trainer(), [10, 50, 20, 20, 20], []
+
+    def train_folds(datas, chosen, config, show):
+        for fold in chosen:
+            curve = [Epoch(epoch, 0.0, 1.0 / epoch, epoch / 1000) for epoch in range(1, 61)]
+            trainer.fold_results.add(config, fold, curve[ends[fold] - 1], curve, None)
+
+    class Watched(searching.TimedSearch):
+        def _try(self, *arguments):
+            kept = super()._try(*arguments)
+            seen.append(searching.merge(self.records)[0])
+            return kept
+
+    monkeypatch.setattr(trainer, "_train_folds", train_folds)
+    monkeypatch.setattr("rgat.predictor.trainer.TimedSearch", Watched)
+    config = configure("node", {"model": "RGCN"})
+    trainer.search(config, {}, 0.001, time.monotonic(), 1)
+    two, five = seen[:2]
+    assert [[fold["valid_metric"] for fold in trial["folds"]] for trial in (two, five)] == [[0.05] * 2, [0.02] * 5]
+    assert [trial["objective"] for trial in (two, five)] == pytest.approx([0.05, 0.02])
 
 
 def test_a_point_of_a_curve_is_the_last_validated_one():
@@ -153,5 +188,6 @@ def test_a_point_of_a_curve_is_the_last_validated_one():
     curve = [Epoch(1, 1.0, 0.9, 0.5), Epoch(2, 1.0, nan, nan), Epoch(3, 1.0, 0.7, 0.6), Epoch(4, 1.0, 0.8, 0.4)]
     results.add({"a": 1}, 0, curve[2], curve, None)
     assert [results.points_at(end, {"a": 1}, [0])[0].epoch for end in (1, 2, 3, 4, 9)] == [1, 1, 3, 4, 4]
-    results.curves.clear()  # as in a folder of an earlier version
+    for key in [key for key in results.tensors if key.endswith(CURVE)]:
+        del results.tensors[key]  # as in a folder of an earlier version
     assert results.points_at(9, {"a": 1}, [0]) == [curve[2]]

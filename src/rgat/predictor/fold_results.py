@@ -22,7 +22,7 @@ from rgat.training.run import Epoch, curve_from_json, curve_to_json
 
 FOLDS, FIT = "folds", "fit.json"  # files of a fit in its folder
 COMPARED = "compared"  # entry of `FIT`: inputs and models are compared
-DISTANCES = ".distances"  # behind the key of a fold's tensor
+DISTANCES, CURVE = ".distances", ".curve"  # behind the key of a fold's tensor
 _LARGEST = 1 << 20  # bytes of `FIT`
 
 
@@ -37,11 +37,10 @@ class FoldResults:
         self.folder, self.seed = folder, seed
         self.data = {} if folder is None else digest_data(data)
         self.points: dict[str, Any] = {}
-        self.curves: dict[str, Any] = {}
-        self.logits: dict[str, Tensor] = {}
+        self.tensors: dict[str, Tensor] = {}  # logits, distances and validated points of the curves
         if folder is not None and has_checkpoint(folder, FOLDS):
-            self.logits, record = load_checkpoint(folder, FOLDS)
-            self.points, self.curves = record["points"], record.get("curves", {})
+            self.tensors, record = load_checkpoint(folder, FOLDS)
+            self.points = record["points"]
 
     def of(self, data: Data, kind: str) -> FoldResults:
         """Return the results of another input of the same graph; all are written together."""
@@ -93,7 +92,7 @@ class FoldResults:
     def get(self, config: Mapping[str, Any], fold: int) -> tuple[Epoch, Tensor | None] | None:
         """Return the best epoch of a fold's model and its held-out logits; None if the fold is not finished."""
         key = self._key(config, fold)
-        return (curve_from_json([self.points[key]])[0], self.logits.get(key)) if key in self.points else None
+        return (curve_from_json([self.points[key]])[0], self.tensors.get(key)) if key in self.points else None
 
     def points_at(self, epoch: int, config: Mapping[str, Any], folds: Sequence[int]) -> list[Epoch]:
         """Return a point of each fold's learning curve: the last validated one up to an epoch.
@@ -103,15 +102,19 @@ class FoldResults:
         points = []
         for fold in folds:
             key = self._key(config, fold)
-            curve = curve_from_json(self.curves.get(key, []))
-            known = [point for point in curve if point.epoch <= epoch and not math.isnan(point.valid_loss)]
-            points.append(known[-1] if known else curve_from_json([self.points[key]])[0])
+            curve = self.tensors.get(f"{key}{CURVE}", torch.zeros(0, 3))
+            known = curve[curve[:, 0] <= epoch]
+            if len(known):
+                number, loss, metric = known[-1].tolist()
+                points.append(Epoch(int(number), math.nan, loss, metric))
+            else:
+                points.append(curve_from_json([self.points[key]])[0])
         return points
 
     def distances(self, config: Mapping[str, Any], num_folds: int) -> Tensor:
         """Return the distances of held-out nodes to the training nodes of their folds; earlier versions kept none."""
         keys = (f"{self._key(config, fold)}{DISTANCES}" for fold in range(num_folds))
-        return torch.cat([torch.empty(0), *(self.logits[key] for key in keys if key in self.logits)])
+        return torch.cat([torch.empty(0), *(self.tensors[key] for key in keys if key in self.tensors)])
 
     def add(
         self,
@@ -122,15 +125,21 @@ class FoldResults:
         logits: Tensor | None,
         distances: Tensor | None = None,
     ) -> None:
-        """Add a finished fold, and write it to the folder."""
+        """Add a finished fold; `write` puts it into the folder."""
         key = self._key(config, fold)
-        (self.points[key],), self.curves[key] = curve_to_json([best]), curve_to_json(curve)
+        (self.points[key],) = curve_to_json([best])
+        validated = [(point.epoch, point.valid_loss, point.valid_metric) for point in curve]
+        validated = [point for point in validated if not math.isnan(point[1])]
+        self.tensors[f"{key}{CURVE}"] = torch.tensor(validated, dtype=torch.float64).reshape(-1, 3)
         if logits is not None:
-            self.logits[key] = logits
+            self.tensors[key] = logits
         if distances is not None:
-            self.logits[f"{key}{DISTANCES}"] = distances
+            self.tensors[f"{key}{DISTANCES}"] = distances
+
+    def write(self) -> None:
+        """Write all finished folds to the folder, if there is one."""
         if self.folder is not None and processes().rank == 0:
-            save_checkpoint(self.folder, self.logits, {"points": self.points, "curves": self.curves}, FOLDS)
+            save_checkpoint(self.folder, self.tensors, {"points": self.points}, FOLDS)
 
     def remove(self) -> None:
         """Remove the file of a fit that is complete."""

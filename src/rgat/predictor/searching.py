@@ -20,7 +20,8 @@ STEP = 8  # new configurations of a step; fewer than in an experiment, whose wor
 FIRST_FOLDS = 2  # of each configuration; the better ones get the others too
 FINAL_MARGIN = 1.3  # what follows the search may take longer than its folds did
 
-# Takes a configuration, what to show, folds and a time; returns the point of each fold's curve that is compared.
+# Takes a configuration, what to show, folds and a time; returns the point of each fold's curve that is compared. Folds
+# that were trained before are not trained again, but the point may be another one beside more folds.
 CrossValidate = Callable[[Config, str, Sequence[int], float | None], Sequence[Epoch]]
 
 
@@ -132,10 +133,12 @@ class TimedSearch:
     def _try(self, trial: Record, rung: int, cross_validate: CrossValidate, until: float | None) -> bool:
         """Train a configuration on the folds of a rung; return whether there was time for it."""
         started = time.monotonic()
-        record: Record = {**trial, "rung": rung, "status": "done", "error": None, "folds": []}
+        folds = [fold for numbers in self.rungs[: rung + 1] for fold in numbers]
+        # All folds so far are compared at one epoch, which the new ones may change.
+        record: Record = {**trial, "rung": rung, "rehearsal": True, "status": "done", "error": None, "folds": []}
         try:
             text = f"configuration {trial['trial'] + 1}"
-            points = cross_validate(trial["config"], text, self.rungs[rung], until)
+            points = cross_validate(trial["config"], text, folds, until)
             record["folds"] = [{"valid_metric": each.valid_metric, "valid_loss": each.valid_loss} for each in points]
         except OutOfTimeError:
             return False

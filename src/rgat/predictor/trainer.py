@@ -181,6 +181,7 @@ class Trainer:
             distances = None if data is None else TrainingRows(model, data, self.seed).held_out()
             best = result.curve[result.best_epoch - 1]
             self.fold_results.add(config, fold, best, result.curve, logits, distances)
+        self.fold_results.write()
 
     def _keep_trained(self, config: Config, model: Model, result: Result) -> None:
         """Keep a model of the validation part, of several the best and the RGCN, so that none is trained twice."""
