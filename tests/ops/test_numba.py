@@ -10,6 +10,7 @@ import numba
 import numpy as np
 import pytest
 import torch
+from filelock import FileLock
 from helpers import assert_close, assert_matches_reference, hub_graph, pack_half, random_graph, unpack
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -17,6 +18,7 @@ from rgat import RelationalGraph, ops
 from rgat.nn import RGATConv, RGCNConv
 from rgat.ops import dispatch
 from rgat.ops.numba import attention_loops, blas, launch, projection, tile_loops
+from rgat.ops.numba import compile as compiling
 
 
 @pytest.fixture
@@ -42,6 +44,14 @@ def test_a_row_of_degree_200000(scope, as_target, two_threads):
     conv = RGATConv(6, 4, 3, heads=2, scope=scope)
     for dtype in (torch.float64, torch.float32):
         assert_matches_reference(conv, torch.randn(50, 6), hub_graph(200_000, as_target), dtype, backend="numba")
+
+
+@pytest.mark.parametrize("as_target", [True, False])
+@pytest.mark.parametrize("channels", [8, 16])
+def test_long_rows_of_heads_that_are_one_vector(channels, as_target, two_threads):
+    conv = RGATConv(6, channels, 3, heads=2, scope=["within", "across"], score="multiplicative")
+    for dtype in (torch.float64, torch.float32):
+        assert_matches_reference(conv, torch.randn(50, 6), hub_graph(2_000, as_target), dtype, backend="numba")
 
 
 def test_no_edges_no_relations_no_nodes():
@@ -330,6 +340,7 @@ def test_an_error_in_any_thread_reaches_the_caller(two_threads):
     numbers = np.zeros(3)
     with pytest.raises(RuntimeError, match="in the second part"):
         launch.run(fails, [0, 5, 10], numbers)
+    assert fails in launch._compiled  # it ran in a parallel region
     assert numbers.all()
     launch.run(fails, [0, 0, 0, 5], numbers)  # one range
     with pytest.raises(RuntimeError, match="in the second part"):
@@ -337,8 +348,45 @@ def test_an_error_in_any_thread_reaches_the_caller(two_threads):
 
 
 def test_without_openmp_loops_run_on_one_thread(two_threads, monkeypatch):
+    @numba.njit(nogil=True)
+    def fills(lo, hi, numbers):
+        numbers[lo:hi] += 1
+
     monkeypatch.setattr(launch, "_parallel", lambda: None)
     assert launch.even(0, 1000, 1000) == [0, 1000]
+    numbers = np.zeros(10)
+    launch.run(fills, [0, 5, 10], numbers)
+    assert fills not in launch._compiled
+    assert (numbers == 1).all()
+
+
+def _add_one(number):
+    return number + 1
+
+
+def test_machine_code_is_saved_by_one_process_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(compiling, "FOLDER", tmp_path)
+    loop, results = compiling.compiled(_add_one), []
+    with FileLock(tmp_path / "save.lock"):
+        thread = threading.Thread(target=lambda: results.append(loop(1)))
+        thread.start()
+        thread.join(2)
+        assert thread.is_alive()
+        assert not [*tmp_path.rglob("*.nb?")]
+    thread.join(60)
+    assert results == [2]
+    assert {path.suffix for path in tmp_path.rglob("*.nb?")} == {".nbi", ".nbc"}
+
+
+@pytest.mark.parametrize("row_cost", [0, 1.5])
+def test_ranges_have_equal_costs(row_cost, two_threads):
+    degrees = np.random.default_rng(0).integers(0, 9, 40_000)
+    ptr = np.concatenate([[0], degrees.cumsum()])
+    for lo, hi in ((0, 40_000), (1_000, 30_000)):
+        bounds = launch.cut(ptr, lo, hi, 16, row_cost, per_thread=3)
+        costs = np.diff([ptr[bound] + row_cost * bound for bound in bounds])
+        assert (bounds[0], bounds[-1], len(bounds)) == (lo, hi, 7)
+        assert costs.max() - costs.min() <= 2 * (8 + row_cost)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

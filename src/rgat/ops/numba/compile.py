@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numba
+from filelock import FileLock
 
 from rgat.folders import home_folder, temporary_folder
 
@@ -93,9 +94,24 @@ def compiled(function: Callable[..., Any]) -> Any:
         return numba.njit(**options)(function)
     before, _settings.CACHE_DIR = _settings.CACHE_DIR, str(FOLDER)  # read when a function is decorated
     try:
-        return numba.njit(cache=True, **options)(function)
+        loop = numba.njit(cache=True, **options)(function)
     finally:
         _settings.CACHE_DIR = before
+    save = loop._cache.save_overload
+    loop._cache.save_overload = lambda *found: _save_alone(save, *found)
+    return loop
+
+
+def _save_alone(save: Callable[..., None], *found: Any) -> None:
+    """Save machine code while no other process does: Numba numbers files by an index that it reads before."""
+    assert FOLDER is not None
+    lock = FileLock(FOLDER / "save.lock", fallback_to_soft=False)
+    with suppress(OSError, NotImplementedError):  # a file system without locks
+        lock.acquire()
+    try:
+        save(*found)
+    finally:
+        lock.release()
 
 
 @functools.cache

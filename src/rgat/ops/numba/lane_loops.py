@@ -31,10 +31,10 @@ def _row_address(typing_context, array, row):
 
 @contextmanager
 def _for_heads(builder, heads):
-    """Build a loop over one or more heads that is not unrolled: setting up the parts takes longer than few heads."""
+    """Build a loop over heads that is not unrolled: setting up the parts takes longer than few heads."""
     before, body = builder.basic_block, builder.append_basic_block("heads")
     end = builder.append_basic_block("heads.end")
-    builder.branch(body)
+    builder.cbranch(builder.icmp_unsigned(">", heads, _WHOLE(0)), body, end)
     builder.position_at_end(body)
     head = builder.phi(_WHOLE)
     head.add_incoming(_WHOLE(0), before)
@@ -110,7 +110,7 @@ _add_8, _add_16 = _scaled(8, True), _scaled(16, True)
 
 @inline
 def row_address(array, row):
-    """Return the address of a row of an array whose rows follow one another."""
+    """Return the address of a row of an array; the numbers within a row must follow one another."""
     return _row_address(array, np.uint64(row))
 
 

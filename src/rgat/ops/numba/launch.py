@@ -80,8 +80,9 @@ _latest: dict[Any, tuple[int, np.uint64]] = {}  # the last of these that was cal
 def _run_in_parallel(loop: Any, bounds: list[int], arguments: tuple[Any, ...]) -> None:
     """Call a loop for each range between neighbouring bounds on the threads of an OpenMP team."""
     team = (_address("GOMP_parallel"), min(len(bounds) - 1, _num_threads()), _address("MKL_Set_Num_Threads_Local"))
+    ends = np.array(bounds, np.int64)
     kind, address = _latest.get(loop, (-1, np.uint64(0)))
-    while (result := region_loops.run_region(*team, kind, address, np.array(bounds), *arguments)) >= 0:
+    while (result := region_loops.run_region(*team, kind, address, ends, *arguments)) >= 0:
         known = _compiled.setdefault(loop, {})
         if result not in known:
             known[result] = _compile(loop, arguments)
@@ -116,13 +117,15 @@ def cut(ptr: Array, lo: int, hi: int, width: int, row_cost: float = 0, per_threa
     total = int(ptr[hi] - ptr[lo]) + hi - lo
     if threads == 1 or total * width < ALONE:
         return [lo, hi]
-    ranges = threads * per_thread
+    ranges, first = threads * per_thread, int(ptr[lo])
 
     def cost(row: int) -> float:
-        return int(ptr[row]) - int(ptr[lo]) + row_cost * (row - lo)
+        return int(ptr[row]) - first + row_cost * (row - lo)
 
     # A search computes the costs of a few rows; to sum up those of all takes as long as some loops.
-    marks = (cost(hi) * k / ranges for k in range(1, ranges))
+    marks = [cost(hi) * k / ranges for k in range(1, ranges)]
+    if row_cost == 0:
+        return [lo, *(lo + np.searchsorted(ptr[lo:hi], np.array(marks) + first)).tolist(), hi]
     return [lo, *(bisect.bisect_left(range(hi), mark, lo, key=cost) for mark in marks), hi]
 
 

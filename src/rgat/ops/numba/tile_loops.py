@@ -16,7 +16,7 @@ from rgat.ops.numba.blas import gemm
 from rgat.ops.numba.compile import compiled
 
 _SMALL = 1 << 16  # numbers in the smallest matrix, up to which loops are faster than BLAS
-_NEAR = 6144  # numbers of the right matrix that stay in the first-level cache, beside those of the left
+_NEAR = 24 << 10  # bytes of the right matrix that stay in the first-level cache, beside those of the left
 _ROWS = 4  # of a tile
 # Vectors of 16 columns in a tile, so that its sums fit the registers; the compiler splits vectors for shorter ones.
 _VECTORS = 4 if llvmlite.binding.get_host_cpu_features().get("avx512f") else 1
@@ -178,9 +178,9 @@ def _multiply_row(columns, terms, left, left_step, right, right_row, out, add, z
 @compiled
 def _multiply_near(rows, columns, terms, left, row, step, right, right_row, out, out_row, add, zero):
     """Compute a product, or add it to ``out``; the right matrix stays in the first-level cache."""
-    full, tall = rows // _ROWS * _ROWS, rows // _MANY_ROWS * _MANY_ROWS
+    full, tall = rows // _ROWS * _ROWS, rows // _MANY_ROWS * _MANY_ROWS if _MANY_ROWS > _ROWS else 0
     wide = columns // (16 * _VECTORS) * (16 * _VECTORS)
-    for a in range(0, full, _ROWS):
+    for a in range(0 if wide else tall, full, _ROWS):
         _multiply_band(
             wide if a < tall else columns, terms, left + np.uint64(a * row), row, step, right, right_row,
             out + np.uint64(a * out_row), out_row, add, zero,
@@ -209,7 +209,7 @@ def multiply(routine, size, left, left_row, left_flipped, right, right_row, beta
         return
     item = _size_of(beta)
     row, step = (item, left_row * item) if left_flipped else (left_row * item, item)
-    parts = max(-(-terms * columns // _NEAR), 1)
+    parts = max(-(-terms * columns * item // _NEAR), 1)
     together = max(-(-terms // parts), 1)
     for first in range(0, max(terms, 1), together):
         _multiply_near(
