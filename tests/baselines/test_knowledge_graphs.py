@@ -413,35 +413,52 @@ def test_the_min_max_kernel_is_its_equation(iterations, with_features):
     assert len({*np.round(kernel.ravel(), 6)}) > 10
 
 
-def test_columns_of_a_kernel_have_its_inner_products():
-    generator = np.random.default_rng(0)
-    counts = generator.integers(0, 3, (9, 5)).astype(float)
-    counts[8] = counts[0]  # a kernel without full rank
-    kernel = counts @ counts.T
-    columns = min_max.kernel_columns(kernel, np.arange(1, 9))
-    assert columns.shape == (9, 5)
-    assert np.allclose(columns @ columns[1:].T, kernel[:, 1:], atol=1e-8)
-
-
 def test_the_min_max_kernel_does_not_depend_on_the_order_of_edges_and_nodes():
-    data = two_kinds()
-    outcome = min_max.run(data)
-    order = torch.randperm(data.graph.num_edges, generator=torch.Generator().manual_seed(2))
-    shuffled = RelationalGraph(
-        data.graph.edge_index[:, order],
-        data.graph.edge_type[order],
+    data, generator = two_kinds(), torch.Generator().manual_seed(2)
+    edges = torch.randperm(data.graph.num_edges, generator=generator)
+    nodes = torch.randperm(data.graph.num_nodes, generator=generator)  # the new number of each node
+    graph = RelationalGraph(
+        nodes[data.graph.edge_index[:, edges]],
+        data.graph.edge_type[edges],
         num_nodes=data.graph.num_nodes,
         num_relations=data.graph.num_relations,
     )
-    again = min_max.run(dataclasses.replace(data, graph=shuffled))
-    assert again.config == outcome.config
-    for part, logits in outcome.logits.items():
+    parts = {part: nodes[getattr(data, part)] for part in ("train", "valid", "test")}
+    again = min_max.run(dataclasses.replace(data, graph=graph, labels=data.labels[nodes.argsort()], **parts))
+    for part, logits in min_max.run(data).logits.items():
         assert torch.allclose(again.logits[part], logits, atol=1e-5)
 
 
-def test_the_min_max_kernel_refuses_one_class_and_negative_iterations():
+@pytest.mark.parametrize("convert", [torch.Tensor.bfloat16, torch.Tensor.double, torch.Tensor.to_sparse])
+def test_the_min_max_kernel_reads_features_of_any_layout(convert):
+    data = two_kinds()
+    x = torch.randint(0, 2, (data.graph.num_nodes, 3), generator=torch.Generator().manual_seed(1)).float()
+    expected = min_max.run(dataclasses.replace(data, x=x)).logits["test"]
+    assert torch.equal(min_max.run(dataclasses.replace(data, x=convert(x))).logits["test"], expected)
+    assert not torch.equal(min_max.run(data).logits["test"], expected)
+
+
+def test_nodes_that_share_nothing_get_the_larger_class():
+    data = two_kinds()
+    none = torch.zeros(2, 0, dtype=torch.int64)
+    graph = RelationalGraph(none, none[0], num_nodes=data.graph.num_nodes, num_relations=5)
+    data = dataclasses.replace(data, graph=graph, train=torch.tensor([0, 1, 2, 4]), test=torch.tensor([3, 5]))
+    assert min_max.run(data).logits["test"].argmax(1).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("train", [[0, 1], [0, 1, 2, 4, 6, 8]])
+def test_machines_learn_from_few_nodes_of_a_class(train):
+    data = dataclasses.replace(two_kinds(), train=torch.tensor(train))
+    for run in (min_max.run, wl.run):
+        assert run(data).scores(data)["train"] >= 0.5
+
+
+def test_the_min_max_kernel_refuses_one_class_negative_iterations_and_many_nodes(monkeypatch):
     data = two_kinds()
     with pytest.raises(ValueError, match="two kinds must have two classes to learn from"):
         min_max.run(dataclasses.replace(data, labels=data.labels.clamp(max=0)))
     with pytest.raises(ValueError, match="`iterations` must be an integer of at least 0, got -1"):
         min_max.run(data, iterations=(-1,))
+    monkeypatch.setattr(min_max, "MOST_NODES", 19)
+    with pytest.raises(ValueError, match="at most 19 labelled nodes, got 20; use WL"):
+        min_max.run(data)

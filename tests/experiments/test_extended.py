@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from rgat.baselines import min_max
 from rgat.data import load
 from rgat.experiments import declaration, extended, prepared
 from rgat.experiments import units as units_file
@@ -457,6 +458,48 @@ def test_a_member_of_an_ensemble_may_be_a_forest(with_forest):
     mean, first, second = (torch.from_numpy(unpack_array(record["outputs"]["test"])).softmax(-1) for record in records)
     assert torch.allclose(mean, 0.25 * first + 0.75 * second, atol=2e-3)
     assert not torch.allclose(first, second, atol=0.05)
+
+
+def test_a_kernel_that_is_a_member_is_trained_once_for_all_seeds(finished, monkeypatch):
+    protocol, records, _ = finished
+    trained = []
+
+    def watched(data, seed, **settings):
+        trained.append(seed)
+        return min_max.run(data, seed, **settings)
+
+    monkeypatch.setitem(units_file.NODE_BASELINES, KERNEL, watched)
+    (alone,) = [record for record in records if record["kind"] == "run" and record["model"] == KERNEL]
+    assert {"iterations", "C"} < alone["chosen"].keys()
+    member = {"model": KERNEL, "trial": 0, "config": alone["config"], "weight": 0.5}
+    ensemble = {"members": [member] * 2, "stack": [0, 1], "split": None}
+    runs = list(
+        train_units([make_unit("run", "institute", ENSEMBLE, {}, seed=n, **ensemble) for n in (0, 1)], protocol.folded)
+    )
+    assert len(trained) == 1
+    expected = torch.from_numpy(unpack_array(alone["outputs"]["test"])).softmax(-1)
+    for run in runs:
+        assert torch.allclose(torch.from_numpy(unpack_array(run["outputs"]["test"])).exp(), expected, atol=2e-3)
+
+
+def test_nodes_that_are_too_many_for_the_kernel_have_none(finished, monkeypatch):
+    protocol, records, _ = finished
+    trials = [record for record in records if record["kind"] == "trial" and record["model"] != KERNEL]
+    assert [unit["model"] for unit in next_units(protocol, trials)] == [KERNEL]
+    monkeypatch.setattr(extended, "MOST_NODES", 10)
+    (unit,) = next_units(protocol, trials)
+    assert unit["kind"] == "declaration"
+    assert "kernel" not in unit["declared"]
+
+
+def test_final_runs_of_models_alone_need_no_scikit_learn(finished, monkeypatch):
+    protocol, records, _ = finished
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(ImportError, match="need scikit-learn"):
+        extended.check_libraries(protocol, records)
+    (declared,) = [record for record in records if record["kind"] == "declaration"]
+    earlier = {key: value for key, value in declared["declared"].items() if key != "kernel"}
+    extended.check_libraries(protocol, [declared | {"declared": earlier}])
 
 
 def _without_declaration(records):

@@ -94,6 +94,22 @@ def test_a_forest_of_descriptors_has_its_row_and_its_place_among_the_members(tmp
     assert "| Option | forest | trial 1 |" in text
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("forest", 3), ("forest", {"trial": 0}), ("members", [{"model": ["x"], "trial": 0}]), ("kernel", [])],
+)
+def test_a_declaration_with_a_damaged_member_is_left_out(tmp_path, key, value):
+    folder = write_extended(tmp_path / "runs", forest=True)
+    path = folder / "records/selected-model+extended/declaration.json"
+    record = read_record(path)
+    record["declared"][key] = value
+    path.unlink()
+    write_record(folder, record)
+    (study,), notices = load_studies([tmp_path / "runs"])
+    assert study.declarations == []
+    assert any("declaration.json" in notice for notice in notices)
+
+
 def test_before_a_declaration_there_are_no_rows(tmp_path):
     write_extended(tmp_path / "runs", declare=False)
     write_report([tmp_path / "runs"], tmp_path / "out")

@@ -1,19 +1,21 @@
 r"""Min-max kernel: logistic regression on how alike the surroundings of two nodes are.
 
-Labels of Weisfeiler and Lehman are refined over all edges, in both directions; before the first iteration they are the
-nodes' features. After each iteration $t$, the edges at a node are counted by relation and by the label of their other
-end, and so are the names of the neighbours and the node's own features. Two nodes with the counts $n_a$ and $n_b$ have
-the similarity (Ralaivola et al., 2005)
+Labels of Weisfeiler and Lehman are refined over all edges, in both directions where the graph has inverse relations;
+before the first iteration they are the nodes' features. After each iteration $t$, the edges to a node are counted by
+relation and by the label of their source, and so are the names of the sources and the node's own features. Two nodes
+with the counts $n_a$ and $n_b$ have the similarity (Ralaivola et al., 2005)
 
 $$
 k(a, b) = \frac{\sum_f \min(n_a(f), n_b(f))}{\sum_f \max(n_a(f), n_b(f))},
 $$
 
-which is a kernel. All nodes to be classified share one label, so that none finds itself in its neighbours' labels.
+which is a kernel. What a single node has is not counted, so $k(a, a)$ is 1, or 0 for a node that shares nothing. All
+nodes to be classified share one label, so that none finds itself in its neighbours' labels.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,53 +23,59 @@ import torch
 from numpy.typing import NDArray
 
 from rgat.baselines.outcome import Outcome
-from rgat.baselines.svm import NUM_FOLDS, Ids, labelled, scipy_sparse, sklearn_svm
+from rgat.baselines.svm import Array, Ids, classify, labelled, scipy_sparse, sklearn_svm
 from rgat.checks import check_count
 from rgat.data import NodeData
-from rgat.data.dataset import PARTS
 from rgat.data.rdf.blank_nodes import mix
-from rgat.data.splits import stratified_folds
 from rgat.memory import require
-from rgat.training import check_parts
 
 Labels = NDArray[np.uint64]
-Array = NDArray[np.float64]
 ITERATIONS = (0, 1, 2, 3)
-COSTS = (10.0, 30.0, 100.0)
+COSTS = (3.0, 10.0, 30.0)
 INSTANCE = np.uint64(2**64 - 1)  # label of all nodes to be classified
-COPIES = 4  # of the kernel that are alive while its eigenvectors are computed
+MOST_NODES = 2_000  # to be classified; eigenvectors take time in the cube of their number
+COPIES = 6  # of the kernel that are alive while the eigenvectors of a second one are computed
 LEAST = 1e-9  # of the largest eigenvalue; below are rounding errors
-LEAST_LOG = -30.0  # of a probability; classes without a training node have it
 
 
 def run(
-    data: NodeData, seed: int = 0, *, iterations: tuple[int, ...] = ITERATIONS, costs: tuple[float, ...] = COSTS
+    data: NodeData, seed: int = 0, *, iterations: Sequence[int] = ITERATIONS, costs: Sequence[float] = COSTS
 ) -> Outcome:
-    """Train kernel logistic regression; ignore the seed. Candidates are all pairs of iterations and a cost `C`."""
+    """Train logistic regression with the kernel; ignore the seed. Candidates are all pairs of iterations and `C`."""
     sklearn_svm()
-    check_parts(data, selects=False)
-    labels, train = data.labels[labelled(data)].numpy(), np.arange(len(data.train))
-    if len(np.unique(labels[train])) < 2:
-        raise ValueError(f"{data.name} must have two classes to learn from, got one or none in its training part")
-    best: tuple[float, dict[str, Any], Array] | None = None
-    for count in iterations:
-        kernel = min_max(surroundings(data, labelled(data).numpy(), count))
-        scores = _cross_validate(kernel, labels[train], costs)
-        for cost, score in zip(costs, scores, strict=True):
-            if best is None or score > best[0] + 1e-12:
-                best = (score, {"iterations": count, "C": cost}, kernel)
-    assert best is not None
-    score, chosen, kernel = best
-    columns = kernel_columns(kernel, train)
-    logits = _logits(_fit(columns[train], labels[train], chosen["C"]), columns, len(data.classes))
-    candidates = len(iterations) * len(costs)
-    return Outcome(
-        config=chosen | {"cross_validation_accuracy": score},
-        selected_on=f"{NUM_FOLDS}-fold cross-validation on the training part, {candidates} candidates"
-        if candidates > 1
-        else "nothing: the settings are given",
-        logits=dict(zip(PARTS, torch.split(logits, [len(getattr(data, part)) for part in PARTS]), strict=True)),
-    )
+    instances = labelled(data).numpy()
+    if len(instances) > MOST_NODES:
+        raise ValueError(
+            f"the min-max kernel is for at most {MOST_NODES:,} labelled nodes, got {len(instances):,}; use WL"
+        )
+
+    def kernel(count: int) -> Any:
+        return min_max(surroundings(data, instances, count))
+
+    kernels = [({"iterations": count}, lambda count=count: kernel(count)) for count in iterations]
+    return classify(data, kernels, costs, {}, lambda cost, kernel: _KernelRegression(cost))
+
+
+class _KernelRegression:
+    """Logistic regression with a kernel, by the methods of a support vector machine with inner products."""
+
+    def __init__(self, cost: float) -> None:
+        from sklearn.linear_model import LogisticRegression
+
+        self.model = LogisticRegression(C=cost, max_iter=1000)
+
+    def fit(self, kernel: Array, labels: Ids) -> _KernelRegression:
+        """Train on columns whose inner products are the kernel; on zeros if no two nodes share anything."""
+        values, vectors = np.linalg.eigh(kernel)
+        kept = values > LEAST * values[-1]
+        self.columns = vectors[:, kept] / np.sqrt(values[kept]) if kept.any() else np.zeros((len(kernel), 1))
+        self.model.fit(kernel @ self.columns, labels)
+        self.classes_ = self.model.classes_
+        return self
+
+    def decision_function(self, kernel: Array) -> Array:
+        """Return the log-probability of each class."""
+        return np.asarray(self.model.predict_log_proba(kernel @ self.columns))
 
 
 def surroundings(data: NodeData, instances: Ids, iterations: int) -> Any:
@@ -85,16 +93,18 @@ def surroundings(data: NodeData, instances: Ids, iterations: int) -> Any:
     around = row_of[target[is_around]]
     rows, keys = [around], [_pair(relation, _number(source))[is_around]]
     label = _features(data)
+    label[instances] = INSTANCE
     for iteration in range(iterations + 1):
-        label[instances] = INSTANCE
-        received = _pair(relation, label[source])
+        sent = _pair(relation, label[source])
         rows.append(around)
-        keys.append(_pair(_number(iteration), received[is_around]))
-        total = np.zeros_like(label)
-        np.add.at(total, target, mix(received))  # the same for any order of the edges
-        label = _pair(label, total)
+        keys.append(_pair(_number(iteration), sent[is_around]))
+        if iteration < iterations:
+            received = np.zeros_like(label)
+            np.add.at(received, target, mix(sent))  # the same for any order of the edges
+            label = _pair(label, received)
+            label[instances] = INSTANCE
     if data.x is not None:
-        own = data.x[torch.from_numpy(instances)].double().numpy()
+        own = _dense(data.x)[instances].astype(np.float64)
         row, feature = np.nonzero(own)
         rows.append(row)
         keys.append(_pair(_number(feature), own[row, feature].view(np.uint64)))
@@ -105,8 +115,13 @@ def _features(data: NodeData) -> Labels:
     """Return one label for each distinct row of features."""
     if data.x is None:
         return np.zeros(data.graph.num_nodes, dtype=np.uint64)
-    numbers = np.unique(data.x.numpy(), axis=0, return_inverse=True)[1]
+    numbers = np.unique(_dense(data.x), axis=0, return_inverse=True)[1]
     return mix(_number(numbers.ravel()))
+
+
+def _dense(x: torch.Tensor) -> Array:
+    dense = x.to_dense() if x.layout != torch.strided else x
+    return np.asarray((dense.float() if dense.dtype == torch.bfloat16 else dense).numpy())
 
 
 def _occurrences(row: Ids, key: Labels, num_rows: int) -> Any:
@@ -128,38 +143,6 @@ def min_max(ones: Any) -> Array:
     minima: Array = (ones @ ones.T).toarray()
     sizes = minima.diagonal()
     return np.asarray(minima / np.maximum(sizes[:, None] + sizes - minima, 1))
-
-
-def kernel_columns(kernel: Array, rows: Ids) -> Array:
-    """Return columns of all nodes whose inner products with those of the given rows are the kernel."""
-    values, vectors = np.linalg.eigh(kernel[np.ix_(rows, rows)])
-    kept = values > LEAST * values[-1]
-    return np.asarray(kernel[:, rows] @ (vectors[:, kept] / np.sqrt(values[kept])))
-
-
-def _fit(columns: Array, labels: Ids, cost: float) -> Any:
-    from sklearn.linear_model import LogisticRegression
-
-    return LogisticRegression(C=cost, max_iter=1000).fit(columns, labels)
-
-
-def _cross_validate(kernel: Array, labels: Ids, costs: tuple[float, ...]) -> list[float]:
-    """Return the mean accuracy over the folds with each cost."""
-    scores = []
-    for fold in stratified_folds(labels.tolist(), NUM_FOLDS, seed=0):
-        valid = fold.numpy()
-        train = np.setdiff1d(np.arange(len(labels)), valid)
-        columns = kernel_columns(kernel, train)
-        scores.append(
-            [_fit(columns[train], labels[train], cost).score(columns[valid], labels[valid]) for cost in costs]
-        )
-    return np.mean(scores, axis=0).tolist()  # type: ignore[no-any-return]
-
-
-def _logits(model: Any, columns: Array, num_classes: int) -> torch.Tensor:
-    logits = np.full((len(columns), num_classes), LEAST_LOG)
-    logits[:, model.classes_] = model.predict_log_proba(columns).clip(min=LEAST_LOG)
-    return torch.from_numpy(logits).float()
 
 
 def _number(number: Any) -> Labels:

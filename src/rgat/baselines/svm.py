@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -83,14 +84,16 @@ def classify(
     kernels: Sequence[tuple[dict[str, Any], Callable[[], Any]]],
     costs: Sequence[float],
     config: dict[str, Any],
+    machine: Callable[[float, Any], Any] | None = None,
 ) -> Outcome:
     """Select a kernel and `C` by the mean accuracy of 5-fold cross-validation on the training part, then train on it.
 
     A candidate in ``kernels`` has settings and a function that returns the `linear_kernel` of the labelled nodes,
     in the order of `labelled`. The first of equally good candidates is selected. ``config`` has further settings,
-    for the record.
+    for the record. ``machine`` returns an untrained machine for a cost and a kernel; by default it is an SVM.
     """
     check_parts(data, selects=False)
+    machine = machine or _machine
     labels = data.labels[labelled(data)].numpy()
     train = np.arange(len(data.train))
     if len(np.unique(labels[train])) < 2:
@@ -99,13 +102,13 @@ def classify(
     for setting, make in kernels:
         kernel = make()
         for cost in costs:
-            score = _cross_validate(_inputs(kernel, train, train), labels[train], cost)
+            score = _cross_validate(_inputs(kernel, train, train), labels[train], partial(machine, cost, kernel))
             if best is None or score > best[0] + 1e-12:
                 best = (score, setting | {"C": cost}, kernel)
     assert best is not None
     score, chosen, kernel = best
-    machine = _machine(chosen["C"], kernel).fit(_inputs(kernel, train, train), labels[train])
-    logits = _logits(machine, _inputs(kernel, np.arange(len(labels)), train), len(data.classes))
+    trained = machine(chosen["C"], kernel).fit(_inputs(kernel, train, train), labels[train])
+    logits = _logits(trained, _inputs(kernel, np.arange(len(labels)), train), len(data.classes))
     sizes = [len(getattr(data, part)) for part in PARTS]
     candidates = len(kernels) * len(costs)
     return Outcome(
@@ -129,14 +132,17 @@ def _inputs(kernel: Any, rows: Ids, train: Ids) -> Any:
     return kernel[np.ix_(rows, train)] if isinstance(kernel, np.ndarray) else kernel[rows]
 
 
-def _cross_validate(kernel: Any, labels: Ids, cost: float) -> float:
-    """Return the mean accuracy over the folds."""
+def _cross_validate(kernel: Any, labels: Ids, make: Callable[[], Any]) -> float:
+    """Return the mean accuracy over the folds, of which few nodes have fewer."""
     scores = []
-    for fold in stratified_folds(labels.tolist(), NUM_FOLDS, seed=0):
+    for fold in stratified_folds(labels.tolist(), min(NUM_FOLDS, len(labels)), seed=0):
         valid = fold.numpy()
         train = np.setdiff1d(np.arange(len(labels)), valid)
-        machine = _machine(cost, kernel).fit(_inputs(kernel, train, train), labels[train])
-        predicted = _logits(machine, _inputs(kernel, valid, train), int(labels.max()) + 1).argmax(1).numpy()
+        if len(np.unique(labels[train])) > 1:
+            machine = make().fit(_inputs(kernel, train, train), labels[train])
+            predicted = _logits(machine, _inputs(kernel, valid, train), int(labels.max()) + 1).argmax(1).numpy()
+        else:  # there is nothing to tell apart
+            predicted = labels[train[:1]]
         scores.append(float((predicted == labels[valid]).mean()))
     return float(np.mean(scores))
 

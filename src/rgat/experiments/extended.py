@@ -8,7 +8,8 @@ from typing import Any
 
 from rgat.baselines import DETERMINISTIC
 from rgat.baselines.classic import NUM_TREES
-from rgat.baselines.svm import scipy_sparse, sklearn_svm
+from rgat.baselines.min_max import COSTS, ITERATIONS, MOST_NODES
+from rgat.baselines.svm import labelled, scipy_sparse, sklearn_svm
 from rgat.data import GraphData, NodeData
 from rgat.experiments.declaration import declare, digest, retraining
 from rgat.experiments.inputs import base_relations, feature_groups
@@ -79,16 +80,21 @@ def extended_units(
     return [_declaration_unit(protocol, trials, candidate)]
 
 
-def check_libraries(protocol: Protocol) -> None:
+def check_libraries(protocol: Protocol, records: Sequence[Record]) -> None:
     """Raise an error before a search takes its time, if what comes after it needs a library that is missing here."""
-    if _candidate(protocol) is not None:
+    declared = [record["declared"] for record in records if record["kind"] == "declaration"]
+    if any(key in declared[0] for key in CANDIDATES.values()) if declared else _candidate(protocol) is not None:
         sklearn_svm()
         scipy_sparse()
 
 
 def minutes_spent(records: Sequence[Record]) -> float:
-    """Return the minutes of the machine that the records took; workers share them."""
-    seconds: list[float] = [record["seconds"] / record.get("workers", 1) for record in records]
+    """Return the minutes of the machine that a search took by its records; workers share them.
+
+    What is trained after a search does not count.
+    """
+    trials = [record for record in records if record["kind"] == "trial" and record["model"] not in CANDIDATES]
+    seconds: list[float] = [record["seconds"] / record.get("workers", 1) for record in trials]
     return sum(seconds) / 60
 
 
@@ -199,18 +205,21 @@ def _trial_unit(
 def _candidate(protocol: Protocol) -> str | None:
     """Return what may join the ensemble beside models of the graph; requests made before it existed do not list it.
 
-    For molecules it is a forest of descriptors, for nodes a kernel on their surroundings.
+    For molecules with descriptors it is a forest of these, for nodes that are not too many a kernel on what surrounds
+    them.
     """
     data = protocol.folded.data
-    has_descriptors = isinstance(data, GraphData) and data.graphs.graph_attr is not None
-    name = KERNEL if isinstance(data, NodeData) else FOREST if has_descriptors else None
-    return name if name in protocol.request.models else None
+    if isinstance(data, NodeData):
+        is_possible, name = len(labelled(data)) <= MOST_NODES, KERNEL
+    else:
+        is_possible, name = data.graphs.graph_attr is not None, FOREST
+    return name if is_possible and name in protocol.request.models else None
 
 
 def _candidate_unit(protocol: Protocol, name: str) -> Unit:
     """Return the training of the candidate on all folds."""
     folds = [fold for rung in rungs_of(protocol.request) for fold in rung]
-    config = {"num_trees": NUM_TREES} if name == FOREST else {}
+    config = {"num_trees": NUM_TREES} if name == FOREST else {"iterations": list(ITERATIONS), "costs": list(COSTS)}
     return protocol.unit("trial", name, config, trial=0, rung=0, folds=folds)
 
 

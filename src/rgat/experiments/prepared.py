@@ -3,7 +3,7 @@
 `rgat reproduce ... --propose` prepares the folder: it writes the request, the data and the next units of work. This
 module needs only torch, numpy and safetensors; it has its own command line because `rgat` needs Typer and Rich. Units
 that have a record are not run again. With Optuna, `--all` continues with the next rounds and the final runs; the
-extended space of molecules needs scikit-learn too.
+extended space needs scikit-learn and SciPy too.
 """
 
 from __future__ import annotations

@@ -27,8 +27,7 @@ def next_units(
     ``minutes`` have been spent on the search; by default those of the records.
     """
     if protocol.request.space == EXTENDED:
-        trials = [record for record in records if record["kind"] == "trial"]
-        return extended_units(protocol, records, search_only, minutes_spent(trials) if minutes is None else minutes)
+        return extended_units(protocol, records, search_only, minutes_spent(records) if minutes is None else minutes)
     return paper_units(protocol, records, search_only)
 
 
@@ -61,8 +60,8 @@ def run_protocol(
     if request.minutes is not None and processes_per_run > 1:
         raise ValueError("`processes_per_run` must be 1 with `minutes`, after which trials are stopped; give `trials`")
     if request.space == EXTENDED and not search_only:
-        check_libraries(protocol)
-    started = time.monotonic() - 60 * minutes_spent([record for record in records if record["kind"] == "trial"])
+        check_libraries(protocol, records)
+    started = time.monotonic() - 60 * minutes_spent(records)
     shared = shared_entries(protocol, 1 if executor == "local" else workers or os.cpu_count() or 1)
 
     def report_progress(remaining: int, new: Record | None = None) -> None:

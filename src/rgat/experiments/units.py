@@ -10,7 +10,7 @@ import dataclasses
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
 from typing import Any
 
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import nll_loss
 
-from rgat.baselines import DETERMINISTIC, GRAPH_BASELINES, NODE_BASELINES
+from rgat.baselines import DETERMINISTIC, GRAPH_BASELINES, NODE_BASELINES, Outcome
 from rgat.data import MISSING, GraphData, NodeData
 from rgat.data.dataset import PARTS
 from rgat.experiments.folds import FoldedData, decode
@@ -191,27 +191,34 @@ def _with_objective(folds: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _run_candidate(unit: Unit, folded: FoldedData) -> dict[str, Any]:
     """Train what may join an ensemble beside models of the graph, on each fold or on a split."""
-    metric = _metric(folded.data)
     if unit["kind"] == "run":
         data = folded.split(unit["split"])
-        outputs = _candidate_logits(unit, data, unit["seed"])
-        scores = {part: metric(logits, data.labels[getattr(data, part)]) for part, logits in outputs.items()}
-        return {"status": "done"} | score_entries(data, outputs, scores) | score_entries(data, None, None, "constant_")
+        outcome = _train_candidate(unit, data, unit["seed"])
+        return _score_outputs(outcome.logits, data) | {"chosen": outcome.config}
     folds = []
     for number in unit["folds"]:
         data = folded.fold(number)
-        logits = _candidate_logits(unit, data, fold_seed(unit["trial"], number))["valid"].log_softmax(-1)
+        logits = _train_candidate(unit, data, fold_seed(unit["trial"], number)).logits["valid"].log_softmax(-1)
         labels = data.labels[data.valid]
         loss = nll_loss(logits.flatten(0, -2), labels.flatten(), ignore_index=MISSING).item()
-        fold = {"fold": number, "valid_metric": metric(logits, labels), "valid_loss": loss}
+        fold = {"fold": number, "valid_metric": _metric(data)(logits, labels), "valid_loss": loss}
         folds.append(fold | {"outputs": pack_array(logits.clamp(min=LEAST_LOG).numpy())})
     return _with_objective(folds)
 
 
-def _candidate_logits(about: Mapping[str, Any], data: NodeData | GraphData, seed: int) -> dict[str, Tensor]:
-    """Return the outputs of each part of the candidate that a unit or a member of an ensemble names."""
+def _train_candidate(about: Mapping[str, Any], data: NodeData | GraphData, seed: int) -> Outcome:
+    """Train the candidate that a unit or a member of an ensemble names, on one thread of the linear algebra too."""
     systems = NODE_BASELINES if isinstance(data, NodeData) else GRAPH_BASELINES
-    return systems[about["model"]](data, seed, **about["config"]).logits
+    with _one_blas_thread():
+        return systems[about["model"]](data, seed, **about["config"])
+
+
+def _one_blas_thread() -> AbstractContextManager[Any]:
+    try:
+        from threadpoolctl import threadpool_limits
+    except ImportError:  # it comes with scikit-learn, and the candidate says that this is missing
+        return nullcontext()
+    return threadpool_limits(1)  # type: ignore[no-any-return]
 
 
 def _metric(data: NodeData | GraphData) -> Callable[[Tensor, Tensor], float]:
@@ -271,13 +278,16 @@ def _run_ensembles(group: Sequence[Unit], folded: FoldedData, device: str) -> li
     seeds: list[int] = unit.get("stack") or [unit["seed"]]
     means: list[dict[str, Tensor]] = [{} for _ in seeds]
     lost: dict[int, int] = {}  # seed: the member that diverged
+    fixed: dict[str, Tensor] = {}  # outputs of a member that no seed changes
     for number, member in enumerate(unit["members"]):
         own_seeds = [seed + MEMBER_SEED * number for seed in seeds]
-        if member.get("model") in CANDIDATES:
+        if member.get("model") in DETERMINISTIC:
+            if not fixed:
+                fixed = _train_candidate(member, folded.split(unit["split"]), own_seeds[0]).logits
+            outputs = [fixed] * len(seeds)
+        elif member.get("model") in CANDIDATES:
             data = folded.split(unit["split"])
-            different = own_seeds[:1] if member["model"] in DETERMINISTIC else own_seeds
-            outputs = [_candidate_logits(member, data, seed) for seed in different]
-            outputs *= len(seeds) // len(different)
+            outputs = [_train_candidate(member, data, seed).logits for seed in own_seeds]
         else:
             data = _with_inputs(folded, member["config"]).split(unit["split"])
             models, results = _train(member["config"], [data] * len(seeds), own_seeds, device)
@@ -290,15 +300,16 @@ def _run_ensembles(group: Sequence[Unit], folded: FoldedData, device: str) -> li
     return [
         {"status": "diverged", "error": f"no finite loss of member {lost[unit['seed']]}"}
         if unit["seed"] in lost
-        else _score_ensemble(means[seeds.index(unit["seed"])], data)
+        else _score_outputs(
+            {part: values.log().clamp(min=LEAST_LOG) for part, values in means[seeds.index(unit["seed"])].items()}, data
+        )
         for unit in group
     ]
 
 
-def _score_ensemble(mean: Mapping[str, Tensor], data: NodeData | GraphData) -> dict[str, Any]:
-    metric = _metric(data)
-    logits = {part: values.log().clamp(min=LEAST_LOG) for part, values in mean.items()}
-    scores = {part: metric(values, data.labels[getattr(data, part)]) for part, values in logits.items()}
+def _score_outputs(logits: Mapping[str, Tensor], data: NodeData | GraphData) -> dict[str, Any]:
+    """Return the results of a run that has outputs of each part and no constant attention."""
+    scores = {part: _metric(data)(values, data.labels[getattr(data, part)]) for part, values in logits.items()}
     return {"status": "done"} | score_entries(data, logits, scores) | score_entries(data, None, None, "constant_")
 
 

@@ -53,7 +53,7 @@ def rows(study: Study) -> ReportTable | None:
     unit = "in %" if study.percent else "as a fraction"
     notes = [
         f"Mean ± standard deviation of the test {study.metric}, {unit}, over n runs, with half widths of 95 % "
-        "intervals of the mean; validation folds: the score by which the row was chosen, which is optimistic."
+        "intervals of the mean; validation folds: the score there, which is optimistic where the row was chosen by it."
     ]
     return ReportTable(f"{study.key}-scores", f"{study.title}: {study.metric}", columns, lines, notes)
 
@@ -91,7 +91,7 @@ def describe(study: Study) -> list[str]:
         f"which {lost} failed or diverged: {minutes:.1f} device minutes."
     ]
     sentences += [
-        f"The {trial['model']} took {trial['seconds'] / 60:.1f} minutes of one process on the folds."
+        f"The {trial['model']} took {(trial.get('seconds') or 0) / 60:.1f} minutes of one process on the folds."
         for trial in beside
     ]
     if not study.declarations:

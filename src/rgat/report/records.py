@@ -18,7 +18,7 @@ from rgat.experiments.records import (
     record_name,
     unpack_array,
 )
-from rgat.experiments.request import EXTENDED
+from rgat.experiments.request import CANDIDATES, EXTENDED
 from rgat.report.studies import MODELS, PER_CLASS, TITLES, Study
 
 LONGEST_NAME, LONGEST_TEXT = 200, 10_000  # characters
@@ -97,14 +97,16 @@ def _is_config(value: Any) -> bool:
 
 
 def _is_member(value: Any) -> bool:
-    return _is_whole(value["trial"]) and _is_config(value["config"]) and _is_score(value["objective"])
+    numbers = _is_whole(value["trial"]) and _is_score(value["objective"])
+    return numbers and _is_config(value["config"]) and _is_name(value.get("model", "selected model"))
 
 
 def _is_declared(value: Any) -> bool:
     counts = (
         _is_whole(value["trials"]) and _list_of(_is_whole)(value["by_rung"]) and _list_of(_is_whole)(value["folds"])
     )
-    members = _is_member(value["selected"]) and _list_of(_is_member)(value["members"])
+    beside = [value[key] for key in CANDIDATES.values() if key in value]
+    members = _is_member(value["selected"]) and _list_of(_is_member)([*value["members"], *beside])
     return counts and members and _is_score(value["ensemble_objective"]) and _is_name(value["trials_sha256"])
 
 
