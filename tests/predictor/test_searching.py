@@ -183,6 +183,23 @@ def test_a_search_in_time_compares_all_folds_at_one_epoch(monkeypatch):
     assert [trial["objective"] for trial in (two, five)] == pytest.approx([0.05, 0.02])
 
 
+def test_folds_without_a_metric_do_not_decide():
+    config, nan = configure("node", {"model": "RGCN"}), float("nan")
+    scores = [[0.5, nan], [0.7, nan], [nan, 0.6]]
+
+    def points_of(trial):
+        return [Epoch(1, 0.0, 1.0, score) for score in scores[trial]]
+
+    tried = []
+    chosen = searching.search_trials(
+        lambda tried_config, trial, _: tried.append(tried_config) or points_of(trial), "node", config, {}, 3, 0
+    )
+    assert chosen == tried[1]
+    search = TimedSearch("node", config, {}, 2, 0, 0.4)
+    search._try({"trial": 0, "config": config}, 0, lambda *_: points_of(0), None)
+    assert searching.merge(search.records)[0]["objective"] == 0.5
+
+
 def test_a_point_of_a_curve_is_the_last_validated_one():
     results, nan = _trainer().fold_results, float("nan")
     curve = [Epoch(1, 1.0, 0.9, 0.5), Epoch(2, 1.0, nan, nan), Epoch(3, 1.0, 0.7, 0.6), Epoch(4, 1.0, 0.8, 0.4)]

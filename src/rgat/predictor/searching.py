@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rgat.predictor.evaluation import without_attention
+from rgat.predictor.fold_results import mean_of
 from rgat.training.configuration import VARIANTS, Config, OneOf, priors_of
 from rgat.training.distributed import processes
 from rgat.training.halving import finalists, merge, promotions, propose_step
@@ -62,9 +63,7 @@ def search_trials(
         except ValueError as error:  # it diverged, which is no reason to stop the search
             finished.append(record | {"status": "diverged", "error": str(error)})
             continue
-        objective, tie_breaker = (
-            statistics.mean(getattr(point, name) for point in points) for name in ("valid_metric", "valid_loss")
-        )
+        objective, tie_breaker = (mean_of(points, name) for name in ("valid_metric", "valid_loss"))
         finished.append(record | {"status": "done", "objective": objective, "tie_breaker": tie_breaker, "tried": tried})
     chosen: Config = select(finished)["tried"]
     return chosen
@@ -139,7 +138,12 @@ class TimedSearch:
         try:
             text = f"configuration {trial['trial'] + 1}"
             points = cross_validate(trial["config"], text, folds, until)
-            record["folds"] = [{"valid_metric": each.valid_metric, "valid_loss": each.valid_loss} for each in points]
+            mean = mean_of(points, "valid_metric")  # a fold of rare labels has none
+            scores = (mean if math.isnan(each.valid_metric) else each.valid_metric for each in points)
+            record["folds"] = [
+                {"valid_metric": score, "valid_loss": each.valid_loss}
+                for score, each in zip(scores, points, strict=True)
+            ]
         except OutOfTimeError:
             return False
         except ValueError as error:  # it diverged, which is no reason to stop the search
