@@ -118,11 +118,31 @@ def simple(folded, draws):
 
 
 def kernel(folded, draws):
-    folds = [folded.fold(number) for number in numbers_of(draws)]
-    for iterations in (*((count,) for count in min_max.ITERATIONS), min_max.ITERATIONS):
+    def score(name, data, iterations):
+        folds = [dataclasses.replace(folded, data=data).fold(number) for number in numbers_of(draws)]
         scores = [min_max.run(fold, iterations=iterations).scores(fold)["valid"] for fold in folds]
-        name = "by cross-validation" if len(iterations) > 1 else iterations[0]
-        show(f"min-max kernel, iterations: {name}", "", scores, draws)
+        show(f"min-max kernel, {name}", "", scores, draws)
+
+    for count in min_max.ITERATIONS:
+        score(f"iterations: {count}", folded.data, (count,))
+    score("iterations by cross-validation", folded.data, min_max.ITERATIONS)
+    if "literals" in feature_groups(folded.data):
+        without = select_inputs(folded.data, {"features": "types,degrees"})
+        score("iterations by cross-validation, without literals", without, min_max.ITERATIONS)
+        for whose, data in without_literals_of(folded.data).items():
+            score(f"iterations by cross-validation, without literals of {whose}", data, min_max.ITERATIONS)
+
+
+def without_literals_of(data):
+    """Return the data without the literals of the labelled nodes, and without those of the others."""
+    literals, labelled = feature_groups(data)["literals"], torch.zeros(len(data.x), dtype=torch.bool)
+    labelled[torch.cat([data.train, data.valid, data.test])] = True
+    results = {}
+    for whose, nodes in (("labelled nodes", labelled), ("other nodes", ~labelled)):
+        x = data.x.clone()
+        x[nodes, literals] = 0
+        results[whose] = dataclasses.replace(data, x=x)
+    return results
 
 
 def ours(folded, draws):

@@ -88,12 +88,12 @@ def test_runs_are_made_once_and_a_deterministic_system_is_run_once(tmp_path, mon
     for name, made in calls.items():
         monkeypatch.setitem(NODE_BASELINES, name, made_up(made))
     records = list(run_baselines("all", "institute", 2, tmp_path))
-    assert calls == {"FEAT": [0], "WL": [0], "RDF2Vec": [0, 1], "R-GCN": [0, 1]}
+    assert calls == {"FEAT": [0], "WL": [0], "RDF2Vec": [0, 1], "R-GCN": [0, 1], "min-max kernel": [0]}
     again = list(run_baselines("all", "institute", 3, tmp_path))
     assert calls["R-GCN"] == [0, 1, 2]
     assert [record for record in again if record["seed"] < 2] == records
     experiment = read_experiment(tmp_path / "institute")
-    assert len(experiment.records) == 8
+    assert len(experiment.records) == 9
     assert experiment.description["majority"] < 0.5
     assert set(DETERMINISTIC) <= {*NODE_BASELINES, *GRAPH_BASELINES}
 
@@ -153,4 +153,4 @@ def test_the_command_prints_a_table_and_leaves_records(tmp_path):
     assert (tmp_path / "institute" / "records" / "wl" / "run-0000.json").is_file()
     wrong = rgat("baseline", "weave", "institute", "--out", str(tmp_path))
     assert (wrong.returncode, wrong.stdout, wrong.stderr.count("\n")) == (2, "baselines\n", 1)
-    assert '"R-GCN" or "all", got "weave"' in wrong.stderr
+    assert '"min-max kernel" or "all", got "weave"' in wrong.stderr
