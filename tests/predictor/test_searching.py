@@ -83,6 +83,20 @@ def test_diverged_configurations_are_left_out(monkeypatch):
     assert "(0 diverged)" not in sentence
 
 
+def test_a_first_configuration_that_diverges_is_not_tried_on_more_folds(monkeypatch):
+    first = configure("node", {})
+
+    def metric(config):
+        if config == first:
+            raise ValueError("diverged")
+        return 0.5
+
+    search, (config, sentence) = run(Clock(monkeypatch, metric))
+    assert [record["rung"] for record in search.records if record["trial"] == 0] == [0]
+    assert config != first
+    assert "(1 diverged)" in sentence
+
+
 def test_a_validation_part_is_the_only_fold(monkeypatch):
     clock = Clock(monkeypatch, lambda config: 0.5)
     search, (_, sentence) = run(clock, num_folds=1, task="graph")

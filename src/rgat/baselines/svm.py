@@ -113,7 +113,7 @@ def classify(
     candidates = len(kernels) * len(costs)
     return Outcome(
         config=config | chosen | {"cross_validation_accuracy": score},
-        selected_on=f"{NUM_FOLDS}-fold cross-validation on the training part, {candidates} candidates"
+        selected_on=f"{min(NUM_FOLDS, len(train))}-fold cross-validation on the training part, {candidates} candidates"
         if candidates > 1
         else "nothing: the settings are given",
         logits=dict(zip(PARTS, torch.split(logits, sizes), strict=True)),

@@ -112,6 +112,8 @@ class TimedSearch:
         default: Record = {"trial": 0, "model": self.config["model"], "options": {}, "config": self.config}
         for rung in range(len(self.rungs)):
             self._try(default, rung, cross_validate, None)
+            if self.records[-1]["status"] != "done":
+                break  # more folds would diverge as well
         end, step, is_over = started + 60 * minutes, 0, False
         while not is_over:
             trials = merge(self.records)

@@ -29,6 +29,7 @@ FAST = {"reassoc", "contract"}
 
 _HERE = Path(__file__).parent
 _KEPT_SECONDS = 7 * 86400  # a process started before an upgrade may still compile loops
+_LONGEST_SAVE = 60  # seconds to wait for another process; then its entry may be lost, or mixed with ours
 _settings: Any = numba.config
 
 
@@ -106,8 +107,8 @@ def _save_alone(save: Callable[..., None], *found: Any) -> None:
     """Save machine code while no other process does: Numba numbers files by an index that it reads before."""
     assert FOLDER is not None
     lock = FileLock(FOLDER / "save.lock", fallback_to_soft=False)
-    with suppress(OSError, NotImplementedError):  # a file system without locks
-        lock.acquire()
+    with suppress(OSError, NotImplementedError):  # a file system without locks, or a process that was stopped
+        lock.acquire(timeout=_LONGEST_SAVE)
     try:
         save(*found)
     finally:

@@ -125,7 +125,8 @@ def cut(ptr: Array, lo: int, hi: int, width: int, row_cost: float = 0, per_threa
     # A search computes the costs of a few rows; to sum up those of all takes as long as some loops.
     marks = [cost(hi) * k / ranges for k in range(1, ranges)]
     if row_cost == 0:
-        return [lo, *(lo + np.searchsorted(ptr[lo:hi], np.array(marks) + first)).tolist(), hi]
+        whole = np.ceil(np.array(marks) + first).astype(ptr.dtype)  # marks of another type would copy all rows
+        return [lo, *(lo + np.searchsorted(ptr[lo:hi], whole)).tolist(), hi]
     return [lo, *(bisect.bisect_left(range(hi), mark, lo, key=cost) for mark in marks), hi]
 
 
