@@ -1,6 +1,6 @@
 """Compare what simple models and our model learn from a knowledge graph with literals, on folds of the training part.
 
-    python benchmarks/folds_of_literals.py simple     # needs scikit-learn
+    python benchmarks/folds_of_literals.py simple     # this and the next need scikit-learn
     python benchmarks/folds_of_literals.py kernel
     python benchmarks/folds_of_literals.py ours
 
@@ -163,12 +163,12 @@ def main():
     parser.add_argument("--data", default="mutag-literals", choices=names, help="the last two only with the kernel")
     parser.add_argument("--draws", type=int, default=4)
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    print("| input | columns | accuracy on folds, % |\n| --- | ---: | ---: |")
     if options.models != "kernel" and not options.data.endswith("literals"):
         parser.error(
             f"--data must have literals for {options.models}, got {options.data}; give {options.data}-literals"
         )
+    torch.set_num_threads(1)
+    print("| input | columns | accuracy on folds, % |\n| --- | ---: | ---: |")
     {"simple": simple, "kernel": kernel, "ours": ours}[options.models](fold_data(load(options.data)), options.draws)
 
 

@@ -15,7 +15,6 @@ import json
 import statistics
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from rgat.baselines import GRAPH_BASELINES
@@ -29,16 +28,9 @@ from rgat.experiments.variants import build_variant
 from rgat.training import fit_many, graph_logits, mean_roc_auc
 from rgat.training.configuration import split_config
 from rgat.training.halving import merge
+from rgat.training.search import common_epoch
 
 SEEDS = (0, 1)
-
-
-def common_epoch(trial):
-    """Return the epoch with the highest mean validation ROC-AUC; a fold that stopped earlier counts with its last."""
-    curves = [fold["curve"]["valid_metric"] for fold in trial["folds"]]
-    longest = max(map(len, curves))
-    means = np.mean([[*curve, *[curve[-1]] * (longest - len(curve))] for curve in curves], axis=0)
-    return int(means.argmax()) + 1, float(means.max())
 
 
 def network(data, seed, config):
@@ -63,8 +55,10 @@ def main():
     (declaration,) = (record for record in experiment.records if record["kind"] == "declaration")
     trials = merge([r for r in experiment.records if r["kind"] == "trial" and r["model"] == SELECTED])
     (best,) = (trial for trial in trials if trial["trial"] == declaration["declared"]["selected"]["trial"])
-    epochs, on_folds = common_epoch(best)
-    print(f"trial {best['trial']}: {epochs} epochs, {on_folds:.4f} on {len(best['folds'])} folds there", flush=True)
+    curves = [fold["curve"]["valid_metric"] for fold in best["folds"]]
+    epochs = common_epoch([[-value for value in curve] for curve in curves])  # it looks for the lowest mean
+    on_folds = statistics.mean(curve[:epochs][-1] for curve in curves)
+    print(f"trial {best['trial']}: {epochs} epochs, {on_folds:.4f} on {len(curves)} folds there", flush=True)
     systems = {
         SELECTED: (network, best["config"] | {"max_epochs": epochs, "patience": None}),
         FOREST: (forest, declaration["declared"]["forest"]["config"]),

@@ -82,8 +82,12 @@ def extended_units(
 
 def check_libraries(protocol: Protocol, records: Sequence[Record]) -> None:
     """Raise an error before a search takes its time, if what comes after it needs a library that is missing here."""
-    declared = [record["declared"] for record in records if record["kind"] == "declaration"]
-    if any(key in declared[0] for key in CANDIDATES.values()) if declared else _candidate(protocol) is not None:
+    declared = next((record["declared"] for record in records if record["kind"] == "declaration"), None)
+    if declared is None:
+        is_needed = _candidate(protocol) is not None
+    else:
+        is_needed = any(key in declared for key in CANDIDATES.values())
+    if is_needed:
         sklearn_svm()
         scipy_sparse()
 
